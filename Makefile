@@ -1,0 +1,54 @@
+# Every target starts from nothing but Python: the virtual environment is made on first use
+# and made again when pyproject.toml changes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-image: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[image]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-image
+
+$(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[image,bench]'
+	@touch $@ $(VENV)/.installed-image
+
+demo: $(VENV)/.installed-image ## read handwritten digits from PNG files with the shipped network
+	$(BIN)/leanconv run examples/digits/digits.onnx examples/digits/images/*.png
+
+test: $(VENV)/.installed-dev ## run every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev ## style, types and the order of the folders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layering.py
+
+format: $(VENV)/.installed-dev ## put the code into the house's shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench models/mobilenetv2.onnx models/resnet50.onnx ## compare with the other engines
+	$(BIN)/python benchmarks/networks.py $(BENCH_ARGS)
+
+models/%.onnx: | $(VENV)/.installed-image
+	@mkdir -p models
+	$(BIN)/python examples/networks/build.py $* --out $@
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) models build dist .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -1,0 +1,441 @@
+"""Direct convolution, register-tiled, for every dense or grouped shape and layout.
+
+    y[n, k, od, oh, ow] = act(bias[k] + residual[…] +
+        sum over kd, kh, kw, c of  x[n, c, id, ih, iw] · w[k, c, kd, kh, kw])
+
+One tile is `rows` output columns by `vectors` vectors of output channels. Input elements are
+broadcast, so the input may stand in any layout; weights stand packed as one straight stream
+[group][panel][kd][kh][kw][c][vectors·lanes].
+
+Padding is not stored anywhere: the loops over kd and kh run over the taps that touch the input at
+this row, and the columns at both ends of a row are tiles of their own whose code leaves out the
+products with zeros (18 % of all products of a 3x3 layer on a 7x7 map).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import Epilogue, store_tile
+from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+ELEMENT = {"float32": "float", "float64": "double"}
+_CHUNK_CYCLES = 40_000.0  # about 10 us
+_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
+
+
+@dataclass(frozen=True)
+class DirectConv(Kernel):
+    """One convolution's code.
+
+    Attributes:
+        batch, groups: N and g.
+        inputs, outputs: channels of one group.
+        window: the sliding window.
+        x, y: where input and output lie; a residual lies like y.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+        tile: the register tile.
+        rows: output rows of one chunk.
+        panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
+        epilogue: bias, residual, activation.
+    """
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    tile: Tile
+    rows: int
+    panels_inside: bool
+    epilogue: Epilogue
+
+    # -- facts -----------------------------------------------------------------------------
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, packed weights, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def row_count(self) -> int:
+        """Output rows of one image: depth by height."""
+        return self.window.out[0] * self.window.out[1]
+
+    @property
+    def row_blocks(self) -> int:
+        """Chunks along the rows."""
+        return ceil_div(self.row_count, self.rows)
+
+    @property
+    def panel_lanes(self) -> int:
+        """Output channels of one panel."""
+        return self.tile.vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of one group's output channels, the last one perhaps narrower."""
+        return ceil_div(self.outputs, self.panel_lanes)
+
+    @property
+    def last_vectors(self) -> int:
+        """Vectors of the last panel."""
+        rest = self.outputs - (self.panels - 1) * self.panel_lanes
+        return ceil_div(rest, self.lanes)
+
+    @property
+    def reduction(self) -> int:
+        """Products of one output."""
+        return self.inputs * prod(self.window.kernel)
+
+    @property
+    def group_weights(self) -> int:
+        """Packed weight elements of one group."""
+        vectors = (self.panels - 1) * self.tile.vectors + self.last_vectors
+        return self.reduction * vectors * self.lanes
+
+    @property
+    def chunks(self) -> int:
+        """Images by groups by panels (unless they are inside) by blocks of rows."""
+        panels = 1 if self.panels_inside else self.panels
+        return self.batch * self.groups * panels * self.row_blocks
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * self.reduction
+
+    # -- packing ---------------------------------------------------------------------------
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
+        kernel = self.window.kernel
+        grouped = w.reshape(self.groups, self.outputs, self.inputs, *kernel)
+        whole = (self.panels - 1) * self.panel_lanes
+        packed = np.zeros((self.groups, self.group_weights), w.dtype)
+        cut = self.reduction * whole
+        packed[:, :cut] = self._pack(grouped[:, :whole], self.panels - 1, self.tile.vectors)
+        packed[:, cut:] = self._pack(grouped[:, whole:], 1, self.last_vectors)
+        return packed.reshape(-1)
+
+    def _pack(self, w: np.ndarray, panels: int, vectors: int) -> np.ndarray:
+        width = vectors * self.lanes
+        padded = np.zeros((self.groups, panels * width, *w.shape[2:]), w.dtype)
+        padded[:, : w.shape[1]] = w
+        split = padded.reshape(self.groups, panels, width, *w.shape[2:])
+        return split.transpose(0, 1, 4, 5, 6, 3, 2).reshape(self.groups, -1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel (bias, slope), zero past the last."""
+        packed = np.zeros((self.groups, self.panels * self.panel_lanes), values.dtype)
+        packed[:, : self.outputs] = values.reshape(self.groups, self.outputs)
+        return packed.reshape(-1)
+
+    # -- code ------------------------------------------------------------------------------
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, panels, rows, tiles."""
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        panels = 1 if self.panels_inside else self.panels
+        with e.chunks(self.batch, self.groups, panels, self.row_blocks) as (n, g, panel, block):
+            first = block * self.rows
+            last = e.smin(first + self.rows, self.row_count)
+            body = _Body(e, self, pointers, n, g)
+            if self.panels_inside:
+                with e.loop("row", last, start=first) as row:
+                    self._all_panels(e, body, row)
+            else:
+                self._one_panel(e, body, panel, first, last)
+        return e.finish()
+
+    def _all_panels(self, e: Function, body: _Body, row: Value) -> None:
+        whole = self.panels - 1 if self.last_vectors < self.tile.vectors else self.panels
+        if whole:
+            with e.loop("panel", whole) as panel:
+                body.row(row, panel, self.tile.vectors, whole == self.panels)
+        if whole < self.panels:
+            body.row(row, e.const("i64", whole), self.last_vectors, True)
+
+    def _one_panel(self, e: Function, body: _Body, panel: Value, first: Value, last: Value) -> None:
+        ragged = self.last_vectors < self.tile.vectors or self.outputs % self.panel_lanes != 0
+        if not ragged or self.panels == 1:
+            with e.loop("row", last, start=first) as row:
+                body.row(row, panel, self.last_vectors if ragged else self.tile.vectors, ragged)
+            return
+        with e.when(panel.compare("ult", self.panels - 1)):
+            with e.loop("row", last, start=first) as row:
+                body.row(row, panel, self.tile.vectors, False)
+        with e.when(panel.compare("uge", self.panels - 1)):
+            with e.loop("row", last, start=first) as row:
+                body.row(row, panel, self.last_vectors, True)
+
+
+class _Body:
+    """Emission of one row of output for one panel."""
+
+    def __init__(
+        self, e: Function, conv: DirectConv, pointers: dict[str, Value], n: Value, g: Value
+    ) -> None:
+        self.e, self.conv = e, conv
+        self.element = ELEMENT[conv.dtype]
+        self.x = pointers["x"].at(
+            n * conv.x.image + g * conv.x.channel(conv.inputs), self.element
+        )
+        self.w = pointers["w"].at(g * conv.group_weights, self.element)
+        self.y = self._output(pointers["y"], n, g)
+        residual = pointers.get("residual")
+        self.residual = self._output(residual, n, g) if residual else None
+        self.bias = self._channels(pointers.get("bias"), g)
+        self.slope = self._channels(pointers.get("slope"), g)
+
+    def _output(self, pointer: Value, n: Value, g: Value) -> Value:
+        access = self.conv.y
+        return pointer.at(n * access.image + g * access.channel(self.conv.outputs), self.element)
+
+    def _channels(self, pointer: Value | None, g: Value) -> Value | None:
+        if pointer is None:
+            return None
+        return pointer.at(g * (self.conv.panels * self.conv.panel_lanes), self.element)
+
+    def row(self, row: Value, panel: Value, vectors: int, maybe_last: bool) -> None:
+        """Emit one row of output columns.
+
+        Args:
+            row: index over depth and height.
+            panel: index of the panel.
+            vectors: its vectors.
+            maybe_last: whether the panel's last channels may lie outside the output.
+        """
+        conv, e, window = self.conv, self.e, self.conv.window
+        od, oh = row // window.out[1], row % window.out[1]
+        steps = conv.reduction * conv.panel_lanes
+        self.panel_w = self.w.at(panel * steps, self.element)
+        first = panel * conv.panel_lanes
+        self.panel_bias = self.bias.at(first, self.element) if self.bias else None
+        self.panel_slope = self.slope.at(first, self.element) if self.slope else None
+        channel = panel * conv.y.channel(conv.panel_lanes)
+        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
+        self.row_y = self.y.at(place, self.element)
+        self.row_residual = self.residual.at(place, self.element) if self.residual else None
+        self.taps = [_Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
+        self.row_x = self.x.at(starts[0] + starts[1], self.element)
+        rest = conv.outputs - (conv.panels - 1) * conv.panel_lanes
+        channels = rest if maybe_last and conv.panels_inside is False else vectors * conv.lanes
+        if maybe_last:
+            channels = min(vectors * conv.lanes, rest)
+        for run in column_tiles(window, conv.tile.rows):
+            if run.count == 1:
+                self.tile(e.const("i64", run.first), run, vectors, channels)
+            else:
+                with e.loop("tile", run.count) as index:
+                    column = index * run.pixels + run.first
+                    self.tile(column, run, vectors, channels)
+
+    def tile(self, column: Value, run: ColumnTile, vectors: int, channels: int) -> None:
+        """Emit one register tile: start values, reduction, epilogue, store."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        kind = vector(self.element, conv.lanes)
+        step_x = conv.x.spatial[2]
+        tile = RegisterTile(
+            self.element, kind, conv.lanes, vectors, window.stride[2] * step_x
+        )
+        a = self.row_x.at(column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element)
+        acc = self._start(kind, run.pixels, vectors)
+        depth, height = self.taps
+        with depth.guard(e, acc), height.guard(e, acc):
+            self._reduce(tile, acc, run, a)
+        place = column * conv.y.spatial[2]
+        store_tile(
+            e,
+            tile,
+            conv.epilogue,
+            conv.y,
+            acc,
+            self.row_y.at(place, self.element),
+            self.row_residual.at(place, self.element) if self.row_residual else None,
+            self.panel_slope,
+            channels,
+        )
+
+    def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
+        e, lanes = self.e, self.conv.lanes
+        if self.panel_bias is None:
+            return [e.zero(kind)] * (pixels * vectors)
+        bias = [e.load(self.panel_bias.at(j * lanes, self.element), kind) for j in range(vectors)]
+        return bias * pixels
+
+    def _reduce(self, tile: RegisterTile, acc: list[Value], run: ColumnTile, a: Value) -> None:
+        """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        width = tile.vectors * conv.lanes
+        per_column = conv.inputs * width
+        per_row = window.kernel[2] * per_column
+        per_plane = window.kernel[1] * per_row
+        depth, height = self.taps
+        outer = [
+            depth.loop("kd", window.dilation[0] * conv.x.spatial[0], per_plane),
+            height.loop("kh", window.dilation[1] * conv.x.spatial[1], per_row),
+        ]
+
+        def columns(a: Value, b: Value) -> None:
+            step = window.dilation[2] * conv.x.spatial[2]
+            for low, high, pixels in run.runs:
+                kw = ReductionLoop("kw", high, step, per_column, start=low)
+                for offset, channels in self._channel_loops(width):
+                    a_c = a.at(conv.x.channel(offset), self.element)
+                    b_c = b.at(offset * width, self.element)
+                    multiply_accumulate(e, tile, acc, pixels, a_c, b_c, [kw, *channels])
+
+        self._nest(outer, acc, a, self.panel_w, columns)
+
+    def _nest(self, loops, acc, a, b, inside) -> None:  # type: ignore[no-untyped-def]
+        if not loops:
+            inside(a, b)
+            return
+        loop = loops[0]
+        if loop.extent == 1 and loop.start == 0:
+            self._nest(loops[1:], acc, a, b, inside)
+            return
+        with self.e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
+            a_i = a.at(index * loop.a_stride, self.element)
+            b_i = b.at(index * loop.b_stride, self.element)
+            self._nest(loops[1:], acc, a_i, b_i, inside)
+
+    def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
+        """Loops over the input channels: whole blocks, then what is left of the last."""
+        access, count = self.conv.x, self.conv.inputs
+        if access.block == 1:
+            return [(0, [ReductionLoop("c", count, access.block_stride, width)])]
+        blocks, rest = divmod(count, access.block)
+        parts = []
+        if blocks:
+            over_blocks = ReductionLoop("cb", blocks, access.block_stride, access.block * width)
+            inside = ReductionLoop("c", access.block, 1, width)
+            parts.append((0, [over_blocks, inside] if blocks > 1 else [inside]))
+        if rest:
+            parts.append((blocks * access.block, [ReductionLoop("c", rest, 1, width)]))
+        return parts
+
+
+class _Taps:
+    """The taps along depth or height that touch the input at one output row."""
+
+    def __init__(self, e: Function, window: Window, axis: int, o: Value) -> None:
+        kernel, step = window.kernel[axis], window.dilation[axis]
+        self.start = o * window.stride[axis] - window.pad[axis]
+        self.low: Value | int = 0
+        self.high: Value | int = kernel
+        self.condition: Value | None = None
+        if window.always_full(axis):
+            return
+        # ceil(-start / step) and floor((size - 1 - start) / step) + 1, kept non-negative.
+        before = e.smax(0 - self.start + (step - 1), 0) // step
+        after = e.smax(window.size[axis] - 1 - self.start + step, 0) // step
+        self.low, self.high = before, e.smin(after, kernel)
+        if window.sometimes_empty(axis):
+            self.condition = self.low.compare("slt", self.high)
+
+    def loop(self, label: str, a_stride: int, b_stride: int) -> ReductionLoop:
+        """The reduction loop over these taps."""
+        return ReductionLoop(label, self.high, a_stride, b_stride, start=self.low)
+
+    def guard(self, e: Function, acc: list[Value]):  # type: ignore[no-untyped-def]
+        """Context in which there is at least one tap."""
+        from contextlib import nullcontext
+
+        return e.when(self.condition, [acc]) if self.condition else nullcontext()
+
+
+def plan_direct(kernel: DirectConv, target: Target) -> DirectConv:
+    """Choose register tile and chunks for a kernel whose problem is set."""
+    merged = _merge(kernel)
+    window = merged.window
+    channel_vectors = ceil_div(merged.outputs, merged.lanes)
+    ranked = rank_tiles(target, window.out[2], channel_vectors, merged.reduction)
+    cycles, tile = ranked[0]
+    item = 4 if merged.dtype == "float32" else 8
+    weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
+    rows = window.out[0] * window.out[1]
+    inside = weights <= _ROWS_OUTER_BYTES and merged.batch * rows >= 16
+    panels = ceil_div(channel_vectors, tile.vectors)
+    per_row = cycles if inside else cycles / panels
+    pieces = merged.batch * merged.groups * (1 if inside else panels)
+    block = rows_per_chunk(rows, per_row, pieces, _CHUNK_CYCLES)
+    return replace(merged, tile=tile, rows=block, panels_inside=inside)
+
+
+def _merge(kernel: DirectConv) -> DirectConv:
+    """Make rows longer where that changes nothing: 1x1 kernels, and batches of 1x1 maps."""
+    window = kernel.window
+    if prod(window.out) == 1 and kernel.batch > 1 and window.pad == (0, 0, 0):
+        return _batch_as_columns(kernel)
+    plain = prod(window.kernel) == 1 and window.stride == (1, 1, 1) and window.pad == (0, 0, 0)
+    if not plain or window.out != window.size:
+        return kernel
+    d, h, w = window.out
+    for access in (kernel.x, kernel.y):
+        if access.spatial[1] != w * access.spatial[2] or access.spatial[0] != h * access.spatial[1]:
+            return kernel
+    total = d * h * w
+    width = _good_width(total)
+    flat = (1, total // width, width)
+
+    def flatten(access: Access) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(total * step, width * step, step))
+
+    return replace(
+        kernel,
+        window=replace(window, size=flat, out=flat),
+        x=flatten(kernel.x),
+        y=flatten(kernel.y),
+    )
+
+
+def _good_width(total: int) -> int:
+    """A divisor of the map that makes rows of 28 to 256 columns, preferring multiples of 14."""
+    divisors = [w for w in range(1, total + 1) if total % w == 0]
+    usable = [w for w in divisors if 28 <= w <= 256] or [total]
+    return min(usable, key=lambda w: (w % 14 != 0, w % 7 != 0, w % 2 != 0, w))
+
+
+def _batch_as_columns(kernel: DirectConv) -> DirectConv:
+    """A batch of 1x1 outputs is one row of columns, an image apart."""
+    window = kernel.window
+    # The kernel covers depth, height and width of the input; its width becomes a part of the
+    # height so that columns are images. Only possible when the width is one tap or foldable.
+    kd, kh, kw = window.kernel
+    if kw != 1:
+        if kd != 1:
+            return kernel
+        # (kh, kw) -> (kd, kh)
+        new_kernel = (kh, kw, 1)
+        dilation = (window.dilation[1], window.dilation[2], 1)
+        size = (window.size[1], window.size[2], kernel.batch)
+        spatial = (kernel.x.spatial[1], kernel.x.spatial[2], kernel.x.image)
+    else:
+        new_kernel = (kd, kh, 1)
+        dilation = (window.dilation[0], window.dilation[1], 1)
+        size = (window.size[0], window.size[1], kernel.batch)
+        spatial = (kernel.x.spatial[0], kernel.x.spatial[1], kernel.x.image)
+    out = (1, 1, kernel.batch)
+    return replace(
+        kernel,
+        batch=1,
+        window=Window(size, out, new_kernel, (1, 1, 1), dilation, (0, 0, 0)),
+        x=replace(kernel.x, spatial=spatial, image=0),
+        y=replace(kernel.y, spatial=(0, 0, kernel.y.image), image=0),
+    )

@@ -1,0 +1,100 @@
+"""What this machine is, and whether others are using it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+_STAT = Path("/proc/stat")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts that a measurement cannot be read without (never the host's name).
+
+    Attributes:
+        cpu: the model as the system names it.
+        features: the vector extensions that matter to convolution.
+        usable_cpus: how many CPUs this process may use.
+        system: kernel and architecture.
+        python: the version of the interpreter.
+        time_utc: when the measurement began.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    usable_cpus: int
+    system: str
+    python: str
+    time_utc: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON's types."""
+        return asdict(self)
+
+
+def describe() -> Machine:
+    """Describe this machine, now."""
+    facts = _cpuinfo()
+    flags = set(facts.get("flags", facts.get("Features", "")).split())
+    known = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "asimd", "sve")
+    family = "/".join(facts[k] for k in ("cpu family", "model") if k in facts)
+    name = facts.get("model name", platform.processor() or "unknown")
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(
+        cpu=f"{name} (family/model {family})" if family else name,
+        features=tuple(flag for flag in known if flag in flags),
+        usable_cpus=usable or 1,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        time_utc=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def busy_cpus(seconds: float = 0.5) -> float:
+    """Return how many CPUs the whole machine kept busy while this process slept.
+
+    Time that a hypervisor gave to others counts as busy. Where the system does not tell, the load
+    average of the last minute stands in for it.
+    """
+    before = _cpu_ticks()
+    time.sleep(seconds)
+    after = _cpu_ticks()
+    if before is None or after is None or after[1] == before[1]:
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    share = (after[0] - before[0]) / (after[1] - before[1])
+    return share * (os.cpu_count() or 1)
+
+
+def wait_until_quiet(limit_cpus: float = 0.1, patience_s: float = 60.0) -> float:
+    """Wait until fewer than `limit_cpus` CPUs are busy, at most `patience_s`; return the last."""
+    end = time.monotonic() + patience_s
+    while True:
+        busy = busy_cpus()
+        if busy < limit_cpus or time.monotonic() >= end:
+            return busy
+
+
+def _cpu_ticks() -> tuple[int, int] | None:
+    """Return (busy, all) ticks of all CPUs since the start of the system."""
+    try:
+        fields = [int(f) for f in _STAT.read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(fields) - sum(fields[3:5]), sum(fields)
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Return the facts of the first CPU."""
+    try:
+        first = _CPUINFO.read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}

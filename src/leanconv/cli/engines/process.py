@@ -1,0 +1,134 @@
+"""This side of an engine's process: start it, ask, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leanconv.cli.engines.catalogue import Installed
+from leanconv.errors import LeanConvError
+
+_WORKER = Path(__file__).with_name("worker.py")
+_CAN_PAUSE = hasattr(signal, "SIGSTOP")
+
+
+class EngineError(LeanConvError):
+    """An engine failed, answered nothing in time, or its process ended."""
+
+
+class EngineProcess:
+    """One engine in a process of its own, stopped (SIGSTOP) while it is not asked anything.
+
+    A stopped process cannot disturb the turn of another one: some engines' idle threads spin.
+    """
+
+    def __init__(self, installed: Installed, environment: Mapping[str, str] | None = None) -> None:
+        """Start the process.
+
+        Args:
+            installed: the engine and its interpreter.
+            environment: variables that its environment gets beside those of this process.
+        """
+        self.name = installed.engine.name
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 closed by close()
+        self._process = subprocess.Popen(
+            [
+                installed.python,
+                str(_WORKER),
+                str(installed.engine.file),
+                *map(str, installed.engine.paths),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=_environment(environment),
+        )
+        self._received = b""
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float = 600.0) -> dict[str, Any]:
+        """Send one request (see `worker`) and wait for its reply.
+
+        Raises:
+            EngineError: the engine failed, its process ended, or the time ran out.
+        """
+        assert self._process.stdin is not None
+        self._signal("SIGCONT")
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            reply: dict[str, Any] = json.loads(self._line(timeout_s))
+        except BrokenPipeError as error:
+            raise self._ended() from error
+        finally:
+            self._signal("SIGSTOP")
+        if "error" in reply:
+            raise EngineError(f"{self.name}: {reply['error']}")
+        return reply
+
+    def close(self) -> None:
+        """End the process: ask it to stop, and kill it when it does not."""
+        if self._process.poll() is None:
+            with contextlib.suppress(EngineError, ValueError):
+                self.ask({"do": "stop"}, timeout_s=5)
+            self._signal("SIGCONT")
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _line(self, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None
+        end = time.monotonic() + timeout_s
+        descriptor = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    self._process.kill()
+                    raise EngineError(f"{self.name}: no answer in {timeout_s:g} s")
+                block = os.read(descriptor, 1 << 20)
+                if not block:
+                    raise self._ended()
+                self._received += block
+        line, self._received = self._received.split(b"\n", 1)
+        return line
+
+    def _ended(self) -> EngineError:
+        code = self._process.wait()
+        self._stderr.seek(0)
+        last = self._stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+        return EngineError(f"{self.name}: its process ended with code {code}: {' '.join(last)}")
+
+    def _signal(self, name: str) -> None:
+        if _CAN_PAUSE and self._process.poll() is None:
+            self._process.send_signal(getattr(signal, name))
+
+
+def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the whole environment of a child, or None when nothing is added."""
+    return {**os.environ, **added} if added else None

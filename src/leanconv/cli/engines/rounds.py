@@ -1,0 +1,233 @@
+"""Engines measured in turn: rounds, answers compared, ratios round by round."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanconv.cli.engines.catalogue import Installed
+from leanconv.cli.engines.process import EngineError, EngineProcess
+
+OURS = "leanconv"
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One network (or one convolution as a network) and what it is fed.
+
+    Attributes:
+        name: what tables and JSON call it.
+        model: the ONNX file.
+        inputs: an array for every input of the network, float32.
+    """
+
+    name: str
+    model: Path
+    inputs: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        threads: threads of every engine.
+        processes: how often each engine's process is started anew; where its memory happens to
+            lie makes some processes slower than others.
+        rounds: turns of each engine in each process.
+        seconds: the length of one turn after its warm-up.
+        warmup_seconds: the length of the warm-up of each turn.
+    """
+
+    threads: int = 2
+    processes: int = 3
+    rounds: int = 3
+    seconds: float = 0.6
+    warmup_seconds: float = 0.2
+
+
+@dataclass
+class Outcome:
+    """What one engine did on one piece of work.
+
+    Attributes:
+        engine, version: which engine it was.
+        round_medians_ns: the median of each turn.
+        round_least_ns: the fastest run of each turn.
+        load_ns, first_ns: of the first process: load, and the first run after it.
+        difference: largest difference to the answer of the first engine that is not ours, over its
+            largest output; None where there is no such engine.
+        error: why there are no times; None when there are.
+    """
+
+    engine: str
+    version: str = ""
+    round_medians_ns: list[float] = field(default_factory=list)
+    round_least_ns: list[int] = field(default_factory=list)
+    load_ns: int = 0
+    first_ns: int = 0
+    difference: float | None = None
+    error: str | None = None
+
+    @property
+    def median_ns(self) -> float:
+        """The median over all turns of the turns' medians."""
+        return statistics.median(self.round_medians_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON's types."""
+        if self.error is not None:
+            return {"error": self.error}
+        return {
+            "version": self.version,
+            "median_ns": self.median_ns,
+            "least_ns": min(self.round_least_ns),
+            "round_medians_ns": self.round_medians_ns,
+            "load_ns": self.load_ns,
+            "first_ns": self.first_ns,
+            "difference": self.difference,
+        }
+
+
+def measure(
+    work: Work, engines: Sequence[Installed], effort: Effort, report: Report
+) -> list[Outcome]:
+    """Measure all engines on one piece of work, in turn; an engine that fails drops out.
+
+    Args:
+        work: the network and its inputs.
+        engines: who takes part; the first that is not ours gives the answer that others are held to.
+        effort: threads, processes, rounds and seconds.
+        report: told what is going on, line by line.
+    """
+    outcomes = {e.engine.name: Outcome(e.engine.name) for e in engines}
+    with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
+        inputs = Path(folder) / "inputs.npz"
+        arrays: dict[str, Any] = dict(work.inputs)
+        np.savez(inputs, **arrays)
+        for number in range(effort.processes):
+            with ExitStack() as stack:
+                running = _start(work, engines, effort, inputs, outcomes, stack, report)
+                if number == 0:
+                    _compare_answers(running, outcomes, Path(folder))
+                for turn in range(effort.rounds):
+                    _one_round(running, outcomes, effort, turn)
+                    done = number * effort.rounds + turn + 1
+                    report(f"{work.name}: round {done} of {effort.processes * effort.rounds}")
+    return list(outcomes.values())
+
+
+def ratios(outcomes: Sequence[Outcome], ours: str = OURS) -> dict[str, float]:
+    """Return, for each other engine, the median over rounds of its time over ours.
+
+    Above 1 we are faster. `"best"` is the same with, in each round, the fastest of the others.
+    """
+    finished = {o.engine: o.round_medians_ns for o in outcomes if o.error is None}
+    mine = finished.pop(ours, None)
+    if not mine or not finished:
+        return {}
+    result = {
+        name: statistics.median(t / o for t, o in zip(times, mine, strict=True))
+        for name, times in finished.items()
+    }
+    best = [min(turn) for turn in zip(*finished.values(), strict=True)]
+    result["best"] = statistics.median(t / o for t, o in zip(best, mine, strict=True))
+    return result
+
+
+def _start(
+    work: Work,
+    engines: Sequence[Installed],
+    effort: Effort,
+    inputs: Path,
+    outcomes: Mapping[str, Outcome],
+    stack: ExitStack,
+    report: Report,
+) -> list[EngineProcess]:
+    """Start and load every engine that has not failed yet."""
+    running = []
+    for installed in engines:
+        outcome = outcomes[installed.engine.name]
+        if outcome.error is not None:
+            continue
+        report(f"{work.name}: {outcome.engine} loads")
+        process = stack.enter_context(EngineProcess(installed))
+        request = {
+            "do": "load",
+            "model": str(work.model),
+            "inputs": str(inputs),
+            "threads": effort.threads,
+        }
+        try:
+            reply = process.ask(request)
+        except EngineError as error:
+            outcome.error = str(error)
+            continue
+        if not outcome.version:
+            outcome.version = reply["version"]
+            outcome.load_ns, outcome.first_ns = reply["load_ns"], reply["first_ns"]
+        running.append(process)
+    return running
+
+
+def _compare_answers(
+    running: Sequence[EngineProcess], outcomes: Mapping[str, Outcome], folder: Path
+) -> None:
+    """Hold every engine's outputs to those of the first engine that is not ours."""
+    answers: dict[str, list[np.ndarray]] = {}
+    for process in running:
+        file = folder / f"{process.name}.npz"
+        try:
+            process.ask({"do": "answer", "file": str(file)})
+        except EngineError as error:
+            outcomes[process.name].error = str(error)
+            continue
+        with np.load(file, allow_pickle=False) as archive:
+            answers[process.name] = [archive[f"output_{i}"] for i in range(len(archive.files))]
+    truth = next((name for name in answers if name != OURS), None)
+    for name in answers if truth is not None else ():
+        outcomes[name].difference = _difference(answers[name], answers[truth])
+
+
+def _difference(answer: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
+    """Return the largest difference over the largest output; infinite where shapes differ."""
+    if [a.shape for a in answer] != [t.shape for t in truth]:
+        return float("inf")
+    worst = 0.0
+    for a, t in zip(answer, truth, strict=True):
+        largest = float(np.max(np.abs(t), initial=0.0)) or 1.0
+        error = float(np.max(np.abs(a.astype(np.float64) - t), initial=0.0)) / largest
+        worst = max(worst, error) if np.isfinite(error) else float("inf")
+    return worst
+
+
+def _one_round(
+    running: list[EngineProcess], outcomes: Mapping[str, Outcome], effort: Effort, turn: int
+) -> None:
+    """Give every engine one turn; who begins changes from round to round."""
+    shift = turn % len(running) if running else 0
+    request = {
+        "do": "run",
+        "seconds": effort.seconds,
+        "warmup_seconds": effort.warmup_seconds,
+        "least": 3,
+    }
+    for process in running[shift:] + running[:shift]:
+        outcome = outcomes[process.name]
+        if outcome.error is not None:
+            continue
+        try:
+            durations = process.ask(request)["ns"]
+        except EngineError as error:
+            outcome.error = str(error)
+            continue
+        outcome.round_medians_ns.append(statistics.median(durations))
+        outcome.round_least_ns.append(min(durations))

@@ -1,0 +1,116 @@
+"""The process in which one engine runs: `python worker.py ENGINE_FILE [PATH...]`.
+
+It is started by file name, in whatever interpreter holds the engine, and imports nothing but the
+standard library, NumPy and the engine file, which defines
+
+    load(model: str, inputs: dict[str, np.ndarray], threads: int) -> (run, version)
+
+where `run()` computes the network once on those inputs and returns its outputs as arrays.
+
+One request a line comes in as JSON on standard input, and one reply a line goes out:
+    {"do": "load", "model": file, "inputs": npz file, "threads": n}
+        -> {"version": text, "load_ns": n, "first_ns": n}
+    {"do": "run", "seconds": s, "warmup_seconds": s, "least": n}  -> {"ns": [n, ...]}
+    {"do": "answer", "file": npz file}                            -> {"checksum": x}
+    {"do": "stop"}                                                -> {}
+A request that fails is answered by {"error": text}. PATHs go in front of `sys.path`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+
+Run = Callable[[], list[np.ndarray]]
+
+
+def _engine(file: str) -> Any:
+    """Import the engine file."""
+    spec = importlib.util.spec_from_file_location("engine", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load(engine_file: str, request: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+    with np.load(request["inputs"], allow_pickle=False) as archive:
+        inputs = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+    engine = _engine(engine_file)
+    begin = time.perf_counter_ns()
+    run, version = engine.load(request["model"], inputs, request["threads"])
+    loaded = time.perf_counter_ns()
+    run()
+    first = time.perf_counter_ns()
+    return run, {"version": version, "load_ns": loaded - begin, "first_ns": first - loaded}
+
+
+def _time(run: Run, request: dict[str, Any]) -> list[int]:
+    """Run for the time asked, and return the nanoseconds of each run after the warm-up."""
+    clock = time.perf_counter_ns
+    end = clock() + int(request["warmup_seconds"] * 1e9)
+    while clock() < end:
+        run()
+    durations: list[int] = []
+    least = request["least"]
+    gc.collect()
+    gc.disable()
+    end = clock() + int(request["seconds"] * 1e9)
+    while len(durations) < least or clock() < end:
+        begin = clock()
+        run()
+        durations.append(clock() - begin)
+    gc.enable()
+    return durations
+
+
+def _answer(run: Run, request: dict[str, Any]) -> float:
+    outputs = [np.asarray(output) for output in run()]
+    named: dict[str, Any] = {f"output_{i}": output for i, output in enumerate(outputs)}
+    np.savez(request["file"], **named)
+    return float(sum(np.sum(output, dtype=np.float64) for output in outputs))
+
+
+def serve(engine_file: str, requests: IO[str], replies: IO[str]) -> None:
+    """Answer requests until `stop` or the end of the stream."""
+    run: Run | None = None
+    for line in requests:
+        request = json.loads(line)
+        reply: dict[str, Any] = {}
+        try:
+            if request["do"] == "load":
+                run, reply = _load(engine_file, request)
+            elif request["do"] == "run" and run is not None:
+                reply = {"ns": _time(run, request)}
+            elif request["do"] == "answer" and run is not None:
+                reply = {"checksum": _answer(run, request)}
+            elif request["do"] != "stop":
+                reply = {"error": f"request {request['do']!r} is unknown or came before load"}
+        except Exception as error:  # whatever an engine raises is its answer
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+        if request["do"] == "stop":
+            return
+
+
+def main() -> None:
+    """Serve on the original standard output; what engines print goes to standard error."""
+    engine_file, *paths = sys.argv[1:]
+    sys.path[0:0] = paths
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(engine_file, sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The command `leanconv`: parse, call the sub-command, turn errors into one line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from leanconv.cli import bench, explain, profile, run
+from leanconv.errors import LeanConvError
+from leanconv.settings import current_settings
+
+EXIT_OK = 0
+EXIT_USER_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOT_MET = 3
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+exit codes:
+  0    done
+  1    a model, image, problem or setting cannot be used; the message says why
+  2    the command line itself is wrong
+  3    done, but answers differ, or memory or a benchmark's goal was not kept
+  70   a defect of leanconv; please report it
+  130  interrupted
+"""
+
+
+def _version() -> str:
+    try:
+        return version("leanconv")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="leanconv",
+        description="Run, explain and measure convolutional networks on generated kernels.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"leanconv {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (run, explain, profile, bench):
+        module.register(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (by default this process's) and return its exit code."""
+    options = build_parser().parse_args(arguments)
+    debug = False
+    try:
+        debug = current_settings().debug
+        if debug:
+            logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+        code: int = options.execute(options)
+        sys.stdout.flush()
+        return code
+    except LeanConvError as error:
+        return _fail(str(error), EXIT_USER_ERROR, debug)
+    except BrokenPipeError:
+        # The reader went away, as in `leanconv explain … | head`. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_OK
+    except OSError as error:
+        return _fail(_os_message(error), EXIT_USER_ERROR, debug)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED, debug=False)
+    except Exception as error:
+        if debug:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        return _fail(
+            f"defect of leanconv ({what}); set LEANCONV_DEBUG=1 for the traceback, and report it",
+            EXIT_BUG,
+            debug,
+        )
+
+
+def _os_message(error: OSError) -> str:
+    if error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror or error}"
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    from leanconv.cli.output import printable
+
+    if debug:
+        logging.getLogger("leanconv.cli").exception("the command failed")
+    print(f"leanconv: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return code

@@ -1,0 +1,93 @@
+"""`leanconv profile MODEL`: calls, average, least, most, share and GFLOP/s of every layer."""
+
+from __future__ import annotations
+
+import argparse
+
+from leanconv.cli.common import (
+    add_load_options,
+    add_shape_option,
+    input_shapes,
+    load_options,
+    positive,
+    random_inputs,
+)
+from leanconv.cli.output import print_json, print_table, progress
+from leanconv.errors import InputError
+from leanconv.units import format_ns
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("profile", help="time every layer", description=__doc__)
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    add_load_options(parser)
+    add_shape_option(parser)
+    parser.add_argument("--batch", type=positive, metavar="N", help="where the model leaves it open")
+    parser.add_argument(
+        "--repeat", type=positive, default=20, metavar="N", help="timed runs (default 20)"
+    )
+    parser.add_argument("--sort", action="store_true", help="the slowest first")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    import leanconv
+
+    with progress(f"loading {options.model}") as shown:
+        network = leanconv.load(options.model, **load_options(options))
+        if len(network.inputs) != 1:
+            raise InputError(f"the network takes {len(network.inputs)} inputs; profile feeds one")
+        inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
+        (x,) = inputs.values()
+        shown.say(f"profiling {options.model}")
+        rows = network.profile(x, repeats=options.repeat)
+    total_ns = sum(row.average_ns for row in rows)
+    layers = [
+        {
+            "name": row.name,
+            "op": row.op,
+            "algorithm": row.algorithm,
+            "calls": row.calls,
+            "average_ns": row.average_ns,
+            "least_ns": row.least_ns,
+            "most_ns": row.most_ns,
+            "share": row.share,
+            "flops": row.flops,
+        }
+        for row in rows
+    ]
+    if options.sort:
+        layers.sort(key=lambda layer: -layer["average_ns"])
+    if options.json:
+        report = {"model": options.model, "input": list(x.shape)}
+        print_json({**report, "total_average_ns": total_ns, "layers": layers})
+        return 0
+    print_table(
+        ["layer", "op", "algorithm", "calls", "average", "least", "most", "share", "GFLOP/s"],
+        [
+            [
+                layer["name"],
+                layer["op"],
+                layer["algorithm"],
+                str(layer["calls"]),
+                format_ns(layer["average_ns"]),
+                format_ns(layer["least_ns"]),
+                format_ns(layer["most_ns"]),
+                f"{layer['share']:.1%}",
+                _rate(layer["flops"], layer["average_ns"]),
+            ]
+            for layer in layers
+        ],
+        title=f"{options.model}, input {'x'.join(map(str, x.shape))}",
+        left=3,
+    )
+    print(f"all layers: {format_ns(total_ns)} on average")
+    return 0
+
+
+def _rate(flops: int, average_ns: float) -> str:
+    """FLOPs per nanosecond are GFLOP/s; the plain sum's FLOPs, whatever the algorithm does."""
+    return f"{flops / average_ns:.1f}" if flops and average_ns else ""

@@ -1,0 +1,78 @@
+"""Which target this process runs on."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from leanconv.target import PRESETS, Target
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1024, "M": 1024 * 1024}
+
+
+def _cache_bytes() -> dict[int, int]:
+    """Sizes of the data caches by level, as the operating system states them; may be empty."""
+    sizes: dict[int, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            level = int((index / "level").read_text())
+            text = (index / "size").read_text().strip()
+            sizes[level] = int(text[:-1]) * _UNITS[text[-1]]
+        except (OSError, ValueError, KeyError):
+            continue
+    return sizes
+
+
+def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
+    if cpu in PRESETS:
+        return PRESETS[cpu]
+    if platform.machine() in ("aarch64", "arm64"):
+        return PRESETS["neoverse-n1"]
+    wide = all(features.get(f) for f in ("avx512f", "avx512vl", "avx512dq", "avx512bw"))
+    if wide:
+        return PRESETS["icelake-server"]
+    if features.get("avx2") and features.get("fma"):
+        return PRESETS["haswell"]
+    generic = PRESETS["haswell"]
+    return replace(generic, name="generic", isa="generic", vector_bytes=16)
+
+
+@functools.cache
+def host() -> Target:
+    """Detect this machine: the nearest preset, with its own features and cache sizes."""
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+    base = _closest_preset(cpu, features)
+    sizes = _cache_bytes()
+    return replace(
+        base,
+        name="host",
+        cpu=cpu,
+        features=features.flatten(),
+        triple=llvm.get_process_triple(),
+        l1_bytes=sizes.get(1, base.l1_bytes),
+        l2_bytes=sizes.get(2, base.l2_bytes),
+        l3_bytes=sizes.get(3, base.l3_bytes),
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, and its control group's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)

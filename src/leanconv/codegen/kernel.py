@@ -1,0 +1,48 @@
+"""What a kernel is: a frozen description that can emit itself for a target."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from leanconv.target import Target
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """A piece of machine code as data: equal kernels are compiled once and shared.
+
+    Sub-classes are frozen dataclasses of plain values; everything that the emitted code depends on
+    besides the target is in their fields, because `repr` of the kernel is part of the key under
+    which the compiled object is cached.
+
+    The emitted function is `void NAME(ptr args, i64 lo, i64 hi, ptr scratch)`: it computes the
+    chunks `lo <= i < hi` of a grid of `chunks`, in any order and on any thread, with `args` a table
+    of the addresses of `operands` and `scratch` a thread's own `scratch_bytes`, aligned to 64.
+    """
+
+    NAME = "kernel"
+
+    @property
+    @abstractmethod
+    def operands(self) -> tuple[str, ...]:
+        """Roles of the pointers in the argument table, in order: `("x", "w", "y")`."""
+
+    @property
+    @abstractmethod
+    def chunks(self) -> int:
+        """Number of independent pieces of work; never depends on the number of threads."""
+
+    @abstractmethod
+    def emit(self, target: Target) -> str:
+        """Return the module's LLVM IR with one public function, `NAME`."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch that each thread needs."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the whole grid, a multiply-add counted as two."""
+        return 0

@@ -1,0 +1,45 @@
+"""What an operation becomes: kernels applied to values, and the constants and scratch they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leanconv.codegen.kernel import Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One kernel applied to values.
+
+    Attributes:
+        kernel: the code.
+        values: a value's name for each of `kernel.operands`: a value of the graph, one of
+            `Lowered.constants`, or one of `Lowered.temporaries`.
+        in_place: operands (indices) whose memory the result, the last operand, may take over.
+    """
+
+    kernel: Kernel
+    values: tuple[str, ...]
+    in_place: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """The calls of one operation, run one after the other.
+
+    Attributes:
+        calls: in order; the last operand of a call is what it writes.
+        constants: packed weights and tables that the calls name.
+        temporaries: bytes of each intermediate buffer that the calls name.
+        algorithm: what is shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
+        alias: instead of calls, the name of the input whose bytes are the output's already.
+    """
+
+    calls: tuple[Call, ...]
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    temporaries: Mapping[str, int] = field(default_factory=dict)
+    algorithm: str = ""
+    alias: str = ""

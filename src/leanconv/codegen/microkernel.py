@@ -1,0 +1,118 @@
+"""The one micro-kernel: acc[i][j] += broadcast(A[i, k]) * B[k, j] over nested reduction loops.
+
+    for k1 < n1: for k2 < n2: for k3 < n3:                    any of them may be absent
+        for j < vectors:  b[j]  = load(B + k·strides_B + j)                      a whole vector
+        for i < rows:     a     = broadcast(A + i·row_stride + k·strides_A)      one element
+            for j < vectors:  acc[i][j] = fma(a, b[j], acc[i][j])
+
+Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; a lowering method (im2col,
+MEC, im2win) is the same loops over its lowered tensor. rows·vectors accumulators, `vectors`
+operands and one broadcast stay in registers.
+
+The inner loop is not unrolled: one step of 14x2 already fills the multiply-add units, and more
+steps only let the scheduler hoist loads until registers spill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leanconv.codegen.emitter import Carry, Function, Value
+
+UNROLL_LIMIT = 12  # steps of a reduction that are written out instead of looped over
+
+
+@dataclass(frozen=True)
+class ReductionLoop:
+    """One loop of the reduction.
+
+    Attributes:
+        label: name of the index in the emitted code: `"kh"`, `"ic"` …
+        extent: iterations, at least one: a number, or a value computed by the kernel.
+        a_stride, b_stride: elements by which A and B advance in each iteration.
+        start: first index; A and B advance by `index * stride`.
+    """
+
+    label: str
+    extent: Value | int
+    a_stride: int
+    b_stride: int
+    start: Value | int = 0
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """The accumulators and where their operands lie.
+
+    Attributes:
+        element: LLVM type of an element.
+        kind: LLVM type of a vector.
+        lanes: lanes of the vector.
+        vectors: vectors side by side in B.
+        row_stride: elements between the rows of A.
+    """
+
+    element: str
+    kind: str
+    lanes: int
+    vectors: int
+    row_stride: int
+
+
+def multiply_accumulate(
+    e: Function,
+    tile: RegisterTile,
+    acc: Carry,
+    rows: Sequence[int],
+    a: Value,
+    b: Value,
+    loops: Sequence[ReductionLoop],
+) -> None:
+    """Emit the loops; `acc[i * vectors + j]` is replaced for each i in `rows`.
+
+    Args:
+        e: the function to append to.
+        tile: types and strides.
+        acc: all accumulators of the tile.
+        rows: the rows that take part; the others keep their values.
+        a, b: addresses at index zero of every loop.
+        loops: outermost first.
+    """
+    if not loops:
+        _step(e, tile, acc, rows, a, b)
+        return
+    loop, inner = loops[0], loops[1:]
+    steps = _static_steps(loops)
+    if steps is not None and steps <= UNROLL_LIMIT:
+        assert isinstance(loop.extent, int) and isinstance(loop.start, int)
+        for i in range(loop.start, loop.extent):
+            a_i, b_i = a.at(i * loop.a_stride, tile.element), b.at(i * loop.b_stride, tile.element)
+            multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner)
+        return
+    with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
+        a_i = a.at(index * loop.a_stride, tile.element)
+        b_i = b.at(index * loop.b_stride, tile.element)
+        multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner)
+
+
+def _static_steps(loops: Sequence[ReductionLoop]) -> int | None:
+    steps = 1
+    for loop in loops:
+        if not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
+            return None
+        steps *= loop.extent - loop.start
+    return steps
+
+
+def _step(
+    e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
+) -> None:
+    operands = [
+        e.load(b.at(j * tile.lanes, tile.element), tile.kind) for j in range(tile.vectors)
+    ]
+    for i in rows:
+        x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
+        for j, operand in enumerate(operands):
+            slot = i * tile.vectors + j
+            acc[slot] = e.fma(x, operand, acc[slot])

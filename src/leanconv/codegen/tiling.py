@@ -1,0 +1,98 @@
+"""Which register tile: from the model of the machine, as arithmetic beside the choice.
+
+A tile of `rows x vectors` accumulators needs `rows * vectors >= units * latency` of them to keep
+the multiply-add units busy (the lower bound of the im2win thesis, section 3.4), and
+`rows * vectors + vectors + 1` registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+# Cycles of a tile besides its multiply-adds, for each accumulator: start value, epilogue, store.
+_EPILOGUE = 1.5
+# The part of that which the processor hides behind the next tile's multiply-adds when the tile is
+# small enough for both to stand in its window.
+_SMALL_TILE, _HIDDEN = 18, 0.5
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Accumulators of one register tile: output columns by vectors of output channels."""
+
+    rows: int
+    vectors: int
+
+
+def fits(target: Target, rows: int, vectors: int) -> bool:
+    """Whether accumulators, operands and one broadcast fit the registers."""
+    needed = rows * vectors + vectors + 1
+    return needed <= min(target.registers, 31)
+
+
+def step_cycles(target: Target, rows: int, vectors: int) -> float:
+    """Cycles of one reduction step: the slowest of arithmetic, loads and latency."""
+    arithmetic = rows * vectors / target.fma_units
+    wide = 1.0 if target.vector_bytes <= 32 or target.fma_units > 1 else 2.0
+    loads = (rows + vectors * wide) / 2
+    return max(arithmetic, loads, float(target.fma_latency))
+
+
+def tile_cycles(target: Target, rows: int, vectors: int, steps: int) -> float:
+    """Estimated cycles of one tile over `steps` reduction steps."""
+    size = rows * vectors
+    overhead = _EPILOGUE * size
+    if size <= _SMALL_TILE:
+        overhead *= _HIDDEN
+    return step_cycles(target, rows, vectors) * steps + overhead + 8
+
+
+def panel_cycles(target: Target, columns: int, tile: Tile, vectors: int, steps: int) -> float:
+    """Estimated cycles of `columns` output columns for one panel of `vectors`."""
+    whole, rest = divmod(columns, tile.rows)
+    cycles = whole * tile_cycles(target, tile.rows, vectors, steps)
+    return cycles + (tile_cycles(target, rest, vectors, steps) if rest else 0.0)
+
+
+def rank_tiles(
+    target: Target, columns: int, channel_vectors: int, steps: int
+) -> list[tuple[float, Tile]]:
+    """All tiles that fit, the cheapest first, with the cycles of one row of output.
+
+    Args:
+        target: the machine.
+        columns: output columns of a row.
+        channel_vectors: vectors that hold the output channels.
+        steps: reduction steps of one output.
+    """
+    ranked = []
+    for vectors in range(1, min(8, channel_vectors) + 1):
+        for rows in range(1, min(28, columns) + 1):
+            if not fits(target, rows, vectors):
+                break
+            tile = Tile(rows, vectors)
+            panels, rest = divmod(channel_vectors, vectors)
+            cycles = panels * panel_cycles(target, columns, tile, vectors, steps)
+            if rest:
+                cycles += panel_cycles(target, columns, tile, rest, steps)
+            ranked.append((cycles, tile))
+    return sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors))
+
+
+def rows_per_chunk(rows: int, cycles_per_row: float, pieces: int, target_cycles: float) -> int:
+    """Rows that one chunk takes, so that it is worth claiming and there are enough chunks.
+
+    Args:
+        rows: rows of one piece of work.
+        cycles_per_row: estimated cycles of a row.
+        pieces: independent pieces (images, groups, panels) besides the rows.
+        target_cycles: cycles that make a chunk worth claiming.
+    """
+    wanted = max(1, round(target_cycles / max(1.0, cycles_per_row)))
+    least_chunks = 16  # so that any number of threads is kept busy
+    most = max(1, rows * pieces // least_chunks)
+    size = min(rows, wanted, most)
+    return ceil_div(rows, ceil_div(rows, size))

@@ -1,0 +1,278 @@
+"""Rebuild a graph node by node: what every pass is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType
+
+Array = npt.NDArray[Any]
+
+# A pass may make this many times the bytes of constants that its graph came with, and a little
+# more. Honest networks need twice at most; a file whose nodes all share one large weight must not
+# make a copy of it for each of them.
+_GROWTH = 4
+_GROWTH_BYTES = 16 * 2**20
+
+
+class Editor:
+    """A graph while it is rebuilt, with its uses counted at every moment.
+
+    A pass visits the nodes in order. For each one it calls `keep`, `replace` or `alias` once;
+    whatever nothing reads any more goes away by itself. Nodes have one output each, as `verify`
+    demands.
+
+    Attributes:
+        types: the type of every value, old and new.
+        constants: every constant, old and new.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.types: dict[str, TensorType] = dict(graph.types)
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self._graph = graph
+        self._nodes: dict[str, Node] = {}  # by output, in order of emission
+        self._serials: dict[str, int] = {}
+        self._outputs = set(graph.outputs)
+        self._uses = dict.fromkeys(graph.types, 0)
+        for node in graph.nodes:
+            for name in node.inputs:
+                if name:
+                    self._uses[name] += 1
+        self._aliases: dict[str, str] = {}
+        self._renames: dict[str, str] = {}  # inner name -> name of the graph output that it became
+        self._numbers: dict[str, int] = {}
+        self._uniform: dict[str, float | None] = {}
+        held = sum(array.nbytes for array in graph.constants.values())
+        self._allowance = _GROWTH * held + _GROWTH_BYTES
+
+    # What is there
+
+    def producer(self, name: str) -> Node | None:
+        """The node, among those emitted so far, that defines a value."""
+        return self._nodes.get(name)
+
+    def position(self, name: str) -> int:
+        """When a value was emitted: later is larger; -1 for inputs and constants."""
+        return self._serials.get(name, -1)
+
+    def is_private(self, name: str) -> bool:
+        """Whether exactly one use reads a value and it is no output of the graph."""
+        return self._uses.get(name) == 1 and name not in self._outputs
+
+    def private_producer(self, name: str, *ops: str) -> Node | None:
+        """The producer of a private value if it is one of `ops`, else None."""
+        node = self._nodes.get(name)
+        return node if node is not None and node.op in ops and self.is_private(name) else None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value."""
+        return self.types[name].shape
+
+    def uniform(self, name: str) -> float | None:
+        """The one number that all elements of a constant equal, None if there is none."""
+        if name not in self._uniform:
+            array = self.constants.get(name)
+            number = None
+            if array is not None and array.size and bool(np.all(array == array.flat[0])):
+                number = float(array.flat[0])
+            self._uniform[name] = number
+        return self._uniform[name]
+
+    # What is new
+
+    def may_add(self, byte_count: int) -> bool:
+        """Whether constants of so many bytes may still be made; a pass must ask before it works."""
+        return byte_count <= self._allowance
+
+    def value(self, hint: str, kind: TensorType) -> str:
+        """A new name for a value of the given type."""
+        number = self._numbers.get(hint, 0)
+        while (name := f"{hint}.{number}") in self.types:
+            number += 1
+        self._numbers[hint] = number + 1
+        self.types[name] = kind
+        self._uses[name] = 0
+        return name
+
+    def constant(self, hint: str, array: Array) -> str:
+        """Add a constant and return its name."""
+        array = np.ascontiguousarray(array)
+        array.flags.writeable = False
+        name = self.value(hint, TensorType(array.shape, array.dtype.name))
+        self.constants[name] = array
+        self._allowance -= array.nbytes
+        return name
+
+    # What happens to the node that is visited
+
+    def resolve(self, node: Node) -> Node:
+        """The node with its inputs as they are called by now."""
+        if any(name in self._aliases for name in node.inputs):
+            return replace(node, inputs=tuple(self._aliases.get(n, n) for n in node.inputs))
+        return node
+
+    def keep(self, node: Node) -> None:
+        """Emit the visited node as it is."""
+        self._insert(node)
+
+    def replace(self, node: Node, *new: Node) -> None:
+        """Emit `new` for the visited node; the last one defines the visited node's output."""
+        assert new[-1].outputs == node.outputs, (node, new)
+        for each in new:
+            for name in each.inputs:
+                if name:
+                    self._uses[name] += 1
+            self._insert(each)
+        self._release(node)
+
+    def alias(self, node: Node, source: str) -> bool:
+        """Let all users of the visited node read `source` instead, which equals its output.
+
+        Returns:
+            Whether that was done. It cannot be done between two values whose names the user of
+            the network knows, such as an input that is given out again.
+        """
+        (out,) = node.outputs
+        assert self.types[out] == self.types[source], (node, source)
+        if out in self._outputs:
+            if source in self._outputs or source not in self._nodes:
+                return False
+            self._outputs.remove(out)
+            self._outputs.add(source)
+            self._renames[source] = out
+        self._aliases[out] = source
+        self._uses[source] += self._uses.pop(out)
+        self._release(node)
+        return True
+
+    def finish(self) -> Graph:
+        """The rebuilt graph, holding only the constants and types that it uses."""
+        renames = self._renames
+
+        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(renames.get(name, name) for name in names)
+
+        nodes = tuple(
+            replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs))
+            if renames
+            else node
+            for node in self._nodes.values()
+        )
+        names = dict.fromkeys((*self._graph.inputs, *self._graph.outputs))
+        for node in nodes:
+            names.update(dict.fromkeys(name for name in node.inputs if name))
+            names.update(dict.fromkeys(node.outputs))
+        types = MappingProxyType({name: self.types[name] for name in names})
+        constants = {name: self.constants[name] for name in names if name in self.constants}
+        return replace(self._graph, nodes=nodes, types=types, constants=MappingProxyType(constants))
+
+    def _insert(self, node: Node) -> None:
+        (out,) = node.outputs
+        self._nodes[out] = node
+        self._serials[out] = len(self._serials)
+
+    def _release(self, node: Node) -> None:
+        """Take back a node's uses, and remove the nodes that nothing reads then."""
+        dead = [node]
+        while dead:
+            for name in dead.pop().inputs:
+                if not name:
+                    continue
+                self._uses[name] -= 1
+                if not self._uses[name] and name not in self._outputs and name in self._nodes:
+                    dead.append(self._nodes.pop(name))
+
+
+Rule = Callable[[Editor, Node], bool]
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Visit every node in order; keep those for which `rule` returns False.
+
+    Args:
+        graph: a verified graph.
+        rule: called with the editor and the node; returns True when it has called the editor's
+            `replace` or `alias` for that node, and False when it has changed nothing.
+
+    Returns:
+        A graph with the same inputs and outputs.
+    """
+    editor = Editor(graph)
+    for node in graph.nodes:
+        current = editor.resolve(node)
+        if not rule(editor, current):
+            editor.keep(current)
+    return editor.finish()
+
+
+def node_like(node: Node, **changes: Any) -> Node:
+    """A copy of a node with fields changed; `attributes` are added to those it has."""
+    attributes: Mapping[str, Any] = changes.pop("attributes", {})
+    if attributes:
+        changes["attributes"] = frozen({**node.attributes, **attributes})
+    return replace(node, **changes)
+
+
+def frozen(attributes: Mapping[str, Any]) -> Attributes:
+    """Attributes that cannot be changed."""
+    return MappingProxyType(dict(attributes))
+
+
+def reshape_node(source: str, out: str, shape: tuple[int, ...], name: str = "") -> Node:
+    """A Reshape from `source` to `out`, whose shape is given."""
+    return Node("Reshape", (source,), (out,), frozen({"shape": shape}), name)
+
+
+@dataclass(frozen=True)
+class DenseView:
+    """A value that is a convolution's output, perhaps seen through a private Reshape.
+
+    Attributes:
+        conv: the Conv or ConvTranspose, whose output is private.
+        view: the Reshape of its output, None when the value is the output itself.
+        axis: the axis of the value along which the convolution's channels lie.
+    """
+
+    conv: Node
+    view: Node | None
+    axis: int
+
+
+def conv_behind(editor: Editor, name: str) -> DenseView | None:
+    """Find the convolution of which a private value holds the output, channels on one axis.
+
+    Through a Reshape the channels still lie along one axis when the convolution makes 1x1 maps
+    (R, M, 1, 1) and the last extent of the view is M, as after a fully connected layer.
+    """
+    conv = editor.private_producer(name, "Conv", "ConvTranspose")
+    if conv is not None:
+        return DenseView(conv, None, 1)
+    view = editor.private_producer(name, "Reshape")
+    conv = editor.private_producer(view.inputs[0], "Conv", "ConvTranspose") if view else None
+    if view is None or conv is None:
+        return None
+    inner, outer = editor.shape(conv.outputs[0]), editor.shape(name)
+    if not outer or any(extent != 1 for extent in inner[2:]) or outer[-1] != inner[1]:
+        return None
+    return DenseView(conv, view, len(outer) - 1)
+
+
+def channel_extent(shape: tuple[int, ...], target: tuple[int, ...], axis: int) -> bool:
+    """Whether an array of `shape` broadcasts to `target` and varies along `axis` only."""
+    if len(shape) > len(target) or not 0 <= axis < len(target):
+        return False
+    full = (1,) * (len(target) - len(shape)) + shape
+    others = all(extent == 1 for i, extent in enumerate(full) if i != axis)
+    return others and full[axis] in (1, target[axis])
+
+
+def channel_vector(array: Array, channels: int) -> npt.NDArray[np.float64]:
+    """A constant for which `channel_extent` holds, as float64 of shape (channels,)."""
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), (channels,))

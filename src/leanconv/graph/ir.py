@@ -1,0 +1,90 @@
+"""The network as data: frozen nodes over named values, every shape a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What a value holds: `shape` (all extents known) and `dtype`, a NumPy name."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """The number of elements; 1 for a scalar."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the plain row-major array."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation.
+
+    Attributes:
+        op: name in ONNX's words, in the one normal form that `graph.ops` documents.
+        inputs: names of the values it reads; `""` stands for an absent optional one.
+        outputs: names of the values it defines.
+        attributes: the constants of the operation, normalised (tuples, floats, strings).
+        name: where it came from in the file, for messages and profiles.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Attributes = field(default_factory=lambda: MappingProxyType({}))
+    name: str = ""
+
+    def input(self, index: int) -> str:
+        """The name of an input, `""` when it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A network whose nodes stand in an order in which they can run.
+
+    Attributes:
+        inputs, outputs: names of the values that the user gives and gets.
+        nodes: in topological order; each value is defined once.
+        types: the type of every value: inputs, constants and node outputs.
+        constants: arrays known at load: weights and folded values (read-only arrays).
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, np.ndarray]
+
+    def producer(self) -> dict[str, Node]:
+        """Map each value that a node defines to that node."""
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def users(self) -> dict[str, list[Node]]:
+        """Map each value to the nodes that read it, in order, once per use."""
+        result: dict[str, list[Node]] = {name: [] for name in self.types}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name:
+                    result[name].append(node)
+        return result

@@ -1,0 +1,130 @@
+"""The operations of a graph in normal form: one table, `OPS`.
+
+Every operation has one output. Its inputs, its attributes (all of them required, tuples for
+lists) and its meaning:
+
+| op | inputs | attributes |
+|---|---|---|
+| Conv | x (N, C, spatial), w (O, C/group, kernel), bias (O,)?, residual?, slope (O,)? | strides, \
+pads (all begins, all ends), dilations, group, activation |
+| ConvTranspose | x, w (C, O/group, kernel), bias?, absent, slope? | as Conv, output_padding |
+| MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
+| ReduceMean, ReduceMax, ReduceMin, ReduceSum | x | axes (not negative), keepdims |
+| Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
+| LeakyRelu, Elu | x | alpha |
+| HardSigmoid | x | alpha, beta |
+| Gelu | x | approximate ("none" or "tanh") |
+| Clip | x | min, max (floats, infinite where open) |
+| PRelu | x, slope (broadcasts to x) | |
+| Add, Sub, Mul, Div, Pow, Min, Max | a, b (broadcast) | |
+| Softmax, LogSoftmax | x | axis (not negative) |
+| BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
+| Gemm | a, b, c? | transA, transB, alpha, beta |
+| MatMul | a, b (NumPy's rules) | |
+| Reshape, Expand | x | shape |
+| Transpose | x | perm |
+| Concat | x... | axis |
+| Slice | x | starts, steps, sizes: one of each for every axis; starts lie within the axis |
+| Pad | x | pads (not negative), mode (constant, reflect, edge), value |
+| Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
+| LRN | x | size, alpha, beta, bias |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from leanconv.errors import LeanConvError, ModelError
+from leanconv.graph.ir import Attributes, Node, TensorType
+from leanconv.graph.ops import algebra, conv, movement, pointwise, pooling, resize
+from leanconv.graph.ops.base import Array, Arrays, Op, Types
+from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
+
+__all__ = [
+    "BINARY",
+    "OPS",
+    "UNARY",
+    "Op",
+    "activate",
+    "evaluate",
+    "evaluate_node",
+    "infer",
+    "infer_node",
+    "label",
+]
+
+OPS: Mapping[str, Op] = MappingProxyType(
+    {
+        **conv.OPS,
+        **pooling.OPS,
+        **pointwise.OPS,
+        **algebra.OPS,
+        **movement.OPS,
+        **resize.OPS,
+    }
+)
+
+
+def infer(op: str, types: Types, attributes: Attributes) -> TensorType:
+    """The type of an operation's output.
+
+    Args:
+        op: a key of `OPS`.
+        types: the inputs' types, None for an absent one.
+        attributes: in normal form.
+
+    Raises:
+        ModelError: the inputs or attributes do not fit the operation.
+    """
+    entry = OPS.get(op)
+    if entry is None:
+        raise ModelError(f"got the operation {op!r}; expected one of {', '.join(sorted(OPS))}")
+    if not entry.least <= len(types) <= entry.most:
+        raise ModelError(f"got {len(types)} inputs; expected {entry.least} to {entry.most}")
+    for index in range(entry.least):
+        if types[index] is None:
+            raise ModelError(f"input {index} is absent; expected a tensor")
+    absent = [name for name in entry.attributes if name not in attributes]
+    if absent:
+        raise ModelError(f"attributes {', '.join(absent)} are missing; expected all of them")
+    return entry.infer(types, attributes)
+
+
+def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> Array:
+    """The output array of an operation, computed in the dtype of its inputs.
+
+    Args:
+        op: a key of `OPS`.
+        arrays: the inputs, None for an absent one; types that `infer` accepts.
+        attributes: in normal form.
+    """
+    with np.errstate(all="ignore"):
+        return OPS[op].evaluate(arrays, attributes)
+
+
+def label(node: Node) -> str:
+    """How messages name a node: its name in the file and its operation."""
+    return f"node {node.name!r} ({node.op})" if node.name else f"a node {node.op}"
+
+
+def infer_node(node: Node, types: Mapping[str, TensorType]) -> TensorType:
+    """`infer` for a node of a graph, given the types of its inputs by name.
+
+    Raises:
+        ModelError: as `infer`, naming the node.
+    """
+    try:
+        return infer(
+            node.op, [types[name] if name else None for name in node.inputs], node.attributes
+        )
+    except LeanConvError as error:
+        raise type(error)(f"{label(node)}: {error}") from error
+
+
+def evaluate_node(node: Node, values: Mapping[str, Array]) -> Array:
+    """`evaluate` for a node of a graph, given its inputs by name."""
+    arrays = [values[name] if name else None for name in node.inputs]
+    return evaluate(node.op, arrays, node.attributes)

@@ -1,0 +1,162 @@
+"""Reductions, softmax, batch normalisation and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    broadcast,
+    check_broadcasts_to,
+    check_rank,
+    checked,
+    first,
+    given,
+    required,
+    same_dtype,
+)
+
+
+def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
+    x, axes = first(types), attributes["axes"]
+    rank = len(x.shape)
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
+        raise ModelError(f"attribute axes is {axes}; expected distinct axes of the input {x}")
+    shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
+    if not attributes["keepdims"]:
+        shape = [extent for axis, extent in enumerate(shape) if axis not in axes]
+    return checked(shape, x.dtype)
+
+
+def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
+    def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+        x = array(arrays)
+        axes = attributes["axes"]
+        if not empty and any(x.shape[axis] == 0 for axis in axes):
+            raise ModelError("got a reduction over an empty axis; expected at least one element")
+        y = function(x, axis=axes, keepdims=attributes["keepdims"])
+        return np.asarray(y, dtype=x.dtype)
+
+    return Op(_infer_reduction, evaluate, attributes=("axes", "keepdims"))
+
+
+def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    if not 0 <= attributes["axis"] < len(x.shape):
+        raise ModelError(f"attribute axis is {attributes['axis']}; expected an axis of {x}")
+    return x
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    return np.asarray(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
+
+
+def _evaluate_softmax(arrays: Arrays, attributes: Attributes) -> Array:
+    x = array(arrays)
+    powers = np.exp(_shifted(x, attributes["axis"]))
+    return np.asarray(powers / powers.sum(axis=attributes["axis"], keepdims=True), dtype=x.dtype)
+
+
+def _evaluate_log_softmax(arrays: Arrays, attributes: Attributes) -> Array:
+    x = array(arrays)
+    shifted = _shifted(x, attributes["axis"])
+    total = np.log(np.exp(shifted).sum(axis=attributes["axis"], keepdims=True))
+    return np.asarray(shifted - total, dtype=x.dtype)
+
+
+def _infer_batch_norm(types: Types, _attributes: Attributes) -> TensorType:
+    same_dtype(types)
+    x = first(types)
+    check_rank(x, 2, 5)
+    for index, what in enumerate(("scale", "bias", "mean", "variance"), 1):
+        kind = required(types, index)
+        if kind.shape != (x.shape[1],):
+            raise ModelError(f"the {what} is {kind}; expected the shape ({x.shape[1]},)")
+    return x
+
+
+def _evaluate_batch_norm(arrays: Arrays, attributes: Attributes) -> Array:
+    x = array(arrays)
+    shape = (-1,) + (1,) * (x.ndim - 2)
+    scale, bias, mean, variance = (array(arrays, i).reshape(shape) for i in range(1, 5))
+    y = (x - mean) / np.sqrt(variance + attributes["epsilon"]) * scale + bias
+    return np.asarray(y, dtype=x.dtype)
+
+
+def _infer_matmul(types: Types, _attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    a, b = first(types).shape, required(types, 1).shape
+    if not a or not b:
+        raise ModelError(f"got shapes {a} and {b}; expected both of rank 1 or more")
+    inner = b[-2] if len(b) > 1 else b[0]
+    if a[-1] != inner:
+        raise ModelError(
+            f"got shapes {a} and {b}; expected the last axis of the first ({a[-1]}) to equal the "
+            f"last but one of the second ({inner})"
+        )
+    shape = broadcast(a[:-2], b[:-2])
+    return checked((*shape, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), dtype)
+
+
+def _evaluate_matmul(arrays: Arrays, _attributes: Attributes) -> Array:
+    return np.asarray(np.matmul(array(arrays), array(arrays, 1)))
+
+
+def _work_matmul(types: Types, _attributes: Attributes, result: TensorType) -> int:
+    return result.elements * max(first(types).shape[-1], 1)
+
+
+def _infer_gemm(types: Types, attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    a, b = first(types), required(types, 1)
+    check_rank(a, 2, 2, "input 0")
+    check_rank(b, 2, 2, "input 1")
+    rows, inner = a.shape[::-1] if attributes["transA"] else a.shape
+    inner_b, columns = b.shape[::-1] if attributes["transB"] else b.shape
+    if inner != inner_b:
+        raise ModelError(
+            f"got {a} (transA={attributes['transA']}) and {b} (transB={attributes['transB']}); "
+            f"expected equal inner extents, not {inner} and {inner_b}"
+        )
+    added = given(types, 2)
+    if added is not None:
+        check_broadcasts_to(added, (rows, columns), "input 2")
+    return checked((rows, columns), dtype)
+
+
+def _evaluate_gemm(arrays: Arrays, attributes: Attributes) -> Array:
+    a, b, c = array(arrays), array(arrays, 1), given(arrays, 2)
+    product = np.matmul(a.T if attributes["transA"] else a, b.T if attributes["transB"] else b)
+    y = attributes["alpha"] * product
+    if c is not None:
+        y = y + attributes["beta"] * c
+    return np.asarray(y, dtype=a.dtype)
+
+
+def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
+    return result.elements * max(first(types).shape[0 if attributes["transA"] else 1], 1)
+
+
+OPS: dict[str, Op] = {
+    "ReduceMean": _reduction(np.mean, empty=False),
+    "ReduceMax": _reduction(np.max, empty=False),
+    "ReduceMin": _reduction(np.min, empty=False),
+    "ReduceSum": _reduction(np.sum, empty=True),
+    "Softmax": Op(_infer_softmax, _evaluate_softmax, attributes=("axis",)),
+    "LogSoftmax": Op(_infer_softmax, _evaluate_log_softmax, attributes=("axis",)),
+    "BatchNormalization": Op(
+        _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
+    ),
+    "MatMul": Op(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
+    "Gemm": Op(
+        _infer_gemm, _evaluate_gemm, 2, 3, ("transA", "transB", "alpha", "beta"), _work_gemm
+    ),
+}

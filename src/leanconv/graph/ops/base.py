@@ -1,0 +1,134 @@
+"""What an operation of the table is, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+
+Array = npt.NDArray[Any]
+Types = Sequence["TensorType | None"]
+Arrays = Sequence["Array | None"]
+Infer = Callable[[Types, Attributes], TensorType]
+Evaluate = Callable[[Arrays, Attributes], Array]
+
+MAX_RANK = 16
+MAX_TENSOR_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation with one output.
+
+    Attributes:
+        infer: the output type from the input types (None for an absent one) and attributes.
+        evaluate: the output from input arrays; computes in the dtype it is given.
+        least, most: how many inputs it takes; those past `least` may be absent (None).
+        attributes: the names of its attributes in the normal form, all of them required.
+        work: multiply-adds or comparisons beyond one per element read and written.
+    """
+
+    infer: Infer
+    evaluate: Evaluate
+    least: int = 1
+    most: int = 1
+    attributes: tuple[str, ...] = ()
+    work: Callable[[Types, Attributes, TensorType], int] | None = None
+
+
+def given(items: Sequence[Any], index: int) -> Any:
+    """An optional input, or None when it is absent."""
+    return items[index] if index < len(items) else None
+
+
+def first(types: Types) -> TensorType:
+    """The type of the first input."""
+    return required(types, 0)
+
+
+def required(types: Types, index: int) -> TensorType:
+    """The type of an input that must be there."""
+    found = given(types, index)
+    if found is None:
+        raise ModelError(f"input {index} is absent; expected a tensor; give it a value")
+    assert isinstance(found, TensorType)
+    return found
+
+
+def array(arrays: Arrays, index: int = 0) -> Array:
+    """An input array that must be there."""
+    found = given(arrays, index)
+    assert found is not None, f"input {index} is absent"
+    return np.asarray(found)
+
+
+def same_dtype(types: Types) -> str:
+    """The one dtype of all inputs that are present."""
+    dtypes = sorted({t.dtype for t in types if t is not None})
+    if len(dtypes) != 1:
+        raise ModelError(
+            f"got inputs of dtypes {', '.join(dtypes)}; expected one dtype for all inputs; "
+            "insert a Cast"
+        )
+    return dtypes[0]
+
+
+def check_rank(kind: TensorType, least: int, most: int, what: str = "input") -> None:
+    """Raise unless the rank lies in [least, most]."""
+    rank = len(kind.shape)
+    if not least <= rank <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise ModelError(f"{what} is {kind}, of rank {rank}; expected rank {expected}")
+
+
+def checked(shape: Sequence[int], dtype: str) -> TensorType:
+    """Make a type, refusing shapes that no tensor may have.
+
+    Raises:
+        ModelError: a negative extent, too many axes, or more than `MAX_TENSOR_BYTES`.
+    """
+    kind = TensorType(tuple(int(extent) for extent in shape), dtype)
+    if len(kind.shape) > MAX_RANK:
+        raise ModelError(f"got a tensor of rank {len(kind.shape)}; expected at most {MAX_RANK}")
+    if any(extent < 0 for extent in kind.shape):
+        raise ModelError(f"got the shape {kind.shape}; expected extents that are not negative")
+    if kind.bytes > MAX_TENSOR_BYTES:
+        raise ModelError(
+            f"got a tensor {kind} of {kind.bytes} bytes; expected at most {MAX_TENSOR_BYTES} "
+            "bytes; bind smaller input shapes"
+        )
+    return kind
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of NumPy broadcasting.
+
+    Raises:
+        ModelError: two extents differ and neither is 1.
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if extent == 1 or extent == result[axis]:
+                continue
+            if result[axis] != 1:
+                listed = ", ".join(map(str, shapes))
+                raise ModelError(
+                    f"got shapes {listed}, which do not broadcast; expected extents that are "
+                    "equal or 1, aligned from the last axis"
+                )
+            result[axis] = extent
+    return tuple(result)
+
+
+def check_broadcasts_to(kind: TensorType, shape: tuple[int, ...], what: str) -> None:
+    """Raise unless a tensor broadcasts to `shape` without widening it."""
+    if broadcast(kind.shape, shape) != shape:
+        raise ModelError(f"{what} is {kind}; expected a shape that broadcasts to {shape}")

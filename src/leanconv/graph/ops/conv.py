@@ -1,0 +1,246 @@
+"""Conv and ConvTranspose: shapes, and their value one kernel tap at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    check_rank,
+    checked,
+    first,
+    given,
+    required,
+    same_dtype,
+)
+from leanconv.graph.ops.pointwise import activate
+from leanconv.graph.ops.windows import reach, transposed_extent, window_extent
+from leanconv.spec.activation import Activation
+
+MAX_STEP = (1 << 31) - 1
+
+
+def check_window(attributes: Attributes, spatial: int) -> None:
+    """Raise unless strides, dilations and pads are sound for so many spatial axes."""
+    for name, count, least in (
+        ("strides", spatial, 1),
+        ("dilations", spatial, 1),
+        ("pads", 2 * spatial, 0),
+    ):
+        numbers = attributes[name]
+        if len(numbers) != count or any(not least <= n <= MAX_STEP for n in numbers):
+            raise ModelError(
+                f"attribute {name} is {numbers}; expected {count} integers from {least} to "
+                f"{MAX_STEP} for an input with {spatial} spatial axes"
+            )
+
+
+def _check_operands(types: Types, attributes: Attributes, channels_axis: int) -> int:
+    """Check what Conv and ConvTranspose share; return the number of output channels."""
+    x, w = first(types), required(types, 1)
+    check_rank(x, 3, 5)
+    if len(w.shape) != len(x.shape):
+        raise ModelError(
+            f"the weight is {w}, of rank {len(w.shape)}, and the input {x}, of rank "
+            f"{len(x.shape)}; expected equal ranks"
+        )
+    check_window(attributes, len(x.shape) - 2)
+    group = attributes["group"]
+    if not 1 <= group <= max(w.shape[0], 1) or w.shape[0] % group or x.shape[1] % group:
+        raise ModelError(
+            f"attribute group is {group} with input {x} and weight {w}; expected a positive "
+            "divisor of the channels"
+        )
+    if min(w.shape) < 1:
+        raise ModelError(f"the weight is {w}; expected extents of at least 1")
+    channels = w.shape[1] * (group if channels_axis == 1 else 1)
+    expected = channels if channels_axis == 1 else w.shape[0]
+    if x.shape[1] != expected:
+        raise ModelError(
+            f"the input is {x} and the weight {w} with group {group}; expected an input of "
+            f"{expected} channels"
+        )
+    return w.shape[0] if channels_axis == 1 else w.shape[1] * group
+
+
+def _check_channels(kind: TensorType | None, channels: int, what: str) -> None:
+    if kind is not None and kind.shape != (channels,):
+        raise ModelError(f"{what} is {kind}; expected the shape ({channels},)")
+
+
+def _check_slope(types: Types, attributes: Attributes, index: int, channels: int) -> None:
+    activation: Activation | None = attributes["activation"]
+    slope = given(types, index)
+    if (activation is not None and activation.kind == "prelu") != (slope is not None):
+        raise ModelError("a slope and the activation prelu go together; got one without the other")
+    _check_channels(slope, channels, "the slope")
+
+
+def _infer_conv(types: Types, attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    channels = _check_operands(types, attributes, 1)
+    x, w = first(types), required(types, 1)
+    spatial = len(x.shape) - 2
+    pads = attributes["pads"]
+    extents = [
+        window_extent(
+            x.shape[2 + i],
+            w.shape[2 + i],
+            attributes["strides"][i],
+            attributes["dilations"][i],
+            pads[i],
+            pads[spatial + i],
+            False,
+        )
+        for i in range(spatial)
+    ]
+    result = checked((x.shape[0], channels, *extents), dtype)
+    _check_channels(given(types, 2), channels, "the bias")
+    residual = given(types, 3)
+    if residual is not None and residual.shape != result.shape:
+        raise ModelError(f"the residual is {residual}; expected the shape {result.shape}")
+    _check_slope(types, attributes, 4, channels)
+    return result
+
+
+def _epilogue(y: Array, arrays: Arrays, attributes: Attributes, residual: int, slope: int) -> Array:
+    bias, added = given(arrays, 2), given(arrays, residual) if residual else None
+    if bias is not None:
+        y = y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
+    if added is not None:
+        y = y + added
+    return activate(y, attributes["activation"], given(arrays, slope))
+
+
+def _behind(index: tuple[Any, ...]) -> Any:
+    """An index of the last axes."""
+    return (Ellipsis, *index)
+
+
+def _evaluate_conv(arrays: Arrays, attributes: Attributes) -> Array:
+    """Sum over the taps of the kernel one matrix product per group."""
+    x, w = array(arrays), array(arrays, 1)
+    spatial, group = x.ndim - 2, attributes["group"]
+    strides, dilations, pads = (attributes[n] for n in ("strides", "dilations", "pads"))
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)])
+    padded = padded.reshape(x.shape[0], group, w.shape[1], *padded.shape[2:])
+    kernel = w.shape[2:]
+    extents = [
+        (padded.shape[3 + i] - reach(kernel[i], dilations[i])) // strides[i] + 1
+        for i in range(spatial)
+    ]
+    weights = w.reshape(group, w.shape[0] // group, w.shape[1], *kernel)
+    area = math.prod(extents)
+    y = np.zeros((x.shape[0], group, weights.shape[1], area), x.dtype)
+    for tap in np.ndindex(*kernel):
+        window = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, dilations, extents, strides, strict=True)
+        )
+        columns = padded[_behind(window)].reshape(*padded.shape[:3], area)
+        rows = weights[_behind(tap)]
+        y += rows * columns if w.shape[1] == 1 else np.matmul(rows, columns)
+    y = y.reshape(x.shape[0], w.shape[0], *extents)
+    return _epilogue(y, arrays, attributes, 3, 4)
+
+
+def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    channels = _check_operands(types, attributes, 0)
+    x, w = first(types), required(types, 1)
+    spatial = len(x.shape) - 2
+    pads, extra = attributes["pads"], attributes["output_padding"]
+    if len(extra) != spatial or any(not 0 <= n <= MAX_STEP for n in extra):
+        raise ModelError(
+            f"attribute output_padding is {extra}; expected {spatial} integers of at least 0"
+        )
+    extents = [
+        transposed_extent(
+            x.shape[2 + i],
+            w.shape[2 + i],
+            attributes["strides"][i],
+            attributes["dilations"][i],
+            pads[i],
+            pads[spatial + i],
+            extra[i],
+        )
+        for i in range(spatial)
+    ]
+    _check_channels(given(types, 2), channels, "the bias")
+    _check_slope(types, attributes, 4, channels)
+    if given(types, 3) is not None:
+        raise ModelError("ConvTranspose takes no residual; got one as input 3")
+    return checked((x.shape[0], channels, *extents), dtype)
+
+
+def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
+    """Add, for every tap of the kernel, the product of its weights to the cells it reaches."""
+    x, w = array(arrays), array(arrays, 1)
+    spatial, group = x.ndim - 2, attributes["group"]
+    strides, dilations, pads = (attributes[n] for n in ("strides", "dilations", "pads"))
+    inner, kernel = x.shape[2:], w.shape[2:]
+    full = [
+        (inner[i] - 1) * strides[i]
+        + reach(kernel[i], dilations[i])
+        + attributes["output_padding"][i]
+        for i in range(spatial)
+    ]
+    columns = x.reshape(x.shape[0], group, x.shape[1] // group, math.prod(inner))
+    weights = w.reshape(group, w.shape[0] // group, w.shape[1], *kernel)
+    y = np.zeros((x.shape[0], group, w.shape[1], *full), x.dtype)
+    for tap in np.ndindex(*kernel):
+        cells = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, dilations, inner, strides, strict=True)
+        )
+        product = np.matmul(weights[_behind(tap)].swapaxes(1, 2), columns)
+        y[_behind(cells)] += product.reshape(*y.shape[:3], *inner)
+    kept = tuple(
+        slice(before, extent - after)
+        for before, after, extent in zip(pads[:spatial], pads[spatial:], full, strict=True)
+    )
+    y = y.reshape(x.shape[0], w.shape[1] * group, *full)[_behind(kept)]
+    return _epilogue(y, arrays, attributes, 0, 4)
+
+
+def _work_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
+    x, w = first(types), required(types, 1)
+    spatial = len(x.shape) - 2
+    pads = attributes["pads"]
+    padded = x.shape[0] * x.shape[1]
+    for i in range(spatial):
+        padded *= x.shape[2 + i] + pads[i] + pads[spatial + i]
+    return padded + result.elements * math.prod(w.shape[1:])
+
+
+def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -> int:
+    x, w = first(types), required(types, 1)
+    spatial = len(x.shape) - 2
+    pads = attributes["pads"]
+    full = result.shape[0] * result.shape[1]
+    for i in range(spatial):
+        full *= result.shape[2 + i] + pads[i] + pads[spatial + i]
+    return full + x.elements * math.prod(w.shape[1:])
+
+
+_SHARED = ("strides", "pads", "dilations", "group", "activation")
+OPS: dict[str, Op] = {
+    "Conv": Op(_infer_conv, _evaluate_conv, 2, 5, _SHARED, _work_conv),
+    "ConvTranspose": Op(
+        _infer_transposed,
+        _evaluate_transposed,
+        2,
+        5,
+        (*_SHARED, "output_padding"),
+        _work_transposed,
+    ),
+}

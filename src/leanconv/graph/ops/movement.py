@@ -1,0 +1,157 @@
+"""Operations that move elements without computing: views, copies, padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    broadcast,
+    checked,
+    first,
+    required,
+    same_dtype,
+)
+
+
+def _infer_reshape(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    result = checked(attributes["shape"], x.dtype)
+    if result.elements != x.elements:
+        raise ModelError(
+            f"got the input {x} of {x.elements} elements and the shape {result.shape} of "
+            f"{result.elements}; expected as many elements"
+        )
+    return result
+
+
+def _evaluate_reshape(arrays: Arrays, attributes: Attributes) -> Array:
+    return np.asarray(array(arrays).reshape(attributes["shape"]))
+
+
+def _infer_transpose(types: Types, attributes: Attributes) -> TensorType:
+    x, perm = first(types), attributes["perm"]
+    if sorted(perm) != list(range(len(x.shape))):
+        raise ModelError(
+            f"attribute perm is {perm}; expected a permutation of the axes of the input {x}"
+        )
+    return checked([x.shape[axis] for axis in perm], x.dtype)
+
+
+def _evaluate_transpose(arrays: Arrays, attributes: Attributes) -> Array:
+    return np.asarray(array(arrays).transpose(attributes["perm"]), order="C")
+
+
+def _infer_concat(types: Types, attributes: Attributes) -> TensorType:
+    dtype, axis = same_dtype(types), attributes["axis"]
+    shapes = [required(types, index).shape for index in range(len(types))]
+    rank = len(shapes[0])
+    if not 0 <= axis < rank:
+        raise ModelError(f"attribute axis is {axis}; expected an axis of inputs of rank {rank}")
+    around = (shapes[0][:axis], shapes[0][axis + 1 :])
+    for shape in shapes:
+        if len(shape) != rank or (shape[:axis], shape[axis + 1 :]) != around:
+            raise ModelError(
+                f"got inputs of shapes {shapes[0]} and {shape}; expected equal extents on every "
+                f"axis but {axis}"
+            )
+    total = sum(shape[axis] for shape in shapes)
+    return checked((*around[0], total, *around[1]), dtype)
+
+
+def _evaluate_concat(arrays: Arrays, attributes: Attributes) -> Array:
+    parts = [array(arrays, index) for index in range(len(arrays))]
+    return np.concatenate(parts, axis=attributes["axis"])
+
+
+def _infer_slice(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    starts, steps, sizes = (attributes[n] for n in ("starts", "steps", "sizes"))
+    if not len(starts) == len(steps) == len(sizes) == len(x.shape):
+        raise ModelError(
+            f"got starts {starts}, steps {steps} and sizes {sizes}; expected one of each for "
+            f"every axis of the input {x}"
+        )
+    for extent, start, step, size in zip(x.shape, starts, steps, sizes, strict=True):
+        last = start + (size - 1) * step
+        if size < 0 or step == 0 or (size and not (0 <= start < extent and 0 <= last < extent)):
+            raise ModelError(
+                f"got start {start}, step {step} and size {size}; expected elements within "
+                f"[0, {extent})"
+            )
+    return checked(sizes, x.dtype)
+
+
+def slice_index(
+    starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[slice, ...]:
+    """The NumPy index of a Slice in normal form."""
+    index = []
+    for start, step, size in zip(starts, steps, sizes, strict=True):
+        stop = start + size * step
+        index.append(slice(start, stop if stop >= 0 else None, step) if size else slice(0, 0))
+    return tuple(index)
+
+
+def _evaluate_slice(arrays: Arrays, attributes: Attributes) -> Array:
+    index = slice_index(attributes["starts"], attributes["steps"], attributes["sizes"])
+    return np.asarray(array(arrays)[index], order="C")
+
+
+def _infer_pad(types: Types, attributes: Attributes) -> TensorType:
+    x, pads, mode = first(types), attributes["pads"], attributes["mode"]
+    rank = len(x.shape)
+    if len(pads) != 2 * rank or any(p < 0 for p in pads):
+        raise ModelError(
+            f"attribute pads is {pads}; expected {2 * rank} integers of at least 0 for the "
+            f"input {x}"
+        )
+    if mode not in ("constant", "reflect", "edge"):
+        raise ModelError(f"attribute mode is {mode!r}; expected constant, reflect or edge")
+    for extent, before, after in zip(x.shape, pads[:rank], pads[rank:], strict=True):
+        most = extent - 1 if mode == "reflect" else 0 if extent == 0 else None
+        if mode != "constant" and most is not None and max(before, after) > max(most, 0):
+            raise ModelError(
+                f"got {mode} padding by {before} and {after} of an axis of extent {extent}; "
+                f"expected at most {max(most, 0)}"
+            )
+    shape = [e + b + a for e, b, a in zip(x.shape, pads[:rank], pads[rank:], strict=True)]
+    return checked(shape, x.dtype)
+
+
+def _evaluate_pad(arrays: Arrays, attributes: Attributes) -> Array:
+    x, pads = array(arrays), attributes["pads"]
+    widths = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
+    if attributes["mode"] == "constant":
+        value = np.asarray(attributes["value"]).astype(x.dtype)
+        return np.pad(x, widths, constant_values=value)
+    return np.asarray(np.pad(x, widths, mode=attributes["mode"]))
+
+
+def _infer_expand(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    shape = checked(attributes["shape"], x.dtype).shape
+    result = checked(broadcast(x.shape, shape), x.dtype)
+    if result.shape != shape:
+        raise ModelError(f"attribute shape is {shape}; expected one that the input {x} fills")
+    return result
+
+
+def _evaluate_expand(arrays: Arrays, attributes: Attributes) -> Array:
+    return np.asarray(np.broadcast_to(array(arrays), attributes["shape"]), order="C")
+
+
+OPS: dict[str, Op] = {
+    "Reshape": Op(_infer_reshape, _evaluate_reshape, attributes=("shape",)),
+    "Transpose": Op(_infer_transpose, _evaluate_transpose, attributes=("perm",)),
+    "Concat": Op(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",)),
+    "Slice": Op(_infer_slice, _evaluate_slice, attributes=("starts", "steps", "sizes")),
+    "Pad": Op(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
+    "Expand": Op(_infer_expand, _evaluate_expand, attributes=("shape",)),
+}

@@ -1,0 +1,207 @@
+"""Element by element: unary and binary operations, PRelu, and activations as epilogues."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    broadcast,
+    check_broadcasts_to,
+    checked,
+    first,
+    required,
+    same_dtype,
+)
+from leanconv.spec.activation import Activation
+
+_erf_each = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: Array) -> Array:
+    """The error function, to the last bit or two of a double."""
+    return np.asarray(_erf_each(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow on either side."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return np.minimum(np.maximum(x * alpha + beta, 0), 1)
+
+
+def _gelu(x: Array, approximate: str) -> Array:
+    if approximate == "tanh":
+        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + erf(x * math.sqrt(0.5))))
+
+
+def _elu(x: Array, alpha: float) -> Array:
+    return np.asarray(np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))))
+
+
+def _leaky_relu(x: Array, alpha: float) -> Array:
+    return np.asarray(np.where(x >= 0, x, alpha * x))
+
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    return np.minimum(np.maximum(x, _like(x, low)), _like(x, high))
+
+
+def _like(x: Array, number: float) -> Array:
+    """A scalar of the array's dtype; infinities become the ends of an integer's range."""
+    if x.dtype.kind in "iu":
+        ends = np.iinfo(x.dtype)
+        number = min(max(number, ends.min), ends.max)
+    return np.asarray(number).astype(x.dtype)
+
+
+def _silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def _hard_swish(x: Array) -> Array:
+    return x * _hard_sigmoid(x, 1 / 6, 0.5)
+
+
+def activate(x: Array, activation: Activation | None, slope: Array | None = None) -> Array:
+    """Apply an epilogue's activation to an array (N, C, spatial...).
+
+    Args:
+        x: any float array.
+        activation: what to apply; None for nothing.
+        slope: for `prelu`, the slopes below zero, shape (C,).
+
+    Returns:
+        An array of the shape and dtype of `x`.
+    """
+    if activation is None:
+        return x
+    numbers = activation.parameters
+    if activation.kind == "prelu":
+        assert slope is not None, "prelu needs its slopes"
+        y = prelu(x, slope.reshape((-1,) + (1,) * (x.ndim - 2)))
+    else:
+        y = _ACTIVATIONS[activation.kind](x, *numbers)
+    return np.asarray(y, dtype=x.dtype)
+
+
+def prelu(x: Array, slope: Array) -> Array:
+    """x where it is at least 0, slope * x elsewhere."""
+    return np.asarray(np.where(x >= 0, x, slope * x))
+
+
+_ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "clip": _clip,
+    "leaky_relu": _leaky_relu,
+    "sigmoid": sigmoid,
+    "silu": _silu,
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": _hard_swish,
+    "tanh": np.tanh,
+    "gelu": lambda x: _gelu(x, "none"),
+    "gelu_tanh": lambda x: _gelu(x, "tanh"),
+    "elu": _elu,
+}
+
+
+def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
+    return first(types)
+
+
+def _unary(function: Callable[..., Array], *names: str) -> Op:
+    def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+        x = array(arrays)
+        return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
+
+    return Op(_infer_same, evaluate, attributes=names)
+
+
+def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    return checked(broadcast(first(types).shape, required(types, 1).shape), dtype)
+
+
+def _binary(function: Callable[[Array, Array], Array]) -> Op:
+    def evaluate(arrays: Arrays, _attributes: Attributes) -> Array:
+        a, b = array(arrays), array(arrays, 1)
+        return np.asarray(function(a, b), dtype=a.dtype)
+
+    return Op(_infer_binary, evaluate, least=2, most=2)
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """a / b; for integers towards zero, as C and ONNX do."""
+    if a.dtype.kind not in "iu":
+        return np.asarray(np.divide(a, b))
+    if not np.all(b):
+        raise ModelError("got an integer division by zero; expected divisors other than 0")
+    quotient = a // b
+    return np.asarray(quotient + ((a - quotient * b != 0) & ((a < 0) != (b < 0))))
+
+
+def _power(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu" and np.any(b < 0):
+        raise ModelError("got an integer to a negative power; expected exponents of at least 0")
+    return np.asarray(np.power(a, b))
+
+
+def _infer_prelu(types: Types, _attributes: Attributes) -> TensorType:
+    same_dtype(types)
+    x = first(types)
+    check_broadcasts_to(required(types, 1), x.shape, "the slope")
+    return x
+
+
+def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
+    x = array(arrays)
+    return prelu(x, array(arrays, 1)).astype(x.dtype, copy=False)
+
+
+UNARY: dict[str, Op] = {
+    "Relu": _unary(lambda x: np.maximum(x, 0)),
+    "LeakyRelu": _unary(_leaky_relu, "alpha"),
+    "Sigmoid": _unary(sigmoid),
+    "HardSigmoid": _unary(_hard_sigmoid, "alpha", "beta"),
+    "HardSwish": _unary(_hard_swish),
+    "Silu": _unary(_silu),
+    "Tanh": _unary(np.tanh),
+    "Gelu": _unary(_gelu, "approximate"),
+    "Elu": _unary(_elu, "alpha"),
+    "Clip": _unary(_clip, "min", "max"),
+    "Sqrt": _unary(np.sqrt),
+    "Exp": _unary(np.exp),
+    "Log": _unary(np.log),
+    "Erf": _unary(erf),
+    "Neg": _unary(np.negative),
+    "Abs": _unary(np.abs),
+    "Reciprocal": _unary(np.reciprocal),
+    "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype))),
+}
+BINARY: dict[str, Op] = {
+    "Add": _binary(np.add),
+    "Sub": _binary(np.subtract),
+    "Mul": _binary(np.multiply),
+    "Div": _binary(_divide),
+    "Pow": _binary(_power),
+    "Min": _binary(np.minimum),
+    "Max": _binary(np.maximum),
+}
+OPS: dict[str, Op] = {
+    **UNARY,
+    **BINARY,
+    "PRelu": Op(_infer_prelu, _evaluate_prelu, least=2, most=2),
+}

@@ -1,0 +1,162 @@
+"""MaxPool and AveragePool, one axis after the other, and LRN."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, check_rank, checked, first
+from leanconv.graph.ops.conv import MAX_STEP, check_window
+from leanconv.graph.ops.windows import reach, window_extent
+
+
+def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    check_rank(x, 3, 5)
+    spatial = len(x.shape) - 2
+    check_window(attributes, spatial)
+    kernel, pads = attributes["kernel_shape"], attributes["pads"]
+    if len(kernel) != spatial or any(not 1 <= k <= MAX_STEP for k in kernel):
+        raise ModelError(
+            f"attribute kernel_shape is {kernel}; expected {spatial} integers of at least 1"
+        )
+    extents = []
+    for i in range(spatial):
+        span = reach(kernel[i], attributes["dilations"][i])
+        before, after = pads[i], pads[spatial + i]
+        if max(before, after) >= span:
+            raise ModelError(
+                f"attribute pads is {pads}; expected less than the kernel, which spans {span} on "
+                f"spatial axis {i}"
+            )
+        extents.append(
+            window_extent(
+                x.shape[2 + i],
+                kernel[i],
+                attributes["strides"][i],
+                attributes["dilations"][i],
+                before,
+                after,
+                attributes["ceil_mode"],
+            )
+        )
+    return checked((*x.shape[:2], *extents), x.dtype)
+
+
+def _axis_windows(x: Array, axis: int, attributes: Attributes, fill: float) -> list[Array]:
+    """The input at tap 0, 1, ... of every window along one spatial axis."""
+    spatial = x.ndim - 2
+    i = axis - 2
+    kernel, stride, dilation = (attributes[n][i] for n in ("kernel_shape", "strides", "dilations"))
+    before, after = attributes["pads"][i], attributes["pads"][spatial + i]
+    extent = x.shape[axis]
+    count = window_extent(extent, kernel, stride, dilation, before, after, attributes["ceil_mode"])
+    needed = (count - 1) * stride + reach(kernel, dilation)
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, max(needed - extent - before, 0))
+    padded = np.moveaxis(np.pad(x, widths, constant_values=fill), axis, -1)
+    return [
+        np.moveaxis(
+            padded[..., t * dilation : t * dilation + (count - 1) * stride + 1 : stride], -1, axis
+        )
+        for t in range(kernel)
+    ]
+
+
+def _evaluate_max(arrays: Arrays, attributes: Attributes) -> Array:
+    y = array(arrays)
+    least = -np.inf if y.dtype.kind == "f" else np.iinfo(y.dtype).min
+    for axis in range(2, y.ndim):
+        y = reduce(np.maximum, _axis_windows(y, axis, attributes, least))
+    return np.asarray(y, order="C")
+
+
+def axis_counts(extent: int, axis: int, attributes: Attributes, spatial: int) -> list[int]:
+    """How many cells each window of one spatial axis is averaged over.
+
+    Padding counts only with `count_include_pad`; cells that a partly empty last window has
+    beyond the padding never do.
+
+    Args:
+        extent: the input's extent along the axis.
+        axis: the spatial axis, 0 for the first.
+        attributes: those of an AveragePool.
+        spatial: how many spatial axes there are.
+    """
+    kernel, stride, dilation = (
+        attributes[n][axis] for n in ("kernel_shape", "strides", "dilations")
+    )
+    before, after = attributes["pads"][axis], attributes["pads"][spatial + axis]
+    windows = window_extent(
+        extent, kernel, stride, dilation, before, after, attributes["ceil_mode"]
+    )
+    low, high = (0, before + extent + after)
+    if not attributes["count_include_pad"]:
+        low, high = before, before + extent
+    return [
+        sum(low <= start + t * dilation < high for t in range(kernel))
+        for start in range(0, windows * stride, stride)
+    ]
+
+
+def _evaluate_average(arrays: Arrays, attributes: Attributes) -> Array:
+    y = array(arrays)
+    spatial = y.ndim - 2
+    for axis in range(2, y.ndim):
+        counts = axis_counts(y.shape[axis], axis - 2, attributes, spatial)
+        total = sum(_axis_windows(y, axis, attributes, 0.0))
+        shape = (-1,) + (1,) * (y.ndim - 1 - axis)
+        y = np.asarray(total) / np.maximum(counts, 1).astype(y.dtype).reshape(shape)
+    return np.asarray(y, order="C")
+
+
+def _work_pool(types: Types, attributes: Attributes, _result: TensorType) -> int:
+    x = first(types)
+    work = 2 * math.prod(
+        extent + 2 * reach(k, d)
+        for extent, k, d in zip(
+            x.shape[2:], attributes["kernel_shape"], attributes["dilations"], strict=True
+        )
+    )
+    return int(x.shape[0] * x.shape[1] * work * max(attributes["kernel_shape"]))
+
+
+def _infer_lrn(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    check_rank(x, 2, 5)
+    if not 1 <= attributes["size"] <= MAX_STEP:
+        raise ModelError(f"attribute size is {attributes['size']}; expected at least 1")
+    return x
+
+
+def _evaluate_lrn(arrays: Arrays, attributes: Attributes) -> Array:
+    """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
+    x = array(arrays)
+    size, channels = attributes["size"], x.shape[1]
+    before, after = (size - 1) // 2, size // 2
+    squares = x * x
+    total = np.zeros_like(x)
+    for shift in range(-min(before, channels - 1), min(after, channels - 1) + 1):
+        to = slice(max(-shift, 0), channels - max(shift, 0))
+        source = slice(max(shift, 0), channels - max(-shift, 0))
+        total[:, to] += squares[:, source]
+    scale = attributes["bias"] + attributes["alpha"] / size * total
+    return np.asarray(x / scale ** attributes["beta"], dtype=x.dtype)
+
+
+def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
+    return result.elements * min(int(attributes["size"]), 2 * max(result.shape[1], 1))
+
+
+_WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
+OPS: dict[str, Op] = {
+    "MaxPool": Op(_infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool),
+    "AveragePool": Op(_infer_pool, _evaluate_average, attributes=_WINDOW, work=_work_pool),
+    "LRN": Op(
+        _infer_lrn, _evaluate_lrn, attributes=("size", "alpha", "beta", "bias"), work=_work_lrn
+    ),
+}

@@ -1,0 +1,64 @@
+"""Extents of sliding windows: the one place in the graph where they are computed."""
+
+from __future__ import annotations
+
+from leanconv.errors import ModelError
+
+
+def reach(kernel: int, dilation: int) -> int:
+    """The number of input positions that a dilated kernel spans."""
+    return (kernel - 1) * dilation + 1
+
+
+def window_extent(
+    extent: int, kernel: int, stride: int, dilation: int, before: int, after: int, ceil: bool
+) -> int:
+    """How many windows fit along one axis.
+
+    With `ceil` a last, partly empty window counts as well, unless it would begin in the
+    padding behind the input (the rule of PyTorch and of ONNX since opset 22).
+
+    Raises:
+        ModelError: not even one window fits.
+    """
+    room = extent + before + after - reach(kernel, dilation)
+    if room < 0:
+        raise ModelError(
+            f"a kernel of extent {kernel} (dilation {dilation}) does not fit an input of extent "
+            f"{extent} padded by {before} and {after}; bind a larger input"
+        )
+    count = room // stride + 1
+    if ceil and room % stride and count * stride < extent + before:
+        count += 1
+    return count
+
+
+def transposed_extent(
+    extent: int, kernel: int, stride: int, dilation: int, before: int, after: int, extra: int
+) -> int:
+    """The output extent of a transposed convolution along one axis.
+
+    Raises:
+        ModelError: the padding leaves nothing.
+    """
+    count = stride * (extent - 1) + reach(kernel, dilation) + extra - before - after
+    if count < 1:
+        raise ModelError(
+            f"a transposed convolution of an input of extent {extent} (kernel {kernel}, stride "
+            f"{stride}) cut by {before} and {after} leaves an extent of {count}; expected at "
+            "least 1; bind a larger input"
+        )
+    return count
+
+
+def same_padding(
+    extent: int, kernel: int, stride: int, dilation: int, upper: bool
+) -> tuple[int, int]:
+    """The padding before and after that makes ceil(extent / stride) windows.
+
+    With `upper` the odd one stands after the input (SAME_UPPER), otherwise before it.
+    """
+    windows = -(-extent // stride)
+    total = max((windows - 1) * stride + reach(kernel, dilation) - extent, 0)
+    small = total // 2
+    return (small, total - small) if upper else (total - small, small)

@@ -1,0 +1,82 @@
+"""The passes that bring a graph from what a file says to what is planned, in their order.
+
+A pass is a pure function from graph to graph that keeps what the network computes (up to rounding
+where constants are folded), its inputs and its outputs. It takes time proportional to the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from leanconv.errors import LeanConvError
+from leanconv.graph.ir import Graph
+from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
+from leanconv.graph.passes.fuse_activations import fuse_activations
+from leanconv.graph.passes.fuse_residual import fuse_residual
+from leanconv.graph.passes.global_pooling import global_pooling
+from leanconv.graph.passes.hoist_activations import hoist_activations
+from leanconv.graph.passes.merge_common import merge_common
+from leanconv.graph.passes.merge_pads import merge_pads
+from leanconv.graph.passes.recognise_activations import recognise_activations
+from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.verify import verify
+
+__all__ = ["PASSES", "Pass", "run_passes"]
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: tuple[Pass, ...] = (
+    drop_dead,
+    simplify,
+    merge_common,  # before patterns are sought, so that x and x are one name
+    recognise_activations,  # before numbers such as 3 and 1/6 fold into weights
+    global_pooling,  # before dense layers look for the map behind their input
+    simplify,
+    dense_to_conv,
+    merge_pads,
+    fold_batch_norm,  # behind dense layers too; before a convolution only where it does not pad
+    hoist_activations,
+    simplify,  # the Reshapes between dense layers
+    fuse_residual,  # the residual comes before the activation
+    fuse_activations,
+    simplify,
+    merge_common,
+    drop_dead,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
+    """Apply passes in order.
+
+    Args:
+        graph: a verified graph in normal form.
+        passes: what to apply.
+        check: verify the graph before the first pass and after each one.
+
+    Returns:
+        A graph with the same inputs and outputs.
+
+    Raises:
+        AssertionError: with `check`, a pass has broken the graph; the message names it.
+    """
+    if check:
+        _check(graph, "before the first pass")
+    for each in passes:
+        before = len(graph.nodes)
+        graph = each(graph)
+        _logger.debug("%s: %d nodes, %d before", each.__name__, len(graph.nodes), before)
+        if check:
+            _check(graph, f"after the pass {each.__name__}")
+    return graph
+
+
+def _check(graph: Graph, when: str) -> None:
+    try:
+        verify(graph)
+    except LeanConvError as error:
+        raise AssertionError(f"the graph is broken {when}: {error}") from error

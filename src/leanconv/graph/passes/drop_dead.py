@@ -1,0 +1,39 @@
+"""Remove the nodes and constants that no output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from leanconv.graph.ir import Graph
+
+_T = TypeVar("_T")
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Keep the nodes that an output depends on, and the constants that those nodes read.
+
+    Requires: a verified graph.
+    Ensures: every node and constant is needed; inputs and outputs are as before.
+    """
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.isdisjoint(node.outputs):
+            continue
+        kept.append(node)
+        needed.update(node.outputs)
+        needed.update(node.inputs)
+    needed.update(graph.inputs)
+    return replace(
+        graph,
+        nodes=tuple(reversed(kept)),
+        types=_only(graph.types, needed),
+        constants=_only(graph.constants, needed),
+    )
+
+
+def _only(items: Mapping[str, _T], names: set[str]) -> Mapping[str, _T]:
+    return MappingProxyType({name: item for name, item in items.items() if name in names})

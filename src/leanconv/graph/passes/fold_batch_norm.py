@@ -1,0 +1,289 @@
+"""Fold batch normalisation, and every constant factor and term per channel, into convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leanconv.graph.edit import (
+    Array,
+    DenseView,
+    Editor,
+    channel_extent,
+    channel_vector,
+    conv_behind,
+    frozen,
+    node_like,
+    reshape_node,
+    rewrite,
+)
+from leanconv.graph.ir import Graph, Node, TensorType
+
+_Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """y = scale · data + shift, with vectors of shape (C,) along one axis of the value `data`."""
+
+    data: str
+    scale: _Vector
+    shift: _Vector
+
+
+def fold_batch_norm(graph: Graph) -> Graph:
+    """Fold BatchNormalization and Add, Sub, Mul, Div by constants per channel into weights.
+
+    They fold into the Conv or ConvTranspose before them, also through the Reshape behind a fully
+    connected layer; otherwise into the Conv behind them, unless it pads (its zeros would not be
+    shifted; a factor alone folds all the same). Constants are computed in float64 and rounded once
+    to the dtype of the weights. A BatchNormalization that is left becomes Mul and Add.
+
+    Left alone: values that others read as well, convolutions with an activation or a residual
+    (on their output side), constants that vary along other axes, folds whose result would not be
+    finite, and folds that would make far more constants than the graph came with.
+
+    Requires: a verified graph, after `dense_to_conv`.
+    Ensures: no BatchNormalization but those past the limit on new constants.
+    """
+    with np.errstate(all="ignore"):  # what overflows is not folded
+        return rewrite(rewrite(graph, _fold), _decompose)
+
+
+def _fold(editor: Editor, node: Node) -> bool:
+    if node.op == "Conv":
+        return _fold_forwards(editor, node)
+    return node.op in _OPS and _fold_backwards(editor, node)
+
+
+def _fold_backwards(editor: Editor, node: Node) -> bool:
+    """Fold an affine node into the convolution that makes its data."""
+    data = _data_input(editor, node)
+    found = conv_behind(editor, data) if data else None
+    if found is None or found.conv.attributes["activation"] or found.conv.input(3):
+        return False
+    conv = found.conv
+    if not _affordable(editor, conv):
+        return False
+    affine = _read(editor, node, found.axis)
+    if affine is None:
+        return False
+    w = editor.constants[conv.inputs[1]]
+    old = _bias(editor, conv, affine.scale.size)
+    make = _scale_outputs if conv.op == "Conv" else _scale_transposed
+    parts = _rounded(
+        w.dtype,
+        None if np.all(affine.scale == 1) else make(w, affine.scale, conv.attributes["group"]),
+        old * affine.scale + affine.shift,
+    )
+    if parts is None:
+        return False
+    _write_backwards(editor, node, found, _operands(editor, conv, *parts))
+    return True
+
+
+def _write_backwards(
+    editor: Editor, node: Node, found: DenseView, operands: tuple[str, ...]
+) -> None:
+    conv, view = found.conv, found.view
+    inputs = (conv.inputs[0], *operands)
+    if view is None:
+        editor.replace(node, node_like(conv, inputs=inputs, outputs=node.outputs))
+        return
+    inner = editor.value(conv.outputs[0], editor.types[conv.outputs[0]])
+    editor.replace(
+        node,
+        node_like(conv, inputs=inputs, outputs=(inner,)),
+        node_like(view, inputs=(inner,), outputs=node.outputs),
+    )
+
+
+def _fold_forwards(editor: Editor, conv: Node) -> bool:
+    """Fold the affine nodes before a convolution into it."""
+    source = conv.inputs[0]
+    view = editor.private_producer(source, "Reshape")
+    shape = editor.shape(source)
+    if view is not None and _is_rows(editor.shape(view.inputs[0]), shape):
+        source = view.inputs[0]
+    else:
+        view = None
+    total = _affine_before(editor, source, padded=any(conv.attributes["pads"]))
+    if total is None or not _affordable(editor, conv):
+        return False
+    w, group = editor.constants[conv.inputs[1]], conv.attributes["group"]
+    shifted = _scale_inputs(w, total.shift, group).reshape(w.shape[0], -1).sum(axis=1)
+    parts = _rounded(
+        w.dtype,
+        None if np.all(total.scale == 1) else _scale_inputs(w, total.scale, group),
+        _bias(editor, conv, w.shape[0]) + shifted,
+    )
+    if parts is None:
+        return False
+    operands = (*_operands(editor, conv, *parts), *conv.inputs[3:])
+    if view is None:
+        editor.replace(conv, node_like(conv, inputs=(total.data, *operands)))
+        return True
+    rows = editor.value(total.data, TensorType(shape, editor.types[source].dtype))
+    editor.replace(
+        conv,
+        reshape_node(total.data, rows, shape, view.name),
+        node_like(conv, inputs=(rows, *operands)),
+    )
+    return True
+
+
+def _is_rows(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+    return len(inner) == 2 and outer[:2] == inner and all(extent == 1 for extent in outer[2:])
+
+
+def _affine_before(editor: Editor, source: str, *, padded: bool) -> _Affine | None:
+    """Everything affine, per channel and private that leads to `source`, as one step."""
+    total = None
+    while (node := editor.private_producer(source, *_OPS)) is not None:
+        step = _read(editor, node, 1)
+        if step is None:
+            break
+        if total is not None:
+            shift = total.scale * step.shift + total.shift
+            step = _Affine(step.data, total.scale * step.scale, shift)
+        if padded and step.shift.any():
+            break
+        total, source = step, step.data
+    return total
+
+
+# What an affine node is
+
+
+def _data_input(editor: Editor, node: Node) -> str:
+    """The one input that is computed, "" when the other is not a constant."""
+    if node.op == "BatchNormalization":
+        known = all(name in editor.constants for name in node.inputs[1:])
+        return node.inputs[0] if known else ""
+    a, b = node.inputs
+    if (a in editor.constants) == (b in editor.constants) or (
+        node.op == "Div" and a in editor.constants
+    ):
+        return ""
+    return b if a in editor.constants else a
+
+
+def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
+    data = _data_input(editor, node)
+    if not data:
+        return None
+    shape = editor.shape(data)
+    if editor.shape(node.outputs[0]) != shape or not 0 <= axis < len(shape):
+        return None
+    if node.op == "BatchNormalization":
+        return _read_batch_norm(editor, node) if axis == 1 else None
+    constant = next(name for name in node.inputs if name != data)
+    if not channel_extent(editor.shape(constant), shape, axis):
+        return None
+    vector = channel_vector(editor.constants[constant], shape[axis])
+    reverse = data == node.inputs[1]
+    scale, shift = _AFFINE[node.op](vector, reverse)
+    return _Affine(data, np.broadcast_to(scale, vector.shape), np.broadcast_to(shift, vector.shape))
+
+
+def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
+    gamma, beta, mean, variance = (
+        editor.constants[name].astype(np.float64) for name in node.inputs[1:]
+    )
+    scale = gamma / np.sqrt(variance + node.attributes["epsilon"])
+    return _Affine(node.inputs[0], scale, beta - mean * scale)
+
+
+# (the constant c, whether it stands first) -> scale and shift of the other operand
+_AFFINE: dict[str, Callable[[_Vector, bool], tuple[Any, Any]]] = {
+    "Add": lambda c, _first: (1.0, c),
+    "Sub": lambda c, first: (-1.0, c) if first else (1.0, -c),
+    "Mul": lambda c, _first: (c, 0.0),
+    "Div": lambda c, _first: (1.0 / c, 0.0),
+}
+_OPS = (*_AFFINE, "BatchNormalization")
+
+
+# Weights and biases
+
+
+def _affordable(editor: Editor, conv: Node) -> bool:
+    w = editor.constants.get(conv.inputs[1])
+    channels = editor.shape(conv.outputs[0])[1]
+    if w is None or (conv.input(2) and conv.input(2) not in editor.constants):
+        return False
+    return editor.may_add(w.nbytes + channels * w.itemsize)
+
+
+def _bias(editor: Editor, conv: Node, channels: int) -> _Vector:
+    name = conv.input(2)
+    return editor.constants[name].astype(np.float64) if name else np.zeros(channels)
+
+
+def _per_group(vector: _Vector, group: int, rank: int, axis: int) -> _Vector:
+    """The vector as (group, ...) of the given rank, the channels of a group along `axis`."""
+    shape = [group] + [1] * (rank - 1)
+    shape[axis] = vector.size // group
+    return vector.reshape(shape)
+
+
+def _grouped(w: Array, group: int) -> Array:
+    """Weights (A, B, k...) as (group, A / group, B, k...)."""
+    return w.reshape(group, w.shape[0] // group, *w.shape[1:])
+
+
+def _scale_outputs(w: Array, scale: _Vector, _group: int) -> Array:
+    return np.asarray(w * scale.reshape((-1,) + (1,) * (w.ndim - 1)))
+
+
+def _scale_transposed(w: Array, scale: _Vector, group: int) -> Array:
+    factors = _per_group(scale, group, w.ndim + 1, 2)
+    return np.asarray(_grouped(w, group) * factors).reshape(w.shape)
+
+
+def _scale_inputs(w: Array, scale: _Vector, group: int) -> Array:
+    factors = _per_group(scale, group, w.ndim + 1, 2)
+    return np.asarray(_grouped(w, group) * factors).reshape(w.shape)
+
+
+def _rounded(
+    dtype: np.dtype[Any], w: Array | None, bias: Array
+) -> tuple[Array | None, Array] | None:
+    """Weights (None where they stay) and bias in the graph's dtype; None unless all are finite."""
+    rounded = None if w is None else w.astype(dtype), bias.astype(dtype)
+    finite = all(np.isfinite(part).all() for part in rounded if part is not None)
+    return rounded if finite else None
+
+
+def _operands(editor: Editor, conv: Node, w: Array | None, bias: Array) -> tuple[str, str]:
+    weights = conv.inputs[1] if w is None else editor.constant(conv.inputs[1], w)
+    return weights, editor.constant(conv.input(2) or f"{conv.inputs[1]}.bias", bias)
+
+
+# What could not be folded
+
+
+def _decompose(editor: Editor, node: Node) -> bool:
+    if node.op != "BatchNormalization" or not _data_input(editor, node):
+        return False
+    kind = editor.types[node.inputs[0]]
+    shape = (kind.shape[1],) + (1,) * (len(kind.shape) - 2)
+    dtype = np.dtype(kind.dtype)
+    if not editor.may_add(2 * kind.shape[1] * dtype.itemsize):
+        return False
+    affine = _read_batch_norm(editor, node)
+    scale, shift = (v.astype(dtype).reshape(shape) for v in (affine.scale, affine.shift))
+    scaled = editor.value(node.outputs[0], kind)
+    attributes = frozen({})
+    factors = editor.constant(f"{node.outputs[0]}.scale", scale)
+    terms = editor.constant(f"{node.outputs[0]}.shift", shift)
+    editor.replace(
+        node,
+        Node("Mul", (affine.data, factors), (scaled,), attributes, node.name),
+        Node("Add", (scaled, terms), node.outputs, attributes, node.name),
+    )
+    return True

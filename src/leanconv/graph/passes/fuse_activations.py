@@ -1,0 +1,74 @@
+"""Let a convolution apply the activation that follows it."""
+
+from __future__ import annotations
+
+from leanconv.graph.edit import Editor, channel_extent, channel_vector, node_like, rewrite
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec.activation import Activation
+
+# operation -> (kind of Activation, the attributes that are its parameters)
+_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Relu": ("relu", ()),
+    "Clip": ("clip", ("min", "max")),
+    "LeakyRelu": ("leaky_relu", ("alpha",)),
+    "PRelu": ("prelu", ()),
+    "Sigmoid": ("sigmoid", ()),
+    "Silu": ("silu", ()),
+    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
+    "HardSwish": ("hard_swish", ()),
+    "Tanh": ("tanh", ()),
+    "Gelu": ("gelu", ()),
+    "Elu": ("elu", ("alpha",)),
+}
+
+
+def activation_of(node: Node) -> Activation | None:
+    """The activation that a node applies to its first input, None for other operations."""
+    if node.op not in _ACTIVATIONS:
+        return None
+    kind, names = _ACTIVATIONS[node.op]
+    if node.op == "Gelu" and node.attributes["approximate"] == "tanh":
+        kind = "gelu_tanh"
+    return Activation(kind, tuple(node.attributes[name] for name in names))
+
+
+def fuse_activations(graph: Graph) -> Graph:
+    """Move an activation into the Conv or ConvTranspose whose only user it is.
+
+    Left alone: a second activation on top of the first, PRelu with slopes that do not lie along
+    the channels, and convolutions that others read as well.
+
+    Requires: a verified graph, after `fuse_residual`: the activation comes after the residual.
+    Ensures: such convolutions carry the activation, and the slopes of PRelu as fifth input.
+    """
+    return rewrite(graph, _rule)
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    activation = activation_of(node)
+    if activation is None:
+        return False
+    conv = editor.private_producer(node.inputs[0], "Conv", "ConvTranspose")
+    if conv is None or conv.attributes["activation"] is not None:
+        return False
+    inputs = conv.inputs
+    if node.op == "PRelu":
+        slope = _slope(editor, node)
+        if slope is None:
+            return False
+        inputs = (*(*inputs, "", "")[:4], slope)
+    editor.replace(
+        node,
+        node_like(conv, inputs=inputs, outputs=node.outputs, attributes={"activation": activation}),
+    )
+    return True
+
+
+def _slope(editor: Editor, node: Node) -> str | None:
+    """The slopes as a constant of shape (C,)."""
+    slope, shape = editor.constants.get(node.inputs[1]), editor.shape(node.inputs[0])
+    if slope is None or not channel_extent(slope.shape, shape, 1):
+        return None
+    if not editor.may_add(shape[1] * slope.itemsize):
+        return None
+    return editor.constant(node.inputs[1], channel_vector(slope, shape[1]).astype(slope.dtype))

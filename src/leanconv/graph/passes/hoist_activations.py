@@ -1,0 +1,73 @@
+"""Apply activations before a Reshape, where the convolution is that can take them in."""
+
+from __future__ import annotations
+
+from leanconv.graph.edit import (
+    Editor,
+    channel_extent,
+    channel_vector,
+    conv_behind,
+    node_like,
+    rewrite,
+)
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.passes.fuse_activations import activation_of
+
+
+def hoist_activations(graph: Graph) -> Graph:
+    """Turn activation(Reshape(conv)) into Reshape(activation(conv)).
+
+    A fully connected layer is a Conv and a Reshape by now; this brings its activation to the Conv,
+    and the Reshape to that of the next layer. Several activations in a row move one by one.
+
+    Left alone: values that others read as well, and a PRelu whose slopes do not lie along the
+    convolution's channels.
+
+    Requires: a verified graph, after `dense_to_conv`.
+    Ensures: no activation that could move stands behind a private Reshape of a private Conv.
+    """
+    return rewrite(graph, _rule)
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    if activation_of(node) is None:
+        return False
+    view = editor.private_producer(node.inputs[0], "Reshape")
+    if view is None:
+        return False
+    source = view.inputs[0]
+    before = editor.producer(source)
+    if before is None or not editor.is_private(source):
+        return False
+    if before.op not in ("Conv", "ConvTranspose") and activation_of(before) is None:
+        return False
+    slope: tuple[str, ...] = ()
+    if node.op == "PRelu":
+        moved = _slope(editor, node)
+        if moved is None:
+            return False
+        slope = (moved,)
+    active = editor.value(node.outputs[0], editor.types[source])
+    editor.replace(
+        node,
+        node_like(node, inputs=(source, *slope), outputs=(active,)),
+        node_like(view, inputs=(active,), outputs=node.outputs),
+    )
+    return True
+
+
+def _slope(editor: Editor, node: Node) -> str | None:
+    """The slopes of a PRelu for the layout of the convolution behind its Reshape."""
+    found = conv_behind(editor, node.inputs[0])
+    slope = editor.constants.get(node.inputs[1])
+    if found is None or slope is None:
+        return None
+    if not channel_extent(slope.shape, editor.shape(node.inputs[0]), found.axis):
+        return None
+    (inner,) = found.conv.outputs
+    channels = editor.shape(inner)[1]
+    if not editor.may_add(channels * slope.itemsize):
+        return None
+    vector = channel_vector(slope, channels).astype(slope.dtype)
+    shape = (channels,) + (1,) * (len(editor.shape(inner)) - 2)
+    return editor.constant(node.inputs[1], vector.reshape(shape))

@@ -1,0 +1,176 @@
+"""Remove what changes nothing, and merge what two nodes do where one can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewrite
+from leanconv.graph.ir import Graph, Node
+
+_Bounds = tuple[float, float]
+
+
+def simplify(graph: Graph) -> Graph:
+    """Remove identities and merge neighbours, where the result stays the same number by number.
+
+    - A Reshape, Transpose, Slice, Pad, Expand, Resize, pool, reduction or Concat that gives back
+      its input; adding 0, multiplying by 1 and their like; Clip without bounds.
+    - A Reshape reads past other Reshapes. Two Transposes become one, and one that moves only
+      axes of extent 1 becomes a Reshape.
+    - Clip and Relu in a row become one when nobody else reads the first.
+    - Operands of a binary operation that are expanded anyway are read unexpanded.
+
+    Left alone: an identity between two names that the user knows (an input or another output
+    that is given out again).
+
+    Requires: a verified graph.
+    Ensures: the same outputs, no more nodes than before.
+    """
+    return rewrite(graph, _rule)
+
+
+def bounds(node: Node) -> _Bounds | None:
+    """What Relu and Clip clip to; None for other operations and for a Clip whose bounds cross."""
+    if node.op == "Relu":
+        return 0.0, math.inf
+    if node.op == "Clip" and node.attributes["min"] <= node.attributes["max"]:
+        return node.attributes["min"], node.attributes["max"]
+    return None
+
+
+def clip_node(node: Node, source: str, low: float, high: float) -> Node:
+    """A Relu or Clip of `source` that defines what `node` defines."""
+    if (low, high) == (0.0, math.inf):
+        return Node("Relu", (source,), node.outputs, frozen({}), node.name)
+    attributes = frozen({"min": low, "max": high})
+    return Node("Clip", (source,), node.outputs, attributes, node.name)
+
+
+def clip_again(editor: Editor, node: Node, source: str, own: _Bounds) -> Node:
+    """Clip `source` to `own` bounds as one node, together with the private clip before it.
+
+    Clipping to [a, b] and then to [c, d] is clipping to the bounds clip(a), clip(b) by [c, d].
+    """
+    before = editor.private_producer(source, "Relu", "Clip")
+    inner = bounds(before) if before else None
+    if before is None or inner is None:
+        return clip_node(node, source, *own)
+    low, high = (min(max(bound, own[0]), own[1]) for bound in inner)
+    return clip_node(node, before.inputs[0], low, high)
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    if _is_identity(editor, node) and editor.alias(node, node.inputs[0]):
+        return True
+    handler = _HANDLERS.get(node.op)
+    new = handler(editor, node) if handler else None
+    if new is None:
+        return False
+    if not (_is_identity(editor, new) and editor.alias(node, new.inputs[0])):
+        editor.replace(node, new)
+    return True
+
+
+def _is_identity(editor: Editor, node: Node) -> bool:
+    """Whether the output equals the first input; shapes are compared first."""
+    if not node.inputs[0] or editor.types[node.inputs[0]] != editor.types[node.outputs[0]]:
+        return False
+    a = node.attributes
+    if node.op in ("Reshape", "Expand"):
+        return True
+    if node.op == "Transpose":
+        return bool(a["perm"] == tuple(range(len(a["perm"]))))
+    if node.op == "Slice":
+        extents = editor.shape(node.inputs[0])
+        return all(
+            extent < 2 or step == 1 for extent, step in zip(extents, a["steps"], strict=True)
+        )
+    if node.op == "Concat":
+        return len(node.inputs) == 1
+    if node.op == "Pad":
+        return not any(a["pads"])
+    if node.op == "Resize":
+        return all(scale == 1.0 for scale in a["scales"])
+    if node.op in ("MaxPool", "AveragePool"):
+        ones = all(n == 1 for n in (*a["kernel_shape"], *a["strides"]))
+        return ones and not any(a["pads"])
+    if node.op.startswith("Reduce"):
+        return True  # shapes are equal, so each axis that is reduced has one element
+    if node.op in _NEUTRAL:
+        return editor.uniform(node.inputs[1]) == _NEUTRAL[node.op]
+    return bool(node.op == "Clip" and a["min"] == -math.inf and a["max"] == math.inf)
+
+
+_NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0, "Pow": 1.0}
+
+
+def _reshape(editor: Editor, node: Node) -> Node | None:
+    before = editor.producer(node.inputs[0])
+    if before is None or before.op != "Reshape":
+        return None
+    return node_like(node, inputs=before.inputs)
+
+
+def _transpose(editor: Editor, node: Node) -> Node | None:
+    perm: tuple[int, ...] = node.attributes["perm"]
+    source = node.inputs[0]
+    before = editor.producer(source)
+    if before is not None and before.op == "Transpose":
+        perm = tuple(before.attributes["perm"][axis] for axis in perm)
+        source = before.inputs[0]
+    extents = editor.shape(source)
+    moved = [axis for axis in perm if extents[axis] != 1]
+    if moved == sorted(moved):
+        (out,) = node.outputs
+        return reshape_node(source, out, editor.shape(out), node.name)
+    if source == node.inputs[0]:
+        return None
+    return node_like(node, inputs=(source,), attributes={"perm": perm})
+
+
+def _reduce(editor: Editor, node: Node) -> Node | None:
+    extents = editor.shape(node.inputs[0])
+    if any(extents[axis] != 1 for axis in node.attributes["axes"]):
+        return None
+    (out,) = node.outputs
+    return reshape_node(node.inputs[0], out, editor.shape(out), node.name)
+
+
+def _clip(editor: Editor, node: Node) -> Node | None:
+    own = bounds(node)
+    if own is None:
+        return None
+    new = clip_again(editor, node, node.inputs[0], own)
+    return None if (new.op, new.inputs) == (node.op, node.inputs) else new
+
+
+def _binary(editor: Editor, node: Node) -> Node | None:
+    inputs = list(node.inputs)
+    if node.op in ("Add", "Mul") and inputs[0] in editor.constants:
+        inputs.reverse()  # the constant stands second, where the identities look for it
+    for index, name in enumerate(inputs):
+        before = editor.producer(name)
+        if before is None or before.op != "Expand":
+            continue
+        other, source = editor.shape(inputs[1 - index]), editor.shape(before.inputs[0])
+        if _broadcast(other, source) == editor.shape(node.outputs[0]):
+            inputs[index] = before.inputs[0]
+    return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of two that are known to broadcast."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
+
+
+_HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Relu": _clip,
+    "Clip": _clip,
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _reduce),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"), _binary),
+}

@@ -1,0 +1,60 @@
+"""The checks that hold for every graph, whoever made it."""
+
+from __future__ import annotations
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.ops import infer_node, label
+
+FLOATS = ("float32", "float64")
+
+
+def verify(graph: Graph) -> Graph:
+    """Check a graph in normal form and return it.
+
+    Every value is defined once and before its use, every type is what the operation gives,
+    everything that flows at run time is of one float dtype, and every output exists.
+
+    Raises:
+        ModelError: the first rule that is broken, naming the node or value.
+    """
+    defined: set[str] = set()
+    for name in (*graph.inputs, *graph.constants):
+        _define(name, defined, graph)
+    for name, constant in graph.constants.items():
+        held = TensorType(constant.shape, constant.dtype.name)
+        if held != graph.types[name]:
+            raise ModelError(f"constant {name!r} is {held}; its type says {graph.types[name]}")
+    for node in graph.nodes:
+        missing = [name for name in node.inputs if name and name not in defined]
+        if missing:
+            raise ModelError(f"{label(node)} reads {missing[0]!r}, which nothing before it defines")
+        if len(node.outputs) != 1:
+            raise ModelError(f"{label(node)} has {len(node.outputs)} outputs; expected one")
+        _define(node.outputs[0], defined, graph)
+        found, told = infer_node(node, graph.types), graph.types[node.outputs[0]]
+        if found != told:
+            raise ModelError(f"{label(node)} gives {found}; the type of its output says {told}")
+    lost = [name for name in graph.outputs if name not in defined]
+    if lost:
+        raise ModelError(f"output {lost[0]!r} is defined by nothing")
+    _check_dtypes(graph)
+    return graph
+
+
+def _define(name: str, defined: set[str], graph: Graph) -> None:
+    if not name or name in defined:
+        raise ModelError(f"value {name!r} is defined twice or has no name")
+    if name not in graph.types:
+        raise ModelError(f"value {name!r} has no type")
+    defined.add(name)
+
+
+def _check_dtypes(graph: Graph) -> None:
+    running = [*graph.inputs, *(name for node in graph.nodes for name in node.outputs)]
+    dtypes = {graph.types[name].dtype for name in running}
+    if len(dtypes) > 1 or not dtypes <= set(FLOATS):
+        raise ModelError(
+            f"values of dtypes {', '.join(sorted(dtypes))} flow at run time; expected one of "
+            f"{' or '.join(FLOATS)}"
+        )

@@ -1,0 +1,166 @@
+"""From boxes of elements to the pieces of a copy kernel: merge, order, choose a body, cut.
+
+A box says only where its elements are read and written; `pieces_of` decides how they are moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from leanconv.kernels.copy import BODY_EXTENTS, Piece
+from leanconv.spec.format import ceil_div
+
+CHUNK_BYTES = 64 * 1024  # read and written in 5 to 15 us
+_TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
+_TILE_ACROSS = 256
+_ELEMENT_BYTES = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Box:
+    """Elements to move from one operand, or to fill.
+
+    Attributes:
+        operand: index of the source; -1 fills with `value`.
+        extents: of the box, in any order.
+        source_strides, result_strides: in elements.
+        source, result: offsets of the first element.
+        value: what to fill with.
+        slack, zeros: as in `Piece`.
+    """
+
+    operand: int
+    extents: tuple[int, ...]
+    source_strides: tuple[int, ...]
+    result_strides: tuple[int, ...]
+    source: int = 0
+    result: int = 0
+    value: float = 0.0
+    slack: int = 0
+    zeros: int = 0
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a dense array."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+Axis = tuple[int, int, int]  # extent, stride in the source, stride in the result
+
+
+def _merged(box: Box) -> list[Axis]:
+    """Axes with the largest result stride first, extents of one dropped, neighbours joined."""
+    axes = [
+        (n, s if box.operand >= 0 else 0, r)
+        for n, s, r in zip(box.extents, box.source_strides, box.result_strides, strict=True)
+        if n > 1
+    ]
+    axes.sort(key=lambda axis: -abs(axis[2]))
+    joined: list[Axis] = []
+    for n, s, r in axes:
+        if joined and joined[-1][2] == n * r and (joined[-1][1] == n * s or box.operand < 0):
+            joined[-1] = (joined[-1][0] * n, s, r)
+        else:
+            joined.append((n, s, r))
+    return joined
+
+
+def _body(box: Box, axes: list[Axis]) -> tuple[str, list[Axis]]:
+    """Choose the body and move its axes to the end."""
+    writes = next((axis for axis in axes if axis[2] == 1), None)
+    reads = next((axis for axis in axes if axis[1] == 1), None)
+    if box.operand < 0:
+        inner = writes or (1, 0, 1)
+        return "fill", [*(axis for axis in axes if axis is not writes), inner]
+    if writes is None:
+        inner = axes[-1] if axes else (1, 1, 1)
+        return "scalar" if axes else "run", [*axes[:-1], inner]
+    outer = [axis for axis in axes if axis is not writes]
+    if writes[1] in (0, 1, -1):
+        return "run", [*outer, writes]
+    if reads is not None:
+        return "tile", [*(axis for axis in outer if axis is not reads), writes, reads]
+    return "scalar", [*outer, writes]
+
+
+def pieces_of(box: Box, dtype: str) -> list[Piece]:
+    """Pieces that do all of a box's work, in chunks of about `CHUNK_BYTES`."""
+    if 0 in box.extents:
+        return []
+    body, axes = _body(box, _merged(box))
+    operands = (box.operand,) if box.operand >= 0 else ()
+    offsets = (box.source, box.result) if operands else (box.result,)
+    piece = Piece(
+        body,
+        tuple(n for n, _, _ in axes),
+        0,
+        operands,
+        (tuple(s for _, s, _ in axes), tuple(r for _, _, r in axes))[1 - len(operands) :],
+        offsets,
+        box.value,
+        slack=box.slack,
+        zeros=box.zeros,
+    )
+    return cut(piece, CHUNK_BYTES // _ELEMENT_BYTES[dtype])
+
+
+def _part(length: int, room: int, grain: int = 1) -> int:
+    """An even part of a length that takes at most `room`, in whole grains."""
+    parts = ceil_div(length, max(1, room // grain) * grain)
+    return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
+
+
+def cut(piece: Piece, budget: int) -> list[Piece]:
+    """Cut a piece so that each chunk moves at most about `budget` elements.
+
+    What is left of an extent that does not divide evenly becomes a piece of its own.
+    """
+    inner = len(piece.extents) - BODY_EXTENTS[piece.body]
+    if piece.body == "tile":
+        across, along = piece.extents[inner:]
+        along = _part(along, budget // min(across, _TILE_ACROSS), _TILE_GRAIN)
+        across = _part(across, budget // along, _TILE_GRAIN)
+        parts = {inner + 1: along, inner: across}
+    else:
+        parts = {axis: _part(piece.extents[axis], budget) for axis in range(inner, len(piece.extents))}
+    pieces = [piece]
+    for axis, part in parts.items():
+        pieces = [new for old in pieces for new in _split(old, axis - len(piece.extents), part)]
+    return [done for new in pieces for done in _spread(new, budget)]
+
+
+def _split(piece: Piece, axis: int, part: int) -> list[Piece]:
+    """Cut an axis (counted from the end) in parts; which part becomes an axis before the body."""
+    axis += len(piece.extents)
+    parts, rest = divmod(piece.extents[axis], part)
+    if parts == 1 and not rest:
+        return [piece]
+    at = min(axis, len(piece.extents) - BODY_EXTENTS[piece.body])
+    extents = list(piece.extents)
+    extents[axis] = part
+    whole = replace(
+        piece,
+        extents=(*extents[:at], parts, *extents[at:]),
+        strides=tuple((*s[:at], s[axis] * part, *s[at:]) for s in piece.strides),
+    )
+    if not rest:
+        return [whole]
+    extents[axis] = rest
+    moved = (o + s[axis] * part * parts for o, s in zip(piece.offsets, piece.strides, strict=True))
+    return [whole, replace(piece, extents=tuple(extents), offsets=tuple(moved))]
+
+
+def _spread(piece: Piece, budget: int) -> list[Piece]:
+    """Loop inside a chunk over what fits the budget, and spread the axes before over chunks."""
+    inner = len(piece.extents) - BODY_EXTENTS[piece.body]
+    work = prod(piece.extents[inner:]) * (len(piece.picks[0]) if piece.picks else 1)
+    for axis in reversed(range(inner)):
+        part = _part(piece.extents[axis], budget // work)
+        if part < piece.extents[axis]:
+            if part == 1:
+                return [replace(piece, grid=axis + 1)]
+            whole, *rest = _split(piece, axis - len(piece.extents), part)
+            return [replace(whole, grid=axis + 1), *(replace(r, grid=axis) for r in rest)]
+        work *= part
+    return [piece]

@@ -1,0 +1,242 @@
+"""The copy kernel: boxes of elements moved from strided places to strided places.
+
+    y[result_offset + i . result_strides] = x[source_offset + i . source_strides]
+
+for every index `i` of a box. A kernel is a list of such pieces, each with chunks of its own, so
+that one stage does a whole concatenation, or the middle and the borders of a padded tensor.
+
+A piece's last extents are its body, which is one of
+- `run`: one extent, contiguous in the result; read forwards, backwards or standing still;
+- `fill`: the same, of a constant;
+- `tile`: two extents, the first contiguous in the result and the second in the source, as squares
+  transposed in registers;
+- `lanes`: no extent: one vector, its lanes gathered from some vectors of the sources;
+- `scalar`: one extent, element by element.
+No mask is needed anywhere: the last vector of a run overlaps the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.kernel import Kernel
+from leanconv.kernels.tile import power_below, transpose
+from leanconv.target import Target
+
+ELEMENT = {"float32": "float", "float64": "double"}
+_UNROLL = 4
+BODY_EXTENTS = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of elements and how its innermost extents are moved.
+
+    Attributes:
+        body: a kind of body, see above.
+        extents: of the box; the last ones belong to the body.
+        grid: how many leading extents are spread over chunks; loops run over the others.
+        operands: index of the source of each stream; the result is the last stream.
+        strides: per stream, in elements, one for each extent.
+        offsets: per stream, in elements.
+        value: what a fill writes, and lanes that no stream gives.
+        picks: for `lanes`, per source and result lane: the lane to take, or -1.
+        slack: for `tile`: elements that may be read past the end of the last extent.
+        zeros: for `tile`: zeros to write past the end of the last extent but one.
+    """
+
+    body: str
+    extents: tuple[int, ...]
+    grid: int
+    operands: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    value: float = 0.0
+    picks: tuple[tuple[int, ...], ...] = ()
+    slack: int = 0
+    zeros: int = 0
+
+    @property
+    def chunks(self) -> int:
+        """Independent parts of the box."""
+        return prod(self.extents[: self.grid])
+
+
+@dataclass(frozen=True)
+class Copy(Kernel):
+    """All pieces of one result.
+
+    Attributes:
+        dtype: NumPy's name of the elements.
+        sources: number of source operands; the result is the last operand.
+        pieces: boxes that do not overlap in the result.
+    """
+
+    dtype: str
+    sources: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return (*(f"x{i}" for i in range(self.sources)), "y")
+
+    @property
+    def chunks(self) -> int:
+        return sum(piece.chunks for piece in self.pieces)
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        base = 0
+        for piece in self.pieces:
+            _emit_piece(e, piece, base, self.sources, ELEMENT[self.dtype], target)
+            base += piece.chunks
+        return e.finish()
+
+
+def _emit_piece(
+    e: Function, piece: Piece, base: int, sources: int, element: str, target: Target
+) -> None:
+    """Run those chunks of a piece that lie within the kernel's range."""
+    first = e.smax(e.lo - base, 0)
+    last = e.smin(e.hi - base, piece.chunks)
+    with e.when(first.compare("slt", last)):
+        streams = [e.pointer(operand) for operand in (*piece.operands, sources)]
+        streams = [p.at(offset, element) for p, offset in zip(streams, piece.offsets, strict=True)]
+        with e.loop("chunk", last, start=first) as chunk:
+            places = list(streams)
+            rest = chunk
+            for axis in reversed(range(piece.grid)):
+                index = rest if axis == 0 else rest % piece.extents[axis]
+                places = _advance(places, piece, axis, index, element)
+                if axis:
+                    rest = rest // piece.extents[axis]
+            _emit_nest(e, piece, piece.grid, places, element, target)
+
+
+def _advance(
+    places: list[Value], piece: Piece, axis: int, index: Value | int, element: str
+) -> list[Value]:
+    strides = (s[axis] for s in piece.strides)
+    return [p.at(index * s, element) if s else p for p, s in zip(places, strides, strict=True)]
+
+
+def _emit_nest(
+    e: Function, piece: Piece, axis: int, places: list[Value], element: str, target: Target
+) -> None:
+    """Loop over the extents that are neither spread over chunks nor the body's."""
+    if axis == len(piece.extents) - BODY_EXTENTS[piece.body]:
+        lanes = target.vector_bytes // (4 if element == "float" else 8)
+        _BODIES[piece.body](e, piece, places, element, lanes)
+        return
+    with e.loop(f"i{axis}", piece.extents[axis]) as index:
+        inner = _advance(places, piece, axis, index, element)
+        _emit_nest(e, piece, axis + 1, inner, element, target)
+
+
+def _cover(
+    e: Function,
+    length: int,
+    lanes: int,
+    body: Callable[[Value | int, int], None],
+    unroll: int = _UNROLL,
+) -> None:
+    """Call `body(first, width)` so that all of `length` is covered by vectors of the widths.
+
+    The last vector may overlap the one before it; below one vector the width is the largest power
+    of two that fits.
+    """
+    lanes = min(lanes, power_below(length))
+    whole = length // lanes
+    done = 0
+    if whole > unroll:
+        done = whole - whole % unroll
+        with e.loop("at", done * lanes, step=unroll * lanes) as at:
+            for u in range(unroll):
+                body(at + u * lanes, lanes)
+    for k in range(done, whole):
+        body(k * lanes, lanes)
+    if length % lanes:
+        body(length - lanes, lanes)
+
+
+def _emit_run(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+    x, y = places
+    step = piece.strides[0][-1]
+
+    def body(at: Value | int, width: int) -> None:
+        kind = vector(element, width)
+        if step == 0:
+            moved = e.broadcast(x, kind)
+        elif step == 1:
+            moved = e.load(x.at(at, element), kind)
+        else:
+            backwards = at * -1 - (width - 1) if isinstance(at, Value) else -at - (width - 1)
+            moved = e.load(x.at(backwards, element), kind)
+            if width > 1:
+                moved = e.shuffle(moved, None, range(width - 1, -1, -1))
+        e.store(moved, y.at(at, element))
+
+    _cover(e, piece.extents[-1], lanes, body)
+
+
+def _emit_fill(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+    def body(at: Value | int, width: int) -> None:
+        e.store(e.const(vector(element, width), piece.value), places[0].at(at, element))
+
+    _cover(e, piece.extents[-1], lanes, body)
+
+
+def _emit_scalar(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+    def body(at: Value | int, width: int) -> None:
+        x, y = _advance(places, piece, -1, at, element)
+        e.store(e.load(x, element), y)
+
+    _cover(e, piece.extents[-1], 1, body)
+
+
+def _emit_lanes(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+    width = len(piece.picks[0])
+    kind = vector(element, width)
+    given = [any(picks[i] >= 0 for picks in piece.picks) for i in range(width)]
+    moved = e.const(kind, piece.value)
+    for number, picks in enumerate(piece.picks):
+        # Lanes that another source gives are left undefined at first: fewer shuffles.
+        others = [-1 if number == 0 and given[i] else width + i for i in range(width)]
+        chosen = [o if p < 0 else p for o, p in zip(others, picks, strict=True)]
+        moved = e.shuffle(e.load(places[number], kind), moved, chosen)
+    e.store(moved, places[-1])
+
+
+def _emit_tile(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+    across, along = piece.extents[-2:]
+    assert not piece.zeros or across + piece.zeros <= lanes, "zeros end the only row of tiles"
+    x, y = places
+    source_step, result_step = piece.strides[0][-2], piece.strides[1][-1]
+
+    def tile(j: Value | int, i: Value | int, rows: int, width: int) -> None:
+        kind = vector(element, width)
+        x0 = x.at(j * source_step, element).at(i, element)
+        y0 = y.at(i * result_step, element).at(j, element)
+        given = min(rows, across)
+        loaded = [e.load(x0.at(r * source_step, element), kind) for r in range(given)]
+        loaded += [e.zero(kind)] * (rows - given)
+        for c, column in enumerate(transpose(e, loaded, min(width, along))):
+            e.store(column, y0.at(c * result_step, element))
+
+    def columns(j: Value | int, rows: int) -> None:
+        _cover(e, max(along, width), lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
+
+    width = min(lanes, power_below(along + piece.slack)) if along < lanes else lanes
+    _cover(e, across + piece.zeros, lanes, columns, unroll=1)
+
+
+_BODIES: dict[str, Callable[[Function, Piece, list[Value], str, int], None]] = {
+    "run": _emit_run,
+    "fill": _emit_fill,
+    "tile": _emit_tile,
+    "lanes": _emit_lanes,
+    "scalar": _emit_scalar,
+}

@@ -1,0 +1,122 @@
+"""What the user may set from outside a program. Nothing else reads the environment.
+
+A setting changes where and how leanconv works on this machine, never what is computed: that is
+said by the arguments of `load`, `conv2d` and `plan_conv2d`, which win over a setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from leanconv.errors import SpecError
+from leanconv.units import parse_bytes
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting, with the environment variable that sets it.
+
+    Attributes:
+        cache_dir: the folder of compiled code and tuning results. `LEANCONV_CACHE_DIR`; by default
+            `leanconv` in the user's cache folder. Made on first use.
+        cache_bytes: the most that this folder may hold; the oldest entries go first.
+            `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 turns the cache off.
+        threads: threads of a plan for which `threads` was not given; None takes one for each CPU
+            that this process may use. `LEANCONV_THREADS`.
+        target: the CPU to emit code for, by name (such as `haswell`); None is this machine.
+            `LEANCONV_TARGET`.
+        spin_us: how long an idle worker waits in a loop before it sleeps, in microseconds.
+            `LEANCONV_SPIN_US`.
+        debug: log at level DEBUG, and let the command line show tracebacks. `LEANCONV_DEBUG`.
+        bench_python: another Python interpreter in which `leanconv bench` looks for engines that
+            are not installed beside leanconv (torch, executorch). `LEANCONV_BENCH_PYTHON`.
+    """
+
+    cache_dir: Path
+    cache_bytes: int = 512 * 2**20
+    threads: int | None = None
+    target: str | None = None
+    spin_us: int = 100
+    debug: bool = False
+    bench_python: str | None = None
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings from environment variables (by default those of this process).
+
+        An empty variable counts as not set.
+
+        Raises:
+            SpecError: a variable holds something that cannot be read; the message names it.
+        """
+        env = os.environ if environment is None else environment
+        defaults = Settings(cache_dir=_default_cache_dir(env))
+        given_dir = env.get("LEANCONV_CACHE_DIR")
+        spin_us = _integer(env, "LEANCONV_SPIN_US", least=0)
+        return Settings(
+            cache_dir=Path(given_dir).expanduser() if given_dir else defaults.cache_dir,
+            cache_bytes=_bytes(env, "LEANCONV_CACHE_BYTES", defaults.cache_bytes),
+            threads=_integer(env, "LEANCONV_THREADS", least=1),
+            target=env.get("LEANCONV_TARGET") or None,
+            spin_us=defaults.spin_us if spin_us is None else spin_us,
+            debug=_switch(env, "LEANCONV_DEBUG"),
+            bench_python=env.get("LEANCONV_BENCH_PYTHON") or None,
+        )
+
+
+@functools.cache
+def current_settings() -> Settings:
+    """The settings of this process, read from its environment once."""
+    return Settings.from_environment()
+
+
+def current_settings() -> Settings:
+    """Read the settings of this process, now; see `Settings.from_environment`."""
+    return Settings.from_environment()
+
+
+def _default_cache_dir(env: Mapping[str, str]) -> Path:
+    if sys.platform == "win32" and env.get("LOCALAPPDATA"):
+        return Path(env["LOCALAPPDATA"]) / "leanconv" / "cache"
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "leanconv"
+    base = env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else home / ".cache") / "leanconv"
+
+
+def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        return parse_bytes(text)
+    except SpecError as error:
+        raise SpecError(f"environment variable {name}: {error}") from error
+
+
+def _integer(env: Mapping[str, str], name: str, least: int) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not text.strip().isdecimal() or int(text) < least:
+        raise SpecError(
+            f"environment variable {name} is {text!r}; expected an integer of at least {least}, "
+            f"or unset it"
+        )
+    return int(text)
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise SpecError(f"environment variable {name} is {text!r}; expected 1 or 0, or unset it")
+    return text in _TRUE

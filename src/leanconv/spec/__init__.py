@@ -1,0 +1,15 @@
+"""What a convolution is, and how tensors lie in memory."""
+
+from leanconv.spec.activation import Activation
+from leanconv.spec.conv import ConvSpec, effective_extent, output_extent
+from leanconv.spec.format import PLAIN, Format, ceil_div
+
+__all__ = [
+    "PLAIN",
+    "Activation",
+    "ConvSpec",
+    "Format",
+    "ceil_div",
+    "effective_extent",
+    "output_extent",
+]

@@ -1,0 +1,72 @@
+"""Activation functions as data: a kind and at most two numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.errors import SpecError
+
+# kind -> (number of parameters, their defaults)
+KINDS: dict[str, tuple[float, ...]] = {
+    "relu": (),
+    "clip": (0.0, 6.0),  # lower and upper bound
+    "leaky_relu": (0.01,),  # slope below zero
+    "prelu": (),  # slope per channel, an operand of its own
+    "sigmoid": (),
+    "silu": (),
+    "hard_sigmoid": (1.0 / 6.0, 0.5),  # slope and offset, clipped to [0, 1]
+    "hard_swish": (),
+    "tanh": (),
+    "gelu": (),  # exact, through erf
+    "gelu_tanh": (),  # the tanh approximation
+    "elu": (1.0,),  # scale below zero
+}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One activation function, applied element by element.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        parameters: as many numbers as the kind takes.
+    """
+
+    kind: str
+    parameters: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(
+                f"activation {self.kind!r} is not known; expected one of {', '.join(sorted(KINDS))}"
+            )
+        defaults = KINDS[self.kind]
+        given = tuple(float(p) for p in self.parameters)
+        if len(given) > len(defaults):
+            raise SpecError(
+                f"activation {self.kind!r} takes {len(defaults)} parameter(s), got {len(given)}"
+            )
+        object.__setattr__(self, "parameters", given + defaults[len(given) :])
+
+    def __str__(self) -> str:
+        numbers = ":".join(f"{p:g}" for p in self.parameters)
+        return f"{self.kind}:{numbers}" if numbers else self.kind
+
+    @staticmethod
+    def parse(text: str | Activation | None) -> Activation | None:
+        """Read `"relu6"`, `"leaky_relu:0.1"`, `"clip:0:1"` or None.
+
+        Raises:
+            SpecError: the name is unknown or a parameter is not a number.
+        """
+        if text is None or isinstance(text, Activation):
+            return text
+        kind, *numbers = text.split(":")
+        if kind == "relu6":
+            kind, numbers = "clip", ["0", "6"]
+        try:
+            return Activation(kind, tuple(float(n) for n in numbers))
+        except ValueError as error:
+            if isinstance(error, SpecError):
+                raise
+            raise SpecError(f"activation {text!r}: parameters must be numbers") from error

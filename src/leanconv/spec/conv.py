@@ -1,0 +1,274 @@
+"""What one convolution is, and the only place where its sizes, operations and bytes are computed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import prod
+
+from leanconv.errors import SpecError
+from leanconv.spec.activation import Activation
+from leanconv.spec.format import ceil_div
+
+DTYPES = {"float32": 4, "float64": 8}
+LAYOUTS = ("NCHW", "NHWC")
+_AXES = "dhw"
+_LIMIT = 2**48  # elements of one tensor; offsets stay far inside 64 bits
+
+
+def effective_extent(kernel: int, dilation: int) -> int:
+    """Input elements that a kernel spans along one axis (dilation 1 is dense)."""
+    return (kernel - 1) * dilation + 1
+
+
+def output_extent(size: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
+    """Outputs along one axis; `pad` is the sum of both ends. Zero or less means none fit."""
+    return (size + pad - effective_extent(kernel, dilation)) // stride + 1
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """One convolution with its epilogue: y = activation(conv(x, w) + bias + residual).
+
+    Spatial tuples run over the axes in order (w), (h, w) or (d, h, w).
+
+    Attributes:
+        batch: images N.
+        in_channels, out_channels: C and K.
+        size: input extents.
+        kernel: kernel extents.
+        stride: steps between windows.
+        dilation: steps between taps; 1 is dense.
+        pad_begin, pad_end: zeros imagined before and after each axis.
+        groups: channel groups; both channel counts are multiples of it.
+        dtype: `"float32"` or `"float64"`.
+        layout: `"NCHW"` or `"NHWC"`, of input, residual and output alike, whatever the rank.
+        bias, residual: whether they are added.
+        activation: applied last, or None.
+    """
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad_begin: tuple[int, ...]
+    pad_end: tuple[int, ...]
+    groups: int = 1
+    dtype: str = "float32"
+    layout: str = "NCHW"
+    bias: bool = False
+    residual: bool = False
+    activation: Activation | None = None
+
+    def __post_init__(self) -> None:
+        rank = len(self.size)
+        _expect(1 <= rank <= 3, f"1 to 3 spatial axes, got {rank}")
+        for label in ("kernel", "stride", "dilation", "pad_begin", "pad_end"):
+            values = getattr(self, label)
+            _expect(len(values) == rank, f"{label} with {rank} value(s), got {values}")
+            least = 0 if label.startswith("pad") else 1
+            _expect(min(values) >= least, f"{label} of at least {least}, got {values}")
+        for label in ("batch", "in_channels", "out_channels", "groups"):
+            _expect(getattr(self, label) >= 1, f"{label} of at least 1, got {getattr(self, label)}")
+        _expect(min(self.size) >= 1, f"input extents of at least 1, got {self.size}")
+        for label in ("in_channels", "out_channels"):
+            count = getattr(self, label)
+            _expect(
+                count % self.groups == 0, f"{label} divisible by {self.groups} groups, got {count}"
+            )
+        _expect(self.dtype in DTYPES, f"dtype float32 or float64, got {self.dtype}")
+        _expect(self.layout in LAYOUTS, f"layout NCHW or NHWC, got {self.layout!r}")
+        for axis, extent in enumerate(self.output_size):
+            span = effective_extent(self.kernel[axis], self.dilation[axis])
+            padded = self.size[axis] + self.pad_begin[axis] + self.pad_end[axis]
+            _expect(
+                extent >= 1,
+                f"a kernel that fits the padded input, got {span} over {padded} on axis {axis}",
+            )
+        for shape in (self.input_shape, self.weight_shape, self.output_shape):
+            _expect(prod(shape) < _LIMIT, f"tensors of fewer than 2^48 elements, got {shape}")
+
+    # -- shapes ----------------------------------------------------------------------------
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Output extents."""
+        axes = zip(
+            self.size,
+            self.kernel,
+            self.stride,
+            self.dilation,
+            self.pad_begin,
+            self.pad_end,
+            strict=True,
+        )
+        return tuple(output_extent(i, k, s, d, b + e) for i, k, s, d, b, e in axes)
+
+    def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        if self.layout == "NCHW":
+            return (self.batch, channels, *spatial)
+        return (self.batch, *spatial, channels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of x in the spec's layout."""
+        return self._shape(self.in_channels, self.size)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of y in the spec's layout."""
+        return self._shape(self.out_channels, self.output_size)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of w: (K, C / groups, kernel…), whatever the layout."""
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel)
+
+    # -- amounts ---------------------------------------------------------------------------
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype]
+
+    @property
+    def reduction(self) -> int:
+        """Products summed for one output, padding counted."""
+        return self.in_channels // self.groups * prod(self.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the plain sum: two for each product, padding counted."""
+        return 2 * self.batch * self.out_channels * prod(self.output_size) * self.reduction
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of x."""
+        return prod(self.input_shape) * self.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of w as given."""
+        return prod(self.weight_shape) * self.itemsize
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of y."""
+        return prod(self.output_shape) * self.itemsize
+
+    # -- the problem as one line -----------------------------------------------------------
+    def __str__(self) -> str:
+        parts = []
+        if self.groups != 1:
+            parts.append(f"g{self.groups}")
+        parts.append(f"mb{self.batch}ic{self.in_channels}")
+        axes = _AXES[-len(self.size) :]
+        parts += [f"i{a}{v}" for a, v in zip(axes, self.size, strict=True)]
+        parts.append(f"oc{self.out_channels}")
+        parts += [f"o{a}{v}" for a, v in zip(axes, self.output_size, strict=True)]
+        for letter, values, usual in (
+            ("k", self.kernel, None),
+            ("s", self.stride, 1),
+            ("p", self.pad_begin, 0),
+            ("d", tuple(d - 1 for d in self.dilation), 0),
+        ):
+            if usual is None or any(v != usual for v in values):
+                parts += [f"{letter}{a}{v}" for a, v in zip(axes, values, strict=True)]
+        return "".join(parts)
+
+    @staticmethod
+    def parse(problem: str, **changes: object) -> ConvSpec:
+        """Read a problem in oneDNN's form, such as `ic64ih56oc64oh54kh3`.
+
+        `mb` and `g` default to 1, strides to 1, dilations to 0 (oneDNN's dense); a missing width
+        is the height, a missing depth leaves the problem two-dimensional. Padding that is not
+        given follows from the output's size, split evenly; a trailing `n…` names the problem.
+
+        Args:
+            problem: the line.
+            changes: other fields of the spec, such as `dtype="float64"`.
+
+        Raises:
+            SpecError: the line cannot be read or describes no convolution.
+        """
+        return replace(_parse(problem), **changes)  # type: ignore[arg-type]
+
+
+def _expect(holds: bool, expected: str) -> None:
+    if not holds:
+        raise SpecError(f"not a convolution: expected {expected}")
+
+
+_TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d+)")
+
+
+def _parse(problem: str) -> ConvSpec:
+    found: dict[str, int] = {}
+    position = 0
+    text = problem.strip()
+    while position < len(text) and text[position] != "n":
+        if text[position] == "_":
+            position += 1
+            continue
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise SpecError(
+                f"problem {problem!r} cannot be read at {text[position:]!r}; "
+                "expected a line such as ic64ih56oc64oh54kh3"
+            )
+        if match[1] in found:
+            raise SpecError(f"problem {problem!r} gives {match[1]} twice")
+        found[match[1]] = int(match[2])
+        position = match.end()
+    for key in ("ic", "oc"):
+        if key not in found:
+            raise SpecError(f"problem {problem!r} lacks {key}")
+    present = {a for a in _AXES if f"i{a}" in found or f"k{a}" in found or f"o{a}" in found}
+    if "h" in present:
+        present.add("w")
+    if "d" in present:
+        present |= {"h", "w"}
+    axes = [a for a in _AXES if a in present]
+    if not axes:
+        raise SpecError(f"problem {problem!r} lacks spatial sizes, such as ih56")
+
+    def get(letter: str, axis: str, default: int | None) -> int | None:
+        for source in (axis, "h", "d", "w"):
+            if f"{letter}{source}" in found:
+                return found[f"{letter}{source}"]
+        return default
+
+    columns = []
+    for axis in axes:
+        size, out, kernel = get("i", axis, None), get("o", axis, None), get("k", axis, None)
+        stride, dense = get("s", axis, 1), get("d", axis, 0)
+        assert stride is not None and dense is not None
+        if kernel is None or (size is None and out is None):
+            raise SpecError(f"problem {problem!r} lacks k{axis} or i{axis}")
+        span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
+        if size is None:
+            assert out is not None
+            size = (out - 1) * stride + span - 2 * (pad or 0)
+        needed = 0 if out is None else (out - 1) * stride + span - size
+        begin = pad if pad is not None else max(0, needed) // 2
+        end = begin if out is None else max(0, needed - begin)
+        columns.append((size, kernel, stride, dense + 1, begin, end))
+        if out is not None and output_extent(size, kernel, stride, dense + 1, begin + end) != out:
+            raise SpecError(f"problem {problem!r}: o{axis}{out} does not follow from the rest")
+    size_, kernel_, stride_, dilation_, begin_, end_ = (tuple(c) for c in zip(*columns, strict=True))
+    return ConvSpec(
+        batch=found.get("mb", 1),
+        in_channels=found["ic"],
+        out_channels=found["oc"],
+        size=size_,
+        kernel=kernel_,
+        stride=stride_,
+        dilation=dilation_,
+        pad_begin=begin_,
+        pad_end=end_,
+        groups=found.get("g", 1),
+    )
+
+
+__all__ = ["ConvSpec", "ceil_div", "effective_extent", "output_extent"]

@@ -1,0 +1,40 @@
+"""How a tensor lies in memory between the layers of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Divide, rounding up."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Plain row-major (`block == 0`), or channels in blocks of `block` lanes.
+
+    A tensor of shape (N, C, spatial…) in blocks stands as (N, ceil(C / block), spatial…, block):
+    `nChw16c` for 16 lanes. Lanes past the last channel hold nothing that may be relied on: they
+    are written by whoever writes the tensor, never read into a result.
+    """
+
+    block: int = 0
+
+    def physical_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Extents in memory order of a tensor of the logical shape."""
+        if not self.block:
+            return shape
+        n, c, *spatial = shape
+        return (n, ceil_div(c, self.block), *spatial, self.block)
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """Elements in memory, unused lanes included."""
+        return prod(self.physical_shape(shape))
+
+    def __str__(self) -> str:
+        return f"c{self.block}" if self.block else "plain"
+
+
+PLAIN = Format()

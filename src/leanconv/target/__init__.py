@@ -1,0 +1,6 @@
+"""What a machine is: its registers, units, caches and features, detected or by name."""
+
+from leanconv.target.presets import PRESETS, preset
+from leanconv.target.target import Target
+
+__all__ = ["PRESETS", "Target", "preset"]

@@ -1,0 +1,70 @@
+"""Run one kernel on NumPy arrays, with guard bytes around everything it may write."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from leanconv.codegen.compiler import load
+from leanconv.codegen.kernel import Kernel
+from leanconv.target import Target
+
+GUARD = 4096
+SIGNATURE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+
+
+class Guarded:
+    """A copy of an array, aligned to 64 bytes, between two zones that must stay as they are."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        size = array.nbytes
+        self.memory = np.full(size + 2 * GUARD + 64, 0xA5, np.uint8)
+        start = GUARD + (-(self.memory.ctypes.data + GUARD)) % 64
+        self.inside = slice(start, start + size)
+        view = self.memory[self.inside].view(array.dtype).reshape(array.shape)
+        view[...] = array
+        self.array = view
+
+    def check(self) -> None:
+        """Raise AssertionError if a byte outside the array was changed."""
+        before, after = self.memory[: self.inside.start], self.memory[self.inside.stop :]
+        assert (before == 0xA5).all(), "the kernel wrote before the start of an operand"
+        assert (after == 0xA5).all(), "the kernel wrote past the end of an operand"
+
+
+def run_kernel(
+    kernel: Kernel,
+    *arrays: np.ndarray,
+    target: Target | None = None,
+    parts: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Run a kernel's whole grid and return a copy of its last operand.
+
+    Args:
+        kernel: what to run.
+        arrays: one per operand, the result last (fill it with NaN beforehand).
+        target: what to compile for, this machine by default.
+        parts: chunk numbers at which to cut the grid into several calls, run backwards.
+    """
+    assert len(arrays) == len(kernel.operands), f"operands are {kernel.operands}"
+    library = load([kernel], target)
+    function = SIGNATURE(library.address(kernel))
+    guarded = [Guarded(np.ascontiguousarray(a)) for a in arrays]
+    table = (ctypes.c_int64 * len(guarded))(*(g.array.ctypes.data for g in guarded))
+    scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
+    cuts = [0, *(parts or ()), kernel.chunks]
+    for lo, hi in reversed(list(zip(cuts, cuts[1:]))):
+        if lo < hi:
+            function(ctypes.addressof(table), lo, hi, scratch.array.ctypes.data)
+    for g, original in zip(guarded, arrays):
+        g.check()
+        if g is not guarded[-1]:
+            assert np.array_equal(
+                g.array.view(np.uint8), np.ascontiguousarray(original).view(np.uint8)
+            ), "the kernel changed one of its inputs"
+    scratch.check()
+    return guarded[-1].array.copy()
