@@ -1,1 +1,1 @@
-"""Examples: networks to measure, a trained digit reader, the text files of the MobileNetV2 report."""
+"""Networks to measure, a trained digit reader, the text files of the MobileNetV2 report."""

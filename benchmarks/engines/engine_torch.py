@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+
 from engines.onnx_to_torch import OnnxModule
 
 

@@ -8,10 +8,11 @@ from importlib.metadata import version
 
 import numpy as np
 import torch
-from engines.onnx_to_torch import OnnxModule
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from executorch.extension.pybindings import portable_lib
+
+from engines.onnx_to_torch import OnnxModule
 
 
 def load(

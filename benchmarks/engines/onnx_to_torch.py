@@ -1,4 +1,4 @@
-"""Run an ONNX classification network as a torch module, so that torch's engines get the same weights.
+"""Run an ONNX classification network as a torch module: torch's engines get the same weights.
 
 Only what the measured networks hold: Conv, BatchNormalization, Relu, Clip, Add, MaxPool,
 AveragePool, GlobalAveragePool, Gemm, MatMul, Flatten, Reshape, Softmax, Concat, Dropout, Identity.
@@ -7,7 +7,7 @@ AveragePool, GlobalAveragePool, Gemm, MatMul, Flatten, Reshape, Softmax, Concat,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ import torch
 from onnx import numpy_helper
 from torch.nn import functional
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = "torch.Tensor"
 Operation = Callable[[list[Any], dict[str, Any]], Tensor]
 
 

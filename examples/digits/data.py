@@ -1,8 +1,8 @@
 """The digits: scikit-learn's 1,797 handwritten ones, enlarged to pictures, split once and for all.
 
-scikit-learn's `load_digits` holds 8x8 images with values 0 to 16 (UCI, Alpaydin & Kaynak 1998). Each becomes a
-picture of 64x64 pixels, light on dark, as a user would keep it in a file; the network sees what is left of such a
-picture after the ordinary way in: bilinear reduction to 32x32.
+scikit-learn's `load_digits` holds 8x8 images with values 0 to 16 (UCI, Alpaydin & Kaynak 1998).
+Each becomes a picture of 64x64 pixels, light on dark, as a user would keep it in a file; the
+network sees what is left of such a picture after the ordinary way in: bilinear reduction to 32x32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-ignore]
 
 PICTURE = 64  # pixels a side of the files in images/
 INPUT = 32  # pixels a side of the network's input
@@ -48,7 +48,7 @@ def network_image(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def load_split() -> tuple[Digits, Digits]:
-    """Return the images to train on (1,437) and the held-out ones (360); the split never changes."""
+    """Return the images to train on (1,437) and the held-out ones (360), always the same."""
     source = load_digits()
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(source.target))
 

@@ -8,7 +8,12 @@ import onnx
 
 from examples.networks.classic import alexnet_like, googlenet_like, squeezenet_like, vgg16
 from examples.networks.mobilenet import efficientnet_like, mobilenet_v2, mobilenet_v3_like
-from examples.networks.modern import convnext_like, densenet_like, segmentation_like, shufflenet_like
+from examples.networks.modern import (
+    convnext_like,
+    densenet_like,
+    segmentation_like,
+    shufflenet_like,
+)
 from examples.networks.resnet import resnet50, resnet101, resnext_like
 
 Builder = Callable[..., onnx.ModelProto]
@@ -45,8 +50,8 @@ __all__ = [
     "googlenet_like",
     "mobilenet_v2",
     "mobilenet_v3_like",
-    "resnet101",
     "resnet50",
+    "resnet101",
     "resnext_like",
     "segmentation_like",
     "shufflenet_like",

@@ -18,7 +18,7 @@ import onnx
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from examples.networks import NETWORKS  # noqa: E402
+from examples.networks import NETWORKS
 
 
 def _image(text: str) -> int | tuple[int, int]:
@@ -41,9 +41,7 @@ def save(model: onnx.ModelProto, path: Path, *, external: bool = False) -> int:
     if external:
         data = path.with_name(path.name + ".data")
         data.unlink(missing_ok=True)
-        onnx.save(
-            model, path, save_as_external_data=True, location=data.name, size_threshold=1024
-        )
+        onnx.save(model, path, save_as_external_data=True, location=data.name, size_threshold=1024)
         return path.stat().st_size + data.stat().st_size
     aside = path.with_name(path.name + f".{os.getpid()}.part")
     try:
@@ -55,8 +53,10 @@ def save(model: onnx.ModelProto, path: Path, *, external: bool = False) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build the network that the command line asks for; return 0, or 2 if it asks for what there is not."""
-    parser = argparse.ArgumentParser(description="Write a network with seeded random weights as ONNX.")
+    """Build the network that the command line asks for; return 0, or exit with 2."""
+    parser = argparse.ArgumentParser(
+        description="Write a network with seeded random weights as ONNX."
+    )
     parser.add_argument("network", choices=sorted(NETWORKS))
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--image", type=_image, help="height x width (default: the network's own)")

@@ -1,10 +1,11 @@
 """Write convolutional networks as ONNX, with seeded random weights that behave like trained ones.
 
-A network whose activations vanish, explode or forget the image proves nothing: every engine agrees on zeros, and
-none on infinities. The builder therefore follows mean and variance of every channel analytically while it writes
-the graph. Weights are normal with the variance that gives every layer an output of variance 1 (He et al. 2015,
-arXiv 1502.01852, for inputs as they are expected to be), biases take the expected mean away, and the running
-statistics of a batch norm lie near the statistics that its input is expected to have.
+A network whose activations vanish, explode or forget the image proves nothing: every engine agrees
+on zeros, and none on infinities. The builder therefore follows mean and variance of every channel
+analytically while it writes the graph. Weights are normal with the variance that gives every layer
+an output of variance 1 (He et al. 2015, arXiv 1502.01852, for inputs as they are expected to be),
+biases take the expected mean away, and the running statistics of a batch norm lie near the
+statistics that its input is expected to have.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class NetBuilder:
     Args:
         name: name of the graph.
         seed: seed of the random weights.
-        opset: ONNX operator set to write, 7 to 22. Old spellings are used where the operator set asks for them
-            (Clip with attributes before 11, axes as attributes before 13 or 18, weights listed among the graph's
-            inputs before 9).
-        params: weights by name instead of random ones. Every weight the network asks for must be there, in the
-            shape it asks for.
+        opset: ONNX operator set to write, 7 to 22. Old spellings are used where the operator set
+            asks for them (Clip with attributes before 11, axes as attributes before 13 or 18,
+            weights listed among the graph's inputs before 9).
+        params: weights by name instead of random ones. Every weight the network asks for must be
+            there, in the shape it asks for.
 
     Raises:
         ValueError: `opset` is outside 7 to 22.
@@ -86,7 +87,6 @@ class NetBuilder:
             raise ValueError(f"opset: got {opset}, expected {_OLDEST_OPSET} to {_NEWEST_OPSET}")
         self.name = name
         self.opset = opset
-        self.shapes: dict[str, tuple[int, ...]] = {}  # of the weights, in the order they were asked for
         self._rng = np.random.default_rng(seed)
         self._params = params
         self._nodes: list[onnx.NodeProto] = []
@@ -95,10 +95,10 @@ class NetBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._count = 0
 
-    # -- weights and nodes -------------------------------------------------------------------------------------
-
-    def param(self, name: str, draw: Callable[[], NDArray[Any]], shape: tuple[int, ...]) -> FloatArray:
-        """Add a weight to the file and return it: the given one if there are given ones, else what `draw` returns.
+    def param(
+        self, name: str, draw: Callable[[], NDArray[Any]], shape: tuple[int, ...]
+    ) -> FloatArray:
+        """Add a weight to the file and return it: the given one, or without given ones a drawn one.
 
         Raises:
             KeyError: weights were given, but none of this name.
@@ -113,7 +113,6 @@ class NetBuilder:
         data = np.ascontiguousarray(data, dtype=np.float32)
         if data.shape != shape:
             raise ValueError(f"weight {name!r}: got shape {data.shape}, expected {shape}")
-        self.shapes[name] = shape
         self._tensors.append(numpy_helper.from_array(data, name))
         return data
 
@@ -123,11 +122,15 @@ class NetBuilder:
         self._tensors.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
         return name
 
-    def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> list[str]:
-        """Append a node and return the names of its outputs. Attributes that are None are left out."""
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any
+    ) -> list[str]:
+        """Append a node and return its outputs' names. Attributes that are None are left out."""
         names = [self._fresh(op.lower()) for _ in range(outputs)]
         kept = {key: value for key, value in attributes.items() if value is not None}
-        self._nodes.append(helper.make_node(op, list(inputs), names, name=f"{op}_{len(self._nodes)}", **kept))
+        self._nodes.append(
+            helper.make_node(op, list(inputs), names, name=f"{op}_{len(self._nodes)}", **kept)
+        )
         return names
 
     def apply(
@@ -138,11 +141,13 @@ class NetBuilder:
         var: Stats | None = None,
         **attributes: Any,
     ) -> Value:
-        """Append a node with one output, whose statistics are the first value's unless they are given."""
+        """Append a node with one output; its statistics are the first value's unless given."""
         first = next(item for item in inputs if isinstance(item, Value))
         names = [item.name if isinstance(item, Value) else item for item in inputs]
         (output,) = self.node(op, names, **attributes)
-        return Value(output, first.mean if mean is None else mean, first.var if var is None else var)
+        return Value(
+            output, first.mean if mean is None else mean, first.var if var is None else var
+        )
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
@@ -158,8 +163,6 @@ class NetBuilder:
         """Draw evenly between `low` and `high`."""
         return self._rng.uniform(low, high, size).astype(np.float32)
 
-    # -- the graph's ends --------------------------------------------------------------------------------------
-
     def input(
         self,
         channels: int,
@@ -171,7 +174,8 @@ class NetBuilder:
 
         Args:
             channels: colours of the image.
-            image: its height and width, or one number for both; None leaves them symbolic (`H`, `W`).
+            image: its height and width, or one number for both; None leaves them symbolic (`H`,
+                `W`).
             batch: images at once; None leaves it symbolic (`N`).
             name: the input's name.
         """
@@ -197,7 +201,9 @@ class NetBuilder:
         """
         inputs = list(self._inputs)
         if _ir_version(self.opset) < 4:  # in old files every weight is an input with a default
-            inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self._tensors]
+            inputs += [
+                helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self._tensors
+            ]
         graph = helper.make_graph(self._nodes, self.name, inputs, self._outputs)
         model = helper.make_model(
             graph,
@@ -206,7 +212,9 @@ class NetBuilder:
             opset_imports=[helper.make_opsetid("", self.opset)],
         )
         size_bytes = 0
-        while self._tensors:  # hand the weights over one by one, so that they exist twice only singly
+        while (
+            self._tensors
+        ):  # hand the weights over one by one, so that they exist twice only singly
             tensor = self._tensors.pop(0)
             size_bytes += len(tensor.raw_data)
             model.graph.initializer.append(tensor)

@@ -19,7 +19,13 @@ from examples.networks.layers import (
 )
 from examples.networks.weighted import conv, linear
 
-VGG16_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolutions before the pooling
+VGG16_STAGES = (
+    (64, 2),
+    (128, 2),
+    (256, 3),
+    (512, 3),
+    (512, 3),
+)  # channels, convolutions before the pooling
 
 
 def _conv_relu(
@@ -42,7 +48,9 @@ def _local_norm(b: NetBuilder, x: Value, bias: float) -> Value:
     return b.apply("LRN", x, mean=scale * x.mean, var=scale**2 * x.var, **attributes)
 
 
-def _dense_head(b: NetBuilder, x: Value, sizes: Sequence[int], classes: int, batch: int | None) -> None:
+def _dense_head(
+    b: NetBuilder, x: Value, sizes: Sequence[int], classes: int, batch: int | None
+) -> None:
     """Fully connected layers with ReLU and dropout, then the logits."""
     for index, size in enumerate(sizes):
         x = dropout(b, activation(b, linear(b, x, f"dense.{index}", size), "relu"))
@@ -58,10 +66,13 @@ def vgg16(
     seed: int = 0,
     opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """VGG-16 (Simonyan & Zisserman 2015, arXiv 1409.1556, configuration D): 138 million weights at width 1.
+    """VGG-16 (Simonyan & Zisserman 2015, arXiv 1409.1556, configuration D).
+
+    Input `(n, 3, h, w)`, output `(n, classes)` logits; 138 million weights at width 1.
 
     Args:
-        image: height and width, or one number for both; at least 32, since the first dense layer depends on it.
+        image: height and width, or one number for both; at least 32, since the first dense layer
+            depends on it.
         batch: images at once; None leaves it symbolic.
         width: multiplies every channel count and the dense layers.
         classes: logits.
@@ -73,7 +84,9 @@ def vgg16(
     """
     height, wide = (image, image) if isinstance(image, int) else image
     if min(height, wide) < 32:
-        raise ValueError(f"image: got {height}x{wide}, expected at least 32x32 (five poolings by two)")
+        raise ValueError(
+            f"image: got {height}x{wide}, expected at least 32x32 (five poolings by two)"
+        )
     b = NetBuilder("vgg16", seed=seed, opset=opset)
     x = b.input(3, (height, wide), batch)
     for stage, (channels, count) in enumerate(VGG16_STAGES):
@@ -89,7 +102,7 @@ def vgg16(
 def alexnet_like(
     *, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
 ) -> onnx.ModelProto:
-    """11x11 stride 4, 5x5 in two groups, LRN and overlapping pools, after Krizhevsky et al. 2012; input 67x67."""
+    """11x11 stride 4, 5x5 in two groups, LRN; after Krizhevsky et al. 2012. Input 67x67."""
     b = NetBuilder("alexnet_like", seed=seed, opset=opset)
     x = _conv_relu(b, b.input(3, 67, batch), "conv1", 16, 11, stride=4, padding=2)  # 67 -> 16
     x = _local_norm(b, x, 2.0)
@@ -116,9 +129,14 @@ def _fire(b: NetBuilder, x: Value, name: str, squeeze: int, expand: int) -> Valu
 
 
 def squeezenet_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """Fire modules (squeeze, two expansions, concat), pools with ceil_mode, softmax; after 1602.07360."""
+    """Squeeze, two expansions, concat; ceil_mode pools, softmax; after arXiv 1602.07360."""
     b = NetBuilder("squeezenet_like", seed=seed, opset=opset)
     x = _conv_relu(b, b.input(3, image, batch), "stem", 16, 3, stride=2, padding=0)
     x = pool(b, x, "max", 3, 2, ceil_mode=opset >= 10)
@@ -131,7 +149,9 @@ def squeezenet_like(
     return b.build()
 
 
-def _inception(b: NetBuilder, x: Value, name: str, sizes: tuple[int, int, int, int, int, int], bn: bool) -> Value:
+def _inception(
+    b: NetBuilder, x: Value, name: str, sizes: tuple[int, int, int, int, int, int], bn: bool
+) -> Value:
     one, three_in, three, five_in, five, pooled = sizes
 
     def unit(y: Value, suffix: str, channels: int, kernel: int) -> Value:
@@ -151,9 +171,14 @@ def _inception(b: NetBuilder, x: Value, name: str, sizes: tuple[int, int, int, i
 
 
 def googlenet_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """Inception modules, LRN, ceil_mode and average pools, after Szegedy et al. 2015 (arXiv 1409.4842).
+    """Inception modules, LRN, ceil_mode and average pools, after arXiv 1409.4842.
 
     The first module has no batch norm, the second has; the last pooling counts its padding.
     """

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 def random_images(shape: tuple[int, int, int, int], seed: int = 0) -> NDArray[np.float32]:
     """Return images `(n, c, h, w)` of mean 0 and variance 1 with the spectrum of photographs.
 
-    The amplitude falls as one over the frequency (Field 1987), so that the images differ from each other at every
-    scale. White noise does not: a global average makes all of it equal.
+    The amplitude falls as one over the frequency (Field 1987), so that the images differ from each
+    other at every scale. White noise does not: a global average makes all of it equal.
 
     Args:
         shape: images, colours, height, width.

@@ -32,23 +32,30 @@ _FUNCTIONS: dict[str, Callable[[Stats], Stats]] = {
     "hard_swish": lambda x: x * _hard_sigmoid(x),
     "gelu": lambda x: x * _sigmoid(1.702 * x),  # near enough for an expectation
 }
-_OPS = {"relu": "Relu", "leaky_relu": "LeakyRelu", "elu": "Elu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+_OPS = {
+    "relu": "Relu",
+    "leaky_relu": "LeakyRelu",
+    "elu": "Elu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 _WEIGHTS /= _WEIGHTS.sum()
 
 
 def moments_after(kind: str, x: Value) -> tuple[Stats, Stats]:
-    """Return mean and variance after an activation of normal values, by Gauss-Hermite quadrature."""
+    """Return mean and variance of activated normal values, by Gauss-Hermite quadrature."""
     samples = _FUNCTIONS[kind](x.mean[:, None] + np.sqrt(x.var)[:, None] * _NODES)
     mean = samples @ _WEIGHTS
     return mean, np.square(samples - mean[:, None]) @ _WEIGHTS
 
 
 def activation(b: NetBuilder, x: Value, kind: str | None) -> Value:
-    """Apply an activation by name, written the way exporters write it for the builder's operator set.
+    """Apply an activation by name, written as exporters write it for the operator set.
 
     Raises:
         KeyError: the name is not known.
+        ValueError: the operator set cannot say it (gelu before 9).
     """
     if kind is None:
         return x
@@ -72,6 +79,8 @@ def activation(b: NetBuilder, x: Value, kind: str | None) -> Value:
         inputs.append(activation(b, x, "sigmoid"))
     elif kind == "gelu" and b.opset >= 20:
         op = "Gelu"
+    elif kind == "gelu" and b.opset < 9:
+        raise ValueError(f"gelu: got opset {b.opset}, expected 9 or later, which have Erf")
     elif kind == "gelu":  # x * (erf(x / sqrt 2) + 1), then * 0.5 as torch exports it
         scaled = b.apply("Div", x, b.constant(math.sqrt(2.0), np.float32))
         shifted = b.apply("Add", b.apply("Erf", scaled), b.constant(1.0, np.float32))
@@ -91,7 +100,7 @@ def conv_bn(
     bn_gain: float = 1.0,
     **options: Any,
 ) -> Value:
-    """Convolution, batch norm, activation; with `folded` the convolution has a bias and the norm is gone.
+    """Convolution, batch norm, activation; with `folded` a bias instead of the norm.
 
     Args:
         b: the network being written.
@@ -177,7 +186,7 @@ def reduce_mean(b: NetBuilder, x: Value, axes: Sequence[int], *, keepdims: bool 
 def squeeze_excite(
     b: NetBuilder, x: Value, name: str, squeezed: int, inner: str = "relu", gate: str = "sigmoid"
 ) -> Value:
-    """Squeeze-and-excitation (Hu et al. 2018, arXiv 1709.01507): channels scaled by what their means say."""
+    """Scale channels by what their means say (Hu et al. 2018, arXiv 1709.01507)."""
     y = global_average(b, x)
     y = activation(b, conv(b, y, f"{name}.reduce", squeezed, 1, bias=True), inner)
     y = activation(b, conv(b, y, f"{name}.expand", x.channels, 1, bias=True), gate)
@@ -188,10 +197,14 @@ def squeeze_excite(
 
 def logits(b: NetBuilder, x: Value, classes: int, batch: int | None) -> None:
     """End the network with a fully connected layer on `(n, c)`, logits of spread 2."""
-    b.output(linear(b, x, "classifier", classes, std=2.0), ["N" if batch is None else batch, classes])
+    b.output(
+        linear(b, x, "classifier", classes, std=2.0), ["N" if batch is None else batch, classes]
+    )
 
 
-def classifier(b: NetBuilder, x: Value, classes: int, batch: int | None, *, dropped: bool = False) -> None:
+def classifier(
+    b: NetBuilder, x: Value, classes: int, batch: int | None, *, dropped: bool = False
+) -> None:
     """End the network with a global average, a dropout if wanted, and `logits`."""
     y = flatten(b, global_average(b, x))
     logits(b, dropout(b, y) if dropped else y, classes, batch)

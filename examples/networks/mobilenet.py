@@ -1,4 +1,4 @@
-"""Networks of inverted residuals: MobileNetV2, and small ones after MobileNetV3 and EfficientNet."""
+"""Networks of inverted residuals: MobileNetV2, small ones after MobileNetV3, EfficientNet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from examples.networks.weighted import conv
 
 Stages = tuple[tuple[int, int, int, int], ...]
 
-MOBILENET_V2_STAGES: Stages = (  # expansion, channels, blocks, stride of the first: table 2 of the paper
+# Expansion, channels, blocks, stride of the first: table 2 of the paper.
+MOBILENET_V2_STAGES: Stages = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -50,18 +51,22 @@ def inverted_residual(
     gate: str = "sigmoid",
     folded: bool = False,
 ) -> Value:
-    """Expand, filter depthwise, project linearly; add the input where shapes allow (Sandler et al. 2018, fig. 3).
+    """Expand, filter depthwise, project linearly; add the input where shapes allow.
+
+    Sandler et al. 2018 (arXiv 1801.04381), section 3.3 and figure 4d.
 
     Args:
         b: the network being written.
         x: `(n, c, h, w)`.
         name: prefix of the weights' names.
         channels: output channels.
-        expansion: the depthwise convolution works on `expansion * c` channels; at 1 nothing is expanded.
+        expansion: the depthwise convolution works on `expansion * c` channels; at 1 nothing is
+            expanded.
         stride: of the depthwise convolution.
         kernel: of the depthwise convolution.
         act: activation after the first two convolutions.
-        squeeze: inner channels of a squeeze-and-excitation after the depthwise convolution; 0 for none.
+        squeeze: inner channels of a squeeze-and-excitation after the depthwise convolution; 0 for
+            none.
         gate: its gate.
         folded: leave batch norm out.
     """
@@ -69,9 +74,13 @@ def inverted_residual(
     y = x
     if expansion != 1:
         y = conv_bn(b, y, f"{name}.expand", wide, 1, act, folded=folded)
-    y = conv_bn(b, y, f"{name}.depthwise", wide, kernel, act, folded=folded, stride=stride, groups=wide)
+    y = conv_bn(
+        b, y, f"{name}.depthwise", wide, kernel, act, folded=folded, stride=stride, groups=wide
+    )
     if squeeze:
-        y = squeeze_excite(b, y, f"{name}.se", squeeze, "relu" if act == "hard_swish" else act, gate)
+        y = squeeze_excite(
+            b, y, f"{name}.se", squeeze, "relu" if act == "hard_swish" else act, gate
+        )
     residual = stride == 1 and x.channels == channels
     gain = 0.5 if residual else 1.0
     y = conv_bn(b, y, f"{name}.project", channels, 1, None, folded=folded, bn_gain=gain)
@@ -95,12 +104,15 @@ def mobilenet_v2(
     params: Mapping[str, NDArray[Any]] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """MobileNetV2 (Sandler et al. 2018, arXiv 1801.04381): input `(n, channels, h, w)`, output `(n, classes)` logits.
+    """MobileNetV2 (Sandler et al. 2018, arXiv 1801.04381).
+
+    Input `(n, channels, h, w)`, output `(n, classes)` logits.
 
     Args:
         image: height and width, or one number for both; None leaves them symbolic.
         batch: images at once; None leaves it symbolic.
-        width: multiplies every channel count, rounded to multiples of 8; the head only when above 1.
+        width: multiplies every channel count, rounded to multiples of 8; the head only when above
+            1.
         classes: logits.
         seed: of the random weights.
         opset: ONNX operator set, 7 to 22.
@@ -110,18 +122,23 @@ def mobilenet_v2(
         stages: expansion, channels, blocks and first stride of every stage.
         head: channels of the last convolution.
         folded: write convolutions with a bias and no batch norm.
-        params: weights by name (`stem.conv.weight`, `blocks.3.project.bn.running_var`, …) instead of random ones.
+        params: weights by name (`stem.conv.weight`, `blocks.3.project.bn.running_var`, …) instead
+            of random ones.
         metadata: written into the file's `metadata_props`.
     """
     b = NetBuilder("mobilenet_v2", seed=seed, opset=opset, params=params)
     x = b.input(channels, image, batch)
-    x = conv_bn(b, x, "stem", divisible(stem * width), 3, "relu6", folded=folded, stride=stem_stride)
+    x = conv_bn(
+        b, x, "stem", divisible(stem * width), 3, "relu6", folded=folded, stride=stem_stride
+    )
     index = 0
     for expansion, out, blocks, stride in stages:
         for block in range(blocks):
             step = stride if block == 0 else 1
             name = f"blocks.{index}"
-            x = inverted_residual(b, x, name, divisible(out * width), expansion, step, folded=folded)
+            x = inverted_residual(
+                b, x, name, divisible(out * width), expansion, step, folded=folded
+            )
             index += 1
     x = conv_bn(b, x, "head", divisible(head * max(1.0, width)), 1, "relu6", folded=folded)
     classifier(b, x, classes, batch)
@@ -129,13 +146,23 @@ def mobilenet_v2(
 
 
 def mobilenet_v3_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """Hard-swish and squeeze-and-excitation with a hard gate, 3x3 and 5x5, after Howard et al. 2019 (1905.02244)."""
+    """Hard-swish, squeeze-and-excitation with a hard gate, 5x5; after arXiv 1905.02244."""
     b = NetBuilder("mobilenet_v3_like", seed=seed, opset=opset)
     x = conv_bn(b, b.input(3, image, batch), "stem", 16, 3, "hard_swish", stride=2)
-    plan = ((16, 1, 2, 3, "relu", 8), (24, 4, 2, 3, "relu", 0), (24, 3, 1, 3, "relu", 0), (40, 4, 2, 5, "hard_swish", 24))
-    plan += ((40, 6, 1, 5, "hard_swish", 64),)
+    plan = (
+        (16, 1, 2, 3, "relu", 8),
+        (24, 4, 2, 3, "relu", 0),
+        (24, 3, 1, 3, "relu", 0),
+        (40, 4, 2, 5, "hard_swish", 24),
+        (40, 6, 1, 5, "hard_swish", 64),
+    )
     for index, (out, expansion, stride, kernel, act, squeeze) in enumerate(plan):
         x = inverted_residual(
             b,
@@ -157,16 +184,29 @@ def mobilenet_v3_like(
 
 
 def efficientnet_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """SiLU (as Sigmoid and Mul) and squeeze-and-excitation everywhere, after Tan & Le 2019 (arXiv 1905.11946)."""
+    """SiLU (as Sigmoid and Mul) and squeeze-and-excitation; after arXiv 1905.11946."""
     b = NetBuilder("efficientnet_like", seed=seed, opset=opset)
     x = conv_bn(b, b.input(3, image, batch), "stem", 16, 3, "silu", stride=2)
     plan = ((8, 1, 1, 3), (16, 6, 2, 3), (16, 6, 1, 3), (24, 6, 2, 5), (24, 6, 1, 5), (40, 6, 2, 3))
     for index, (out, expansion, stride, kernel) in enumerate(plan):
         squeeze = max(1, x.channels // 4)
         x = inverted_residual(
-            b, x, f"blocks.{index}", out, expansion, stride, kernel=kernel, act="silu", squeeze=squeeze
+            b,
+            x,
+            f"blocks.{index}",
+            out,
+            expansion,
+            stride,
+            kernel=kernel,
+            act="silu",
+            squeeze=squeeze,
         )
     x = conv_bn(b, x, "head", 128, 1, "silu")
     classifier(b, x, classes, batch, dropped=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 
-from examples.networks.builder import DEFAULT_OPSET, NetBuilder, Value
+from examples.networks.builder import DEFAULT_OPSET, NetBuilder, Stats, Value
 from examples.networks.layers import (
     activation,
     add,
@@ -25,9 +26,14 @@ from examples.networks.weighted import batch_norm, conv, conv_transpose
 
 
 def densenet_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """Batch norm and ReLU before the convolutions, every layer fed by all before it; after arXiv 1608.06993."""
+    """Batch norm and ReLU first, every layer fed by all before it; after arXiv 1608.06993."""
     b = NetBuilder("densenet_like", seed=seed, opset=opset)
 
     def norm_relu_conv(x: Value, name: str, channels: int, kernel: int) -> Value:
@@ -49,9 +55,11 @@ def densenet_like(
 
 
 def _shuffle(b: NetBuilder, x: Value, groups: int) -> Value:
-    """Interleave the channels of `groups` groups, with the sizes read from the tensor as torch exports it."""
+    """Interleave the channels of `groups` groups; sizes are read from the tensor, as torch does."""
     shape = b.node("Shape", [x.name])[0]
-    (batch, height, width) = (b.node("Gather", [shape, b.constant(axis)], axis=0)[0] for axis in (0, 2, 3))
+    (batch, height, width) = (
+        b.node("Gather", [shape, b.constant(axis)], axis=0)[0] for axis in (0, 2, 3)
+    )
 
     def vector(scalar: str) -> str:
         if b.opset >= 13:
@@ -73,7 +81,9 @@ def _halves(b: NetBuilder, x: Value) -> tuple[Value, Value]:
         names = b.node("Split", [x.name, b.constant([half, half])], outputs=2, axis=1)
     else:
         names = b.node("Split", [x.name], outputs=2, axis=1, split=[half, half])
-    return Value(names[0], x.mean[:half], x.var[:half]), Value(names[1], x.mean[half:], x.var[half:])
+    return Value(names[0], x.mean[:half], x.var[:half]), Value(
+        names[1], x.mean[half:], x.var[half:]
+    )
 
 
 def shufflenet_like(
@@ -84,7 +94,7 @@ def shufflenet_like(
     seed: int = 0,
     opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """Channel split, branch, concat and shuffle, after ShuffleNetV2 (Ma et al. 2018, arXiv 1807.11164)."""
+    """Channel split, branch, concat and shuffle, after ShuffleNetV2 (arXiv 1807.11164)."""
     b = NetBuilder("shufflenet_like", seed=seed, opset=opset)
     x = conv_bn(b, b.input(3, image, batch), "stem", 12, 3, stride=2)
     x = pool(b, x, "max", 3, 2, 1)
@@ -107,7 +117,7 @@ def shufflenet_like(
 
 
 def _layer_norm(b: NetBuilder, x: Value, name: str, channels: int) -> Value:
-    """Normalise over the last axis, in the primitive operators that exporters write before opset 17."""
+    """Normalise over the last axis, in the primitive operators of before opset 17."""
     mean = reduce_mean(b, x, (-1,))
     centred = b.apply("Sub", x, mean)
     squared = b.apply("Pow", centred, b.constant(2.0, np.float32))
@@ -118,7 +128,13 @@ def _layer_norm(b: NetBuilder, x: Value, name: str, channels: int) -> Value:
     scale = b.param(f"{name}.weight", lambda: np.linspace(0.8, 1.2, channels), size)
     shift = b.param(f"{name}.bias", lambda: b.normal(size, 0.1), size)
     y = b.apply("Mul", y, f"{name}.weight")
-    return b.apply("Add", y, f"{name}.bias", mean=0.0 + shift, var=np.square(scale))
+    return b.apply(
+        "Add",
+        y,
+        f"{name}.bias",
+        mean=shift.astype(np.float64),
+        var=np.square(scale, dtype=np.float64),
+    )
 
 
 def _matmul(b: NetBuilder, x: Value, name: str, outputs: int) -> Value:
@@ -131,10 +147,19 @@ def _matmul(b: NetBuilder, x: Value, name: str, outputs: int) -> Value:
     return b.apply("Add", f"{name}.bias", y)
 
 
+def _layer_scale(channels: int) -> Callable[[], Stats]:
+    return lambda: np.linspace(0.3, 0.6, channels)
+
+
 def convnext_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
-    """7x7 depthwise, layer norm and MatMul in NHWC between transposes, gelu, layer scale; after arXiv 2201.03545."""
+    """7x7 depthwise; layer norm, MatMul and gelu in NHWC; after arXiv 2201.03545."""
     b = NetBuilder("convnext_like", seed=seed, opset=opset)
     to_nhwc: dict[str, Any] = {"perm": [0, 2, 3, 1]}
     to_nchw: dict[str, Any] = {"perm": [0, 3, 1, 2]}
@@ -143,14 +168,16 @@ def convnext_like(
         if stage:
             y = _layer_norm(b, b.apply("Transpose", x, **to_nhwc), f"down.{stage}.norm", x.channels)
             y = b.apply("Transpose", y, **to_nchw)
-            x = conv(b, y, f"down.{stage}.conv", channels, 2, stride=2, padding=0, bias=True, gain=1.0)
+            x = conv(
+                b, y, f"down.{stage}.conv", channels, 2, stride=2, padding=0, bias=True, gain=1.0
+            )
         for block in range(2):
             name = f"blocks.{stage}.{block}"
             y = conv(b, x, f"{name}.depthwise", channels, 7, groups=channels, bias=True, gain=1.0)
             y = _layer_norm(b, b.apply("Transpose", y, **to_nhwc), f"{name}.norm", channels)
             y = activation(b, _matmul(b, y, f"{name}.widen", 4 * channels), "gelu")
             y = _matmul(b, y, f"{name}.narrow", channels)
-            b.param(f"{name}.scale", lambda y=y: np.linspace(0.3, 0.6, y.channels), (channels,))
+            b.param(f"{name}.scale", _layer_scale(channels), (channels,))
             y = b.apply("Mul", f"{name}.scale", y, var=0.2 * y.var)
             x = add(b, x, b.apply("Transpose", y, **to_nchw))
     y = flatten(b, global_average(b, x))
@@ -160,21 +187,32 @@ def convnext_like(
 
 
 def segmentation_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 5, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 5,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
     """An encoder, a dilated middle and a decoder: ConvTranspose, Resize nearest and linear, skips.
 
-    Leaky ReLU, PReLU, ELU and a reflecting Pad come along. The output is `(n, classes, image, image)`; `image`
-    must be a multiple of 8, `opset` at least 13.
+    Leaky ReLU, PReLU, ELU and a reflecting Pad come along. The output is `(n, classes, image,
+    image)`; `image` must be a multiple of 8, `opset` at least 13.
 
     Raises:
         ValueError: `image` or `opset` is not as said.
     """
     if image % 8 or opset < 13:
-        raise ValueError(f"got image {image}, opset {opset}; expected a multiple of 8, and 13 or later")
+        raise ValueError(
+            f"got image {image}, opset {opset}; expected a multiple of 8, and 13 or later"
+        )
     b = NetBuilder("segmentation_like", seed=seed, opset=opset)
-    x = b.apply("Pad", b.input(3, image, batch), b.constant([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect")
-    full = activation(b, batch_norm(b, conv(b, x, "in.conv", 12, 3, padding=0), "in.bn"), "leaky_relu")
+    x = b.apply(
+        "Pad", b.input(3, image, batch), b.constant([0, 0, 1, 1, 0, 0, 1, 1]), mode="reflect"
+    )
+    full = activation(
+        b, batch_norm(b, conv(b, x, "in.conv", 12, 3, padding=0), "in.bn"), "leaky_relu"
+    )
     half = conv_bn(b, full, "down.0", 16, 3, "elu", stride=2)
     quarter = conv_bn(b, half, "down.1", 24, 5, None, stride=2)
     b.param("down.1.slope", lambda: np.linspace(0.05, 0.4, 24).reshape(24, 1, 1), (24, 1, 1))
@@ -186,7 +224,10 @@ def segmentation_like(
     y = activation(b, conv_transpose(b, y, "up.0", 24, 3, 2, 1, output_padding=[1, 1]), "relu")
     y = conv_bn(b, concat(b, [y, quarter]), "up.1", 16, 3)
     scales = b.constant([1.0, 1.0, 2.0, 2.0], np.float32)
-    nearest = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nearest: dict[str, Any] = {
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     y = b.apply("Resize", y, "", scales, mode="nearest", **nearest)
     y = conv_bn(b, concat(b, [y, half]), "up.2", 12, 3)
     y = b.apply("Resize", y, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")

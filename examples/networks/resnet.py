@@ -8,10 +8,13 @@ from examples.networks.builder import DEFAULT_OPSET, IntPair, NetBuilder, Value
 from examples.networks.layers import activation, add, classifier, conv_bn, pool
 
 
-def bottleneck(b: NetBuilder, x: Value, name: str, inner: int, out: int, stride: int, groups: int = 1) -> Value:
-    """1x1, 3x3 (which takes the stride and the groups), 1x1, plus the input or a 1x1 of it, then ReLU.
+def bottleneck(
+    b: NetBuilder, x: Value, name: str, inner: int, out: int, stride: int, groups: int = 1
+) -> Value:
+    """1x1, 3x3 with the stride and the groups, 1x1, plus the input or a 1x1 of it, ReLU.
 
-    He et al. 2016 (arXiv 1512.03385, fig. 5), with the stride in the 3x3 as today's implementations have it.
+    He et al. 2016 (arXiv 1512.03385, fig. 5), with the stride in the 3x3 as today's implementations
+    have it.
     """
     y = conv_bn(b, x, f"{name}.0", inner, 1)
     y = conv_bn(b, y, f"{name}.1", inner, 3, stride=stride, groups=groups)
@@ -70,7 +73,14 @@ def resnet50(
         opset: ONNX operator set, 7 to 22.
     """
     return _resnet(
-        "resnet50", (3, 4, 6, 3), image=image, batch=batch, width=width, classes=classes, seed=seed, opset=opset
+        "resnet50",
+        (3, 4, 6, 3),
+        image=image,
+        batch=batch,
+        width=width,
+        classes=classes,
+        seed=seed,
+        opset=opset,
     )
 
 
@@ -85,12 +95,24 @@ def resnet101(
 ) -> onnx.ModelProto:
     """ResNet-101: as `resnet50`, with 23 blocks in the third stage."""
     return _resnet(
-        "resnet101", (3, 4, 23, 3), image=image, batch=batch, width=width, classes=classes, seed=seed, opset=opset
+        "resnet101",
+        (3, 4, 23, 3),
+        image=image,
+        batch=batch,
+        width=width,
+        classes=classes,
+        seed=seed,
+        opset=opset,
     )
 
 
 def resnext_like(
-    *, image: int = 64, batch: int | None = None, classes: int = 10, seed: int = 0, opset: int = DEFAULT_OPSET
+    *,
+    image: int = 64,
+    batch: int | None = None,
+    classes: int = 10,
+    seed: int = 0,
+    opset: int = DEFAULT_OPSET,
 ) -> onnx.ModelProto:
     """Bottlenecks whose 3x3 convolution has 8 groups, after Xie et al. 2017 (arXiv 1611.05431)."""
     return _resnet(

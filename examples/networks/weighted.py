@@ -20,7 +20,7 @@ def _std(x: Value, fan_in: float, gain: float) -> float:
 
 
 def _filters(b: NetBuilder, shape: tuple[int, int, int, int], std: float) -> FloatArray:
-    """Draw filters; dense ones sum to zero, so that an error in a mean all channels share goes no further."""
+    """Draw filters; dense ones sum to zero, so that errors in the expected means die out."""
     drawn = b.normal(shape, std)
     if shape[1] > 4:
         drawn -= drawn.mean(axis=(1, 2, 3), keepdims=True)
@@ -28,11 +28,13 @@ def _filters(b: NetBuilder, shape: tuple[int, int, int, int], std: float) -> Flo
 
 
 def _moments(x: Value, weight: FloatArray, groups: int) -> tuple[Stats, Stats]:
-    """Return mean and variance of each output channel of a convolution, were its input independent noise."""
+    """Return mean and variance of each output channel, were the input independent noise."""
     first = weight.sum(axis=(2, 3), dtype=np.float64).reshape(groups, -1, weight.shape[1])
     second = np.square(weight).sum(axis=(2, 3), dtype=np.float64).reshape(first.shape)
-    mean = first @ x.mean.reshape(groups, -1, 1)
-    var = second @ (x.var + _DOUBT * np.square(x.mean)).reshape(groups, -1, 1)
+    doubted = x.var + _DOUBT * np.square(x.mean)
+    # einsum, not @: BLAS may round otherwise with other threads, and the same seed is the same file
+    mean = np.einsum("goi,gi->go", first, x.mean.reshape(groups, -1))
+    var = np.einsum("goi,gi->go", second, doubted.reshape(groups, -1))
     return mean.ravel(), var.ravel()
 
 
@@ -57,7 +59,7 @@ def conv(
     bias: bool = False,
     gain: float = 1.0,
 ) -> Value:
-    """Convolve: weights `(channels, x.channels / groups, kh, kw)` called `name.weight`, bias `name.bias`.
+    """Convolve; adds weights `(channels, x.channels / groups, kh, kw)`, perhaps a bias.
 
     Args:
         b: the network being written.
@@ -78,7 +80,7 @@ def conv(
     std = _std(x, depth * kh * kw, gain)
     weight = b.param(f"{name}.weight", lambda: _filters(b, shape, std), shape)
     mean, var = _moments(x, weight, groups)
-    inputs = [x, f"{name}.weight"]
+    inputs: list[Value | str] = [x, f"{name}.weight"]
     if bias:
         mean = _add_bias(b, name, mean, var)
         inputs.append(f"{name}.bias")
@@ -175,6 +177,8 @@ def linear(b: NetBuilder, x: Value, name: str, features: int, *, std: float = 1.
     shape = (features, x.channels)
     spread = _std(x, x.channels, std**2)
     weight = b.param(f"{name}.weight", lambda: b.normal(shape, spread), shape)
-    mean, var = _moments(x, weight[:, :, None, None], 1)
+    doubted = (x.var + _DOUBT * np.square(x.mean)).astype(np.float32)
+    mean = np.einsum("oi,i->o", weight, x.mean.astype(np.float32)).astype(np.float64)
+    var = np.einsum("oi,oi,i->o", weight, weight, doubted).astype(np.float64)  # no copy of 400 MB
     mean = _add_bias(b, name, mean, var)
     return b.apply("Gemm", x, f"{name}.weight", f"{name}.bias", mean=mean, var=var, transB=1)

@@ -78,11 +78,6 @@ def current_settings() -> Settings:
     return Settings.from_environment()
 
 
-def current_settings() -> Settings:
-    """Read the settings of this process, now; see `Settings.from_environment`."""
-    return Settings.from_environment()
-
-
 def _default_cache_dir(env: Mapping[str, str]) -> Path:
     if sys.platform == "win32" and env.get("LOCALAPPDATA"):
         return Path(env["LOCALAPPDATA"]) / "leanconv" / "cache"

@@ -35,8 +35,10 @@ def parse_bytes(text: str | int) -> int:
             f"{text!r} is not a number of bytes; expected an int of at least 0, or text such as "
             f"'12 MiB' (units: B, kB, MB, GB, KiB, MiB, GiB)"
         )
-    return int(float(match.group(1)) * factor) if "." in match.group(1) else (
-        int(match.group(1)) * factor
+    return (
+        int(float(match.group(1)) * factor)
+        if "." in match.group(1)
+        else (int(match.group(1)) * factor)
     )
 
 

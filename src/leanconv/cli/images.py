@@ -4,7 +4,8 @@ Metadata of the ONNX file, all optional:
     input_layout  "NCHW" (default) or "NHWC"
     input_scale   a number that pixels of 0 to 255 are multiplied by (default 1/255)
     input_mean    subtracted after that: a JSON list, one number or one for each channel
-    input_std     divided by after that: likewise
+                  (default ImageNet's for three channels, 0 for one)
+    input_std     divided by after that: likewise (default ImageNet's, or 1)
     labels        a JSON list of the classes' names
 """
 
@@ -23,6 +24,8 @@ from leanconv.errors import InputError, MissingExtraError, ModelError
 
 _PIXEL_LIMIT = 100_000_000
 _MODES = {1: "L", 3: "RGB"}
+_MEANS = {1: (0.0,), 3: (0.485, 0.456, 0.406)}
+_DEVIATIONS = {1: (1.0,), 3: (0.229, 0.224, 0.225)}
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,14 @@ class Preprocessing:
     Attributes:
         layout: `"NCHW"` or `"NHWC"`.
         scale: multiplies pixels of 0 to 255.
-        mean, std: one number, or one for each channel.
+        mean, std: one number, or one for each channel; None where the model does not say.
         labels: names of the classes; empty when the model has none.
     """
 
     layout: str = "NCHW"
     scale: float = 1.0 / 255.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     labels: tuple[str, ...] = ()
 
     @staticmethod
@@ -52,13 +55,13 @@ class Preprocessing:
         layout = metadata.get("input_layout", "NCHW")
         if layout not in ("NCHW", "NHWC"):
             raise ModelError(f"metadata input_layout is {layout!r}; expected NCHW or NHWC")
-        std = _numbers(metadata, "input_std", 1.0)
-        if 0.0 in std:
+        std = _numbers(metadata, "input_std")
+        if std and 0.0 in std:
             raise ModelError(f"metadata input_std is {std}; expected numbers other than 0")
         return Preprocessing(
             layout=layout,
-            scale=_numbers(metadata, "input_scale", 1.0 / 255.0)[0],
-            mean=_numbers(metadata, "input_mean", 0.0),
+            scale=(_numbers(metadata, "input_scale") or (1.0 / 255.0,))[0],
+            mean=_numbers(metadata, "input_mean"),
             std=std,
             labels=_labels(metadata.get("labels", "[]")),
         )
@@ -93,14 +96,16 @@ def read_image(
     channels, height, width = shape[1:] if nchw else (shape[3], shape[1], shape[2])
     if not isinstance(channels, int) or channels not in _MODES:
         raise InputError(f"the network takes {channels} channels; expected 1 or 3 for an image")
-    for name, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
+    mean = preprocessing.mean or _MEANS[channels]
+    std = preprocessing.std or _DEVIATIONS[channels]
+    for name, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, channels):
             raise InputError(
                 f"metadata input_{name} holds {len(values)} numbers for {channels} channels"
             )
     pixels = _decode(Path(file), _MODES[channels], height, width)
     scaled = pixels.astype(np.float64) * preprocessing.scale
-    scaled = (scaled - np.array(preprocessing.mean)) / np.array(preprocessing.std)
+    scaled = (scaled - np.array(mean)) / np.array(std)
     ordered = scaled.transpose(2, 0, 1) if nchw else scaled
     return np.ascontiguousarray(ordered[np.newaxis], dtype=np.float32)
 
@@ -141,10 +146,10 @@ def _decode(file: Path, mode: str, height: int | str, width: int | str) -> np.nd
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _numbers(metadata: Mapping[str, str], key: str, default: float) -> tuple[float, ...]:
+def _numbers(metadata: Mapping[str, str], key: str) -> tuple[float, ...] | None:
     text = metadata.get(key)
     if text is None:
-        return (default,)
+        return None
     try:
         value = json.loads(text)
         numbers = tuple(float(v) for v in (value if isinstance(value, list) else [value]))

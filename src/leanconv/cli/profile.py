@@ -23,7 +23,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     add_load_options(parser)
     add_shape_option(parser)
-    parser.add_argument("--batch", type=positive, metavar="N", help="where the model leaves it open")
+    parser.add_argument(
+        "--batch", type=positive, metavar="N", help="where the model leaves it open"
+    )
     parser.add_argument(
         "--repeat", type=positive, default=20, metavar="N", help="timed runs (default 20)"
     )

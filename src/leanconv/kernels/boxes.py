@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.kernels.copy import BODY_EXTENTS, Piece
+from leanconv.kernels.copy import BODY_EXTENTS, ELEMENT_BYTES, Piece
 from leanconv.spec.format import ceil_div
 
 CHUNK_BYTES = 64 * 1024  # read and written in 5 to 15 us
 _TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
 _TILE_ACROSS = 256
-_ELEMENT_BYTES = {"float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    return cut(piece, CHUNK_BYTES // _ELEMENT_BYTES[dtype])
+    return cut(piece, CHUNK_BYTES // ELEMENT_BYTES[dtype])
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
@@ -123,7 +122,8 @@ def cut(piece: Piece, budget: int) -> list[Piece]:
         across = _part(across, budget // along, _TILE_GRAIN)
         parts = {inner + 1: along, inner: across}
     else:
-        parts = {axis: _part(piece.extents[axis], budget) for axis in range(inner, len(piece.extents))}
+        axes = range(inner, len(piece.extents))
+        parts = {axis: _part(piece.extents[axis], budget) for axis in axes}
     pieces = [piece]
     for axis, part in parts.items():
         pieces = [new for old in pieces for new in _split(old, axis - len(piece.extents), part)]

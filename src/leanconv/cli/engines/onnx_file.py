@@ -26,7 +26,8 @@ def conv_model(spec: ConvSpec, weight: np.ndarray) -> bytes:
         spec: the convolution, without bias, residual or activation, in NCHW.
         weight: its weights, of `spec.weight_shape` and the spec's dtype.
     """
-    assert spec.layout == "NCHW" and weight.shape == spec.weight_shape
+    assert spec.layout == "NCHW"
+    assert weight.shape == spec.weight_shape
     attributes = [
         _ints("kernel_shape", spec.kernel),
         _ints("strides", spec.stride),
@@ -38,7 +39,11 @@ def conv_model(spec: ConvSpec, weight: np.ndarray) -> bytes:
     node += b"".join(_nested(5, attribute) for attribute in attributes)
     dtype = _ONNX_DTYPES[spec.dtype]
     tensor = b"".join(_number(1, extent) for extent in weight.shape)
-    tensor += _number(2, dtype) + _text(8, "w") + _nested(9, weight.astype(f"<f{spec.itemsize}").tobytes())
+    tensor += (
+        _number(2, dtype)
+        + _text(8, "w")
+        + _nested(9, weight.astype(f"<f{spec.itemsize}").tobytes())
+    )
     graph = _nested(1, node) + _text(2, str(spec)) + _nested(5, tensor)
     graph += _nested(11, _value("x", dtype, spec.input_shape))
     graph += _nested(12, _value("y", dtype, spec.output_shape))

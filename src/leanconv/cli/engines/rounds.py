@@ -104,7 +104,7 @@ def measure(
 
     Args:
         work: the network and its inputs.
-        engines: who takes part; the first that is not ours gives the answer that others are held to.
+        engines: who takes part; the answer of the first that is not ours holds for all.
         effort: threads, processes, rounds and seconds.
         report: told what is going on, line by line.
     """
@@ -193,8 +193,9 @@ def _compare_answers(
         with np.load(file, allow_pickle=False) as archive:
             answers[process.name] = [archive[f"output_{i}"] for i in range(len(archive.files))]
     truth = next((name for name in answers if name != OURS), None)
-    for name in answers if truth is not None else ():
-        outcomes[name].difference = _difference(answers[name], answers[truth])
+    if truth is not None:
+        for name, answer in answers.items():
+            outcomes[name].difference = _difference(answer, answers[truth])
 
 
 def _difference(answer: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:

@@ -94,12 +94,13 @@ def axis_counts(extent: int, axis: int, attributes: Attributes, spatial: int) ->
     windows = window_extent(
         extent, kernel, stride, dilation, before, after, attributes["ceil_mode"]
     )
-    low, high = (0, before + extent + after)
+    low, high = 0, before + extent + after
     if not attributes["count_include_pad"]:
         low, high = before, before + extent
+    starts = range(0, windows * stride, stride)
     return [
-        sum(low <= start + t * dilation < high for t in range(kernel))
-        for start in range(0, windows * stride, stride)
+        max(min(kernel, -((start - high) // dilation)) - max(0, -((start - low) // dilation)), 0)
+        for start in starts
     ]
 
 

@@ -128,7 +128,7 @@ def _evaluate_resize(arrays: Arrays, attributes: Attributes) -> Array:
     return y
 
 
-def _work_resize(types: Types, attributes: Attributes, result: TensorType) -> int:
+def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> int:
     work = 0
     shape = list(first(types).shape)
     for axis, size in enumerate(result.shape):

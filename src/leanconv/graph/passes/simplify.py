@@ -63,12 +63,13 @@ def clip_again(editor: Editor, node: Node, source: str, own: _Bounds) -> Node:
 def _rule(editor: Editor, node: Node) -> bool:
     if _is_identity(editor, node) and editor.alias(node, node.inputs[0]):
         return True
-    handler = _HANDLERS.get(node.op)
-    new = handler(editor, node) if handler else None
-    if new is None:
+    current = node
+    while (handler := _HANDLERS.get(current.op)) and (new := handler(editor, current)):
+        current = new
+    if current is node:
         return False
-    if not (_is_identity(editor, new) and editor.alias(node, new.inputs[0])):
-        editor.replace(node, new)
+    if not (_is_identity(editor, current) and editor.alias(node, current.inputs[0])):
+        editor.replace(node, current)
     return True
 
 

@@ -1,0 +1,170 @@
+"""Latency while another process spins on one CPU, against the latency on a quiet machine.
+
+    python benchmarks/contention.py --out contention.json
+
+For each engine, in turn: quiet, disturbed, quiet, disturbed … in one process of the engine. The
+number that counts is disturbed over quiet; `--limit` (2.5) is leanconv's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import ALL_ENGINES, model_file, script
+from leanconv.cli.engines import machine
+from leanconv.cli.engines.catalogue import Installed
+from leanconv.cli.engines.process import EngineError, EngineProcess
+from leanconv.cli.engines.report import add_measure_options, find_engines
+from leanconv.cli.engines.rounds import OURS
+from leanconv.cli.output import print_json, print_table, progress
+from leanconv.units import format_ns
+
+_SPIN = """
+import os, sys
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+print(flush=True)
+while True:
+    pass
+"""
+
+
+@contextmanager
+def spinning(cpu: int) -> Iterator[None]:
+    """Keep one CPU busy with another process."""
+    process = subprocess.Popen([sys.executable, "-c", _SPIN, str(cpu)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def last_cpu() -> int:
+    """The highest number among the CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(os.sched_getaffinity(0))
+    return (os.cpu_count() or 1) - 1
+
+
+def disturb(
+    installed: Installed, request: dict[str, Any], rounds: int, seconds: float
+) -> dict[str, Any]:
+    """Measure one engine quiet and disturbed; returns medians, 99th percentiles and the ratio."""
+    run = {"do": "run", "seconds": seconds, "warmup_seconds": 0.3, "least": 5}
+    quiet: list[int] = []
+    disturbed: list[int] = []
+    ratios = []
+    with EngineProcess(installed) as process:
+        version = process.ask(request)["version"]
+        for _ in range(rounds):
+            calm = process.ask(run)["ns"]
+            with spinning(last_cpu()):
+                rough = process.ask(run)["ns"]
+            quiet += calm
+            disturbed += rough
+            ratios.append(statistics.median(rough) / statistics.median(calm))
+    return {
+        "version": version,
+        "quiet_median_ns": statistics.median(quiet),
+        "quiet_p99_ns": float(np.percentile(quiet, 99)),
+        "disturbed_median_ns": statistics.median(disturbed),
+        "disturbed_mean_ns": statistics.fmean(disturbed),
+        "disturbed_p99_ns": float(np.percentile(disturbed, 99)),
+        "ratio": statistics.median(ratios),
+    }
+
+
+def measure(installed: Sequence[Installed], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure every engine; a failure is an entry of its own."""
+    x = np.random.default_rng(0).standard_normal((options.batch, 3, 224, 224), dtype=np.float32)
+    model = model_file(options.network)
+    engines: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="leanconv-contention-") as folder,
+        progress("measuring") as shown,
+    ):
+        inputs = Path(folder) / "inputs.npz"
+        np.savez(inputs, input=x)
+        request = {
+            "do": "load",
+            "model": str(model),
+            "inputs": str(inputs),
+            "threads": options.threads,
+        }
+        for one in installed:
+            shown.say(f"{one.engine.name}: quiet and disturbed")
+            try:
+                engines[one.engine.name] = disturb(one, request, options.rounds, options.seconds)
+            except EngineError as error:
+                engines[one.engine.name] = {"error": str(error)}
+    return engines
+
+
+def main() -> int:
+    """Measure what the command line asks for; 3 if leanconv's ratio is above the limit."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("network", nargs="?", default="mobilenetv2")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=2.5, help="of leanconv's ratio")
+    add_measure_options(parser)
+    parser.set_defaults(rounds=5, seconds=2.0)
+    options = parser.parse_args()
+    installed, missing = find_engines(options, ALL_ENGINES)
+    busy = machine.wait_until_quiet(patience_s=options.wait)
+    facts = machine.describe().to_json()
+    document = {
+        "machine": facts,
+        "busy_cpus_before": round(busy, 2),
+        "network": options.network,
+        "batch": options.batch,
+        "threads": options.threads,
+        "missing": missing,
+        "engines": measure(installed, options),
+    }
+    if options.out is not None:
+        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        print_json(document)
+    else:
+        show(document)
+    ours = document["engines"].get(OURS, {"error": "leanconv was not measured"})
+    return 0 if ours.get("ratio", float("inf")) <= options.limit else 3
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print the table."""
+    rows = []
+    for name, engine in document["engines"].items():
+        if "error" in engine:
+            print(engine["error"])
+            continue
+        times = ("quiet_median_ns", "disturbed_median_ns", "disturbed_mean_ns", "disturbed_p99_ns")
+        rows.append([name, *[format_ns(engine[key]) for key in times], f"{engine['ratio']:.2f}"])
+    print_table(
+        ["", "quiet median", "disturbed median", "mean", "99 %", "disturbed/quiet"],
+        rows,
+        title=f"{document['network']} batch {document['batch']}, one CPU taken by another process",
+    )
+
+
+if __name__ == "__main__":
+    script(main)

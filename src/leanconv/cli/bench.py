@@ -1,0 +1,105 @@
+"""`leanconv bench layers|MODEL|PROBLEM`: against every engine that is installed, each in its own
+process, in turn; medians and ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from leanconv.cli.common import (
+    add_shape_option,
+    input_shapes,
+    is_problem,
+    positive,
+    random_inputs,
+)
+from leanconv.cli.engines.catalogue import ENGINES
+from leanconv.cli.engines.onnx_file import conv_model
+from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.engines.rounds import Work
+from leanconv.errors import InputError
+from leanconv.spec.conv import ConvSpec
+
+# The twelve layers of the MEC paper (Cho & Brand, ICML 2017): valid convolution, no padding.
+LAYERS: dict[str, str] = {
+    "cv1": "ic3ih227oc96oh55kh11sh4",
+    "cv2": "ic3ih231oc96oh56kh11sh4",
+    "cv3": "ic3ih227oc64oh111kh7sh2",
+    "cv4": "ic64ih224oc64oh109kh7sh2",
+    "cv5": "ic96ih24oc256oh20kh5",
+    "cv6": "ic256ih12oc512oh10kh3",
+    "cv7": "ic3ih224oc64oh222kh3",
+    "cv8": "ic64ih112oc128oh110kh3",
+    "cv9": "ic64ih56oc64oh54kh3",
+    "cv10": "ic128ih28oc128oh26kh3",
+    "cv11": "ic256ih14oc256oh12kh3",
+    "cv12": "ic512ih7oc512oh5kh3",
+}
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "bench", help="compare with the other engines that are installed", description=__doc__
+    )
+    parser.add_argument(
+        "what",
+        metavar="layers|MODEL|PROBLEM",
+        help="cv1 to cv12, an ONNX file, or a line such as ic64ih56oc64oh54kh3",
+    )
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
+    add_shape_option(parser)
+    add_measure_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command; 3 if answers differ or the goal is missed."""
+    with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
+        if options.what == "layers":
+            works = layer_works(LAYERS, [options.batch], Path(folder))
+        elif is_problem(options.what):
+            works = layer_works({"": options.what}, [options.batch], Path(folder))
+        else:
+            works = iter([_model_work(options)])
+        return compare(works, ENGINES, options)
+
+
+def layer_works(
+    problems: dict[str, str], batches: Sequence[int], folder: Path, seed: int = 0
+) -> Iterator[Work]:
+    """Yield each problem at each batch as a network of one convolution, with seeded weights.
+
+    Args:
+        problems: names to problem lines; a batch in the line (`mb`) is replaced by `batches`.
+        batches: images at once.
+        folder: where the ONNX files go; each is removed when the next work is asked for.
+        seed: of weights and inputs.
+    """
+    for batch in batches:
+        for name, problem in problems.items():
+            spec = ConvSpec.parse(problem, batch=batch)
+            generator = np.random.default_rng(seed)
+            weight = generator.standard_normal(spec.weight_shape).astype(spec.dtype)
+            file = folder / "layer.onnx"
+            file.write_bytes(conv_model(spec, weight))
+            x = generator.standard_normal(spec.input_shape).astype(spec.dtype)
+            yield Work(f"{name} {spec}".strip(), file, {"x": x})
+            file.unlink()
+
+
+def _model_work(options: argparse.Namespace) -> Work:
+    import leanconv
+
+    file = Path(options.what)
+    network = leanconv.load(str(file))
+    inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
+    if any(x.dtype != np.float32 for x in inputs.values()):
+        raise InputError(f"{file} takes inputs that are not float32; bench compares in float32")
+    shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs.values())
+    return Work(f"{file.stem} {shapes}", file, inputs)

@@ -1,0 +1,166 @@
+"""Several pieces of work measured, as one JSON document and as a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from leanconv.cli.common import positive
+from leanconv.cli.engines import catalogue, machine
+from leanconv.cli.engines.catalogue import Engine
+from leanconv.cli.engines.process import EngineError
+from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
+from leanconv.cli.output import print_json, print_table, progress
+from leanconv.errors import InputError
+from leanconv.settings import current_settings
+from leanconv.units import format_ns
+
+LARGEST_DIFFERENCE = 1e-3
+_BUSY_CPUS = 0.1
+EXIT_NOT_MET = 3
+
+Document = dict[str, Any]
+
+
+def add_measure_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who is measured and how long."""
+    usual = Effort()
+    parser.add_argument("--engine", action="append", metavar="NAME", help="only this (repeatable)")
+    parser.add_argument("--threads", type=positive, default=usual.threads, metavar="N")
+    parser.add_argument("--processes", type=positive, default=usual.processes, metavar="N")
+    parser.add_argument("--rounds", type=positive, default=usual.rounds, metavar="N")
+    parser.add_argument("--seconds", type=float, default=usual.seconds, metavar="S")
+    parser.add_argument("--python", metavar="FILE", help="interpreter with more engines")
+    parser.add_argument(
+        "--goal", type=float, metavar="X", help="least ratio best/leanconv (exit 3)"
+    )
+    parser.add_argument("--strict", action="store_true", help="refuse to measure on a busy machine")
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="S", help="wait so long for a quiet machine"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file as well")
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    """Return the effort that the options ask for."""
+    return Effort(options.threads, options.processes, options.rounds, options.seconds)
+
+
+def find_engines(
+    options: argparse.Namespace, engines: Sequence[Engine]
+) -> tuple[list[catalogue.Installed], dict[str, str]]:
+    """Return the engines that the options ask for and that are installed, and who is missing.
+
+    Raises:
+        InputError: an engine is asked for that nobody knows.
+    """
+    names = [engine.name for engine in engines]
+    for name in options.engine or ():
+        if name not in names:
+            raise InputError(f"engine {name!r} is not known; expected one of {', '.join(names)}")
+    wanted = [e for e in engines if not options.engine or e.name in options.engine]
+    other = options.python or current_settings().bench_python
+    return catalogue.find(wanted, catalogue.interpreters(other))
+
+
+def compare(
+    works: Iterable[Work],
+    engines: Sequence[Engine],
+    options: argparse.Namespace,
+) -> int:
+    """Measure every piece of work with every engine; print, write, and return the exit code.
+
+    Args:
+        works: what to measure.
+        engines: who may take part.
+        options: as `add_measure_options` adds them.
+    """
+    installed, missing = find_engines(options, engines)
+    with progress("waiting until the machine is quiet") as shown:
+        busy = machine.wait_until_quiet(_BUSY_CPUS, options.wait)
+        if busy >= _BUSY_CPUS and options.strict:
+            raise EngineError(f"{busy:.1f} CPUs are busy with other work; stop it, then measure")
+        document: Document = {
+            "machine": machine.describe().to_json(),
+            "busy_cpus_before": round(busy, 2),
+            "effort": asdict(effort(options)),
+            "missing": missing,
+            "cases": [],
+        }
+        for work in works:
+            outcomes = measure(work, installed, effort(options), shown.say)
+            document["cases"].append(
+                {
+                    "name": work.name,
+                    "engines": {outcome.engine: outcome.to_json() for outcome in outcomes},
+                    "ratios": ratios(outcomes),
+                }
+            )
+    document["failures"] = failures(document, options.goal)
+    if options.out is not None:
+        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if options.json:
+        print_json(document)
+    else:
+        print_document(document)
+    return EXIT_NOT_MET if document["failures"] else 0
+
+
+def failures(document: Document, goal: float | None) -> list[str]:
+    """Say what is wrong: answers that differ, leanconv without a time, a goal that is missed."""
+    found = []
+    for case in document["cases"]:
+        for name, engine in case["engines"].items():
+            if name == OURS and "error" in engine:
+                found.append(f"{case['name']}: {engine['error']}")
+            difference = engine.get("difference")
+            if difference is not None and not difference <= LARGEST_DIFFERENCE:
+                found.append(f"{case['name']}: {name}'s answer differs by {difference:.1e}")
+        best = case["ratios"].get("best")
+        if goal is not None and best is not None and best < goal:
+            found.append(f"{case['name']}: best/{OURS} is {best:.2f}, the goal is {goal:.2f}")
+        if goal is not None and best is None:
+            found.append(f"{case['name']}: nobody to compare with, so no goal is reached")
+    return found
+
+
+def print_document(document: Document) -> None:
+    """Print the medians as a table, then what is wrong or missing."""
+    names = list(dict.fromkeys(n for case in document["cases"] for n in case["engines"]))
+    others = [name for name in names if name != OURS]
+    rows = []
+    for case in document["cases"]:
+        cells = [case["name"]]
+        for name in names:
+            engine = case["engines"].get(name, {})
+            cells.append(format_ns(engine["median_ns"]) if "median_ns" in engine else "failed")
+        cells += [_ratio(case["ratios"].get(name)) for name in [*others, "best"]]
+        rows.append(cells)
+    facts, effort_ = document["machine"], document["effort"]
+    print_table(
+        ["", *names, *[f"{name}/ours" for name in [*others, "best"]]],
+        rows,
+        title=f"{facts['cpu']}, {effort_['threads']} threads, float32; medians of "
+        f"{effort_['processes']}x{effort_['rounds']} turns; ratios above 1: {OURS} is faster",
+    )
+    for case in document["cases"]:
+        for name, engine in case["engines"].items():
+            if "error" in engine and name != OURS:
+                print(f"{case['name']}: {engine['error']}")
+    for name, reason in document["missing"].items():
+        print(f"{name}: {reason}")
+    if document["busy_cpus_before"] >= _BUSY_CPUS:
+        print(
+            f"warning: {document['busy_cpus_before']} CPUs were busy with other work at the start"
+        )
+    for failure in document["failures"]:
+        print(f"failed: {failure}")
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

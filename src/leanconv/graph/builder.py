@@ -1,0 +1,260 @@
+"""Builds a graph in normal form, computing at once whatever depends on constants only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType
+from leanconv.graph.ops import OPS, evaluate, infer
+from leanconv.graph.ops.base import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor on its way into the graph: its type, and its array when it is known already."""
+
+    type: TensorType
+    array: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, all extents known."""
+        return self.type.shape
+
+
+@dataclass(frozen=True, eq=False)
+class _Emitted:
+    op: str
+    inputs: tuple[Value | None, ...]
+    output: Value
+    attributes: Attributes
+    source: str
+
+
+class FoldBudget:
+    """Bounds the bytes that computing constants reads and writes."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed = allowed
+        self._left = allowed
+
+    def charge(self, traffic_bytes: int) -> None:
+        """Account for work that is about to be done.
+
+        Raises:
+            ModelError: the budget is spent.
+        """
+        self._left -= traffic_bytes
+        if self._left < 0:
+            raise ModelError(
+                f"computing the constants of the model takes over {self._allowed} bytes of "
+                "traffic; expected less for a file of its size; fold its constants before export"
+            )
+
+
+class Builder:
+    """Collects nodes; `emit` checks, simplifies and folds, `finish` names and prunes.
+
+    Attributes:
+        dtype: of everything that flows at run time.
+        budget: what folding may cost.
+    """
+
+    def __init__(self, dtype: str, fold_bytes: int) -> None:
+        self.dtype = dtype
+        self.budget = FoldBudget(fold_bytes)
+        self._nodes: list[_Emitted] = []
+
+    def constant(self, array: Array) -> Value:
+        """A value that is known."""
+        return Value(TensorType(array.shape, array.dtype.name), array)
+
+    def emit(
+        self, op: str, inputs: Sequence[Value | None], source: str = "", **attributes: Any
+    ) -> Value:
+        """Add an operation in normal form, or its result when all inputs are constants.
+
+        Args:
+            op: a key of `graph.ops.OPS`.
+            inputs: its inputs, None for absent ones.
+            source: the name of the file's node.
+            attributes: in normal form.
+
+        Raises:
+            ModelError: the inputs do not fit the operation, or folding costs too much.
+            UnsupportedError: something other than the run-time dtype would flow.
+        """
+        types = [value.type if value else None for value in inputs]
+        result = infer(op, types, attributes)
+        if self._changes_nothing(op, inputs, result, attributes):
+            assert inputs[0] is not None
+            return inputs[0]
+        if all(value is None or value.array is not None for value in inputs):
+            return self._fold(op, inputs, result, attributes)
+        if result.dtype != self.dtype:
+            raise UnsupportedError(
+                f"a tensor {result} would flow at run time; expected {self.dtype} only"
+            )
+        if not result.elements:
+            raise ModelError(f"gives the empty tensor {result}; bind a larger input")
+        output = Value(result)
+        self._nodes.append(
+            _Emitted(op, tuple(inputs), output, MappingProxyType(dict(attributes)), source)
+        )
+        return output
+
+    @staticmethod
+    def _changes_nothing(
+        op: str, inputs: Sequence[Value | None], result: TensorType, attributes: Attributes
+    ) -> bool:
+        if inputs[0] is None or inputs[0].type != result:
+            return False
+        if op == "Slice":
+            return all(
+                step == 1 or extent < 2
+                for step, extent in zip(attributes["steps"], result.shape, strict=True)
+            )
+        if op == "Transpose":
+            moved = [axis for axis in attributes["perm"] if result.shape[axis] != 1]
+            return moved == sorted(moved)
+        if op == "Concat":
+            return len(inputs) == 1
+        if op == "Resize":
+            return all(scale == 1 for scale in attributes["scales"])
+        return op in ("Reshape", "Expand", "Pad")
+
+    def _fold(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        result: TensorType,
+        attributes: Attributes,
+    ) -> Value:
+        types = [value.type if value else None for value in inputs]
+        if op != "Reshape":
+            work = OPS[op].work
+            traffic = result.bytes + sum(kind.bytes for kind in types if kind)
+            self.budget.charge(traffic + (4 * work(types, attributes, result) if work else 0))
+        arrays = [value.array if value else None for value in inputs]
+        return Value(result, self.computed(lambda: evaluate(op, arrays, attributes), result))
+
+    @staticmethod
+    def computed(function: Any, result: TensorType) -> Array:
+        """Call `function` for a constant, with NumPy's refusals as errors of the model."""
+        try:
+            with np.errstate(all="ignore"):
+                array = np.asarray(function(), dtype=result.dtype)
+        except (TypeError, ValueError, ArithmeticError, IndexError) as error:
+            raise ModelError(f"the constants do not fit the operation: {error}") from error
+        if array.shape != result.shape:
+            raise ModelError(f"gives a constant of shape {array.shape}; expected {result}")
+        return array
+
+    def finish(
+        self,
+        inputs: Mapping[str, Value],
+        outputs: Mapping[str, Value],
+        names: Sequence[tuple[str, Value]],
+    ) -> Graph:
+        """Make the graph of everything that the outputs need.
+
+        Args:
+            inputs, outputs: the network's, by name.
+            names: what the file calls the values, in order; the first name of a value counts.
+        """
+        outputs = self._own_outputs(inputs, outputs)
+        nodes = self._alive(outputs.values())
+        called = _Names([(n, v) for n, v in (*inputs.items(), *outputs.items(), *names)])
+        types: dict[str, TensorType] = {name: value.type for name, value in inputs.items()}
+        constants: dict[str, Array] = {}
+        for value in (*outputs.values(), *(v for node in nodes for v in node.inputs if v)):
+            name = called.of(value, "constant")
+            if value.array is not None and name not in constants:
+                constants[name] = _plain(value.array)
+                types[name] = value.type
+        made = []
+        for node in nodes:
+            output = called.of(node.output, node.source or node.op)
+            types[output] = node.output.type
+            read = tuple(called.of(value, "constant") if value else "" for value in node.inputs)
+            made.append(Node(node.op, read, (output,), node.attributes, node.source))
+        return Graph(
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            nodes=tuple(made),
+            types=MappingProxyType(types),
+            constants=MappingProxyType(constants),
+        )
+
+    def _own_outputs(
+        self, inputs: Mapping[str, Value], outputs: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        """Give every output a value of its own: copies of inputs and of other outputs."""
+        taken = set(inputs.values())
+        result = {}
+        for name, value in outputs.items():
+            own = value
+            if value in taken and inputs.get(name) is not value:
+                own = Value(value.type, value.array)
+                if value.array is None:
+                    shape = MappingProxyType({"shape": value.shape})
+                    self._nodes.append(_Emitted("Reshape", (value,), own, shape, name))
+            taken.add(own)
+            result[name] = own
+        return result
+
+    def _alive(self, roots: Any) -> list[_Emitted]:
+        needed = set(roots)
+        alive = []
+        for node in reversed(self._nodes):
+            if node.output in needed:
+                alive.append(node)
+                needed.update(value for value in node.inputs if value)
+        return alive[::-1]
+
+
+class _Names:
+    """Names of values: the file's where it has one, otherwise made up and unique."""
+
+    def __init__(self, known: Sequence[tuple[str, Value]]) -> None:
+        self._names: dict[Value, str] = {}
+        self._taken = {name for name, _ in known}
+        self._next: dict[str, int] = {}
+        used: set[str] = set()
+        for name, value in known:
+            if name not in used and value not in self._names:
+                self._names[value] = name
+                used.add(name)
+
+    def of(self, value: Value, hint: str) -> str:
+        """The name of a value; made from `hint` when the file has none."""
+        if value not in self._names:
+            while True:
+                number = self._next.get(hint, 0)
+                self._next[hint] = number + 1
+                name = f"{hint}#{number}"
+                if name not in self._taken:
+                    break
+            self._taken.add(name)
+            self._names[value] = name
+        return self._names[value]
+
+
+def _plain(array: Array) -> Array:
+    """An aligned, row-major, read-only array of the machine's byte order."""
+    plain = np.require(array, requirements=["C", "A"])
+    if plain.flags.writeable:
+        plain = plain.view()
+        plain.flags.writeable = False
+    return plain
+
+
+def located(error: LeanConvError, where: str) -> LeanConvError:
+    """The same error with the place it happened in front."""
+    return type(error)(f"{where}: {error}")

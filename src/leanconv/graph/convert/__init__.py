@@ -1,0 +1,15 @@
+"""The table of ONNX operations that are imported, and how each becomes the normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from leanconv.graph.convert import arithmetic, folding, shapes, windows
+from leanconv.graph.convert.rule import FIRST_OPSET, LAST_OPSET, Call, FileNode, Rule
+
+__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileNode", "Rule"]
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {**windows.RULES, **arithmetic.RULES, **shapes.RULES, **folding.RULES}
+)

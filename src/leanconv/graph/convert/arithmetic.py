@@ -1,0 +1,227 @@
+"""Activations, arithmetic, normalisation, reductions and matrix products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.rule import Call, Rule
+
+
+def _unary(op: str, *, since: int = 7, **defaults: float) -> Rule:
+    """An operation whose attributes are floats with defaults, the same in every opset."""
+
+    def convert(call: Call) -> list[Value]:
+        numbers = {name: call.attribute(name, default) for name, default in defaults.items()}
+        return [call.emit(op, [call.value()], **numbers)]
+
+    return Rule(convert, dict.fromkeys(defaults, "float"), since=since)
+
+
+def _gelu(call: Call) -> list[Value]:
+    approximate = call.attribute("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise ModelError(f"attribute approximate is {approximate!r}; expected none or tanh")
+    return [call.emit("Gelu", [call.value()], approximate=approximate)]
+
+
+def _clip(call: Call) -> list[Value]:
+    """Clip by attributes (before opset 11) or by inputs."""
+    bounds = {"min": -math.inf, "max": math.inf}
+    for index, name in enumerate(bounds, 1):
+        if call.opset < 11:
+            bounds[name] = call.attribute(name, bounds[name])
+        elif call.optional(index) is not None:
+            bounds[name] = float(call.scalar(index))
+        if math.isnan(bounds[name]):
+            raise ModelError(f"{name} is not a number; expected a number")
+    return [call.emit("Clip", [call.value()], **bounds)]
+
+
+def _prelu(call: Call) -> list[Value]:
+    call.constant(1)
+    return [call.emit("PRelu", [call.value(0), call.value(1)])]
+
+
+def _binary(op: str) -> Callable[[Call], list[Value]]:
+    def convert(call: Call) -> list[Value]:
+        return [call.emit(op, [call.value(0), call.value(1)])]
+
+    return convert
+
+
+def _power(call: Call) -> list[Value]:
+    """Pow, whose exponent may be of another dtype than its base."""
+    base, exponent = call.value(0), call.value(1)
+    if exponent.type.dtype != base.type.dtype:
+        if exponent.array is None or base.type.dtype not in ("float32", "float64"):
+            raise UnsupportedError(
+                f"got a base {base.type} and an exponent {exponent.type}; expected a float base "
+                "and a constant exponent, or equal dtypes"
+            )
+        array = exponent.array
+        exponent = call.fold(lambda: array.astype(base.type.dtype), exponent.shape, base.type.dtype)
+    return [call.emit("Pow", [base, exponent])]
+
+
+def _chain(op: str) -> Callable[[Call], list[Value]]:
+    """Sum, Min and Max of any number of inputs, two at a time."""
+
+    def convert(call: Call) -> list[Value]:
+        result = call.value(0)
+        for index in range(1, len(call)):
+            result = call.emit(op, [result, call.value(index)])
+        return [result]
+
+    return convert
+
+
+def _softmax(call: Call) -> list[Value]:
+    """Softmax over one axis (since opset 13), before over all axes from one on."""
+    x, op = call.value(), call.node.op
+    rank = len(x.shape)
+    axis = call.axis(call.attribute("axis", -1 if call.opset >= 13 else 1), rank)
+    if call.opset >= 13 or axis == rank - 1:
+        return [call.emit(op, [x], axis=axis)]
+    flat = call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+    return [call.reshape(call.emit(op, [flat], axis=1), x.shape)]
+
+
+def _batch_norm(call: Call) -> list[Value]:
+    if not call.flag("spatial", 1) or call.flag("training_mode"):
+        raise UnsupportedError(
+            "spatial=0 and training_mode=1 are not supported; expected an inference model with "
+            "statistics per channel; export the model in evaluation mode"
+        )
+    inputs = [call.value(0)]
+    for index in range(1, 5):
+        call.constant(index)
+        inputs.append(call.value(index))
+    return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
+
+
+def _reduction(op: str, axes_as_input: int) -> Rule:
+    """A reduction whose axes are an input from some opset on."""
+
+    def convert(call: Call) -> list[Value]:
+        x = call.value()
+        rank = len(x.shape)
+        axes: Sequence[int] | None = call.attribute("axes", None)
+        if call.opset >= axes_as_input:
+            axes = call.integers(1) if call.optional(1) is not None else None
+            if not axes and call.flag("noop_with_empty_axes"):
+                return [x]
+        kept = call.axes(axes, rank) if axes else tuple(range(rank))
+        return [call.emit(op, [x], axes=kept, keepdims=call.flag("keepdims", 1))]
+
+    kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
+    return Rule(convert, kinds, 1, 2)
+
+
+def _gemm(call: Call) -> list[Value]:
+    inputs = [call.value(0), call.value(1)]
+    added = call.optional(2)
+    if added is not None:
+        inputs.append(added)
+    attributes: dict[str, Any] = {
+        "transA": call.flag("transA"),
+        "transB": call.flag("transB"),
+        "alpha": call.attribute("alpha", 1.0),
+        "beta": call.attribute("beta", 1.0),
+    }
+    return [call.emit("Gemm", inputs, **attributes)]
+
+
+def _identity(call: Call) -> list[Value]:
+    return [call.value()]
+
+
+def _dropout(call: Call) -> list[Value]:
+    """Nothing at all, outside of training."""
+    if call.optional(2) is not None and call.scalar(2) and call.opset >= 12:
+        ratio = call.scalar(1) if call.optional(1) is not None else 0.5
+        if ratio:
+            raise UnsupportedError(
+                "training_mode is true; expected an inference model; export it in evaluation mode"
+            )
+    return [call.value()]
+
+
+def _cast(call: Call) -> list[Value]:
+    """A change of dtype; of constants only, unless the dtype stays."""
+    target = call.attribute("to", None)
+    if call.node.op == "CastLike":
+        target = call.value(1).type.dtype
+    x = call.value()
+    if target is None:
+        raise ModelError("attribute to is missing; expected a data type")
+    if target in ("float32", "float64") and target != call.builder.dtype and x.array is None:
+        raise UnsupportedError(
+            f"casts run-time values to {target}; expected {call.builder.dtype} throughout"
+        )
+    if x.array is None or target == x.type.dtype:
+        return [x]
+    array = x.array
+    return [call.fold(lambda: np.asarray(array).astype(target), x.shape, target)]
+
+
+_NO_KINDS: dict[str, str] = {}
+RULES: dict[str, Rule] = {
+    **{
+        op: _unary(op)
+        for op in (
+            "Relu",
+            "Sigmoid",
+            "Tanh",
+            "Sqrt",
+            "Exp",
+            "Log",
+            "Neg",
+            "Abs",
+            "Reciprocal",
+            "Softplus",
+        )
+    },
+    "Erf": _unary("Erf", since=9),
+    "HardSwish": _unary("HardSwish", since=14),
+    "LeakyRelu": _unary("LeakyRelu", alpha=0.01),
+    "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
+    "Elu": _unary("Elu", alpha=1.0),
+    "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
+    "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3),
+    "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
+    **{op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None) for op in ("Add", "Sub", "Mul", "Div")},
+    "Pow": Rule(_power, _NO_KINDS, 2, 2, running=None),
+    "Sum": Rule(_chain("Add"), _NO_KINDS, 1, 1 << 31, running=None),
+    "Min": Rule(_chain("Min"), _NO_KINDS, 1, 1 << 31, running=None),
+    "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
+    "Softmax": Rule(_softmax, {"axis": "int"}),
+    "LogSoftmax": Rule(_softmax, {"axis": "int"}),
+    "BatchNormalization": Rule(
+        _batch_norm,
+        {"epsilon": "float", "momentum": "float", "spatial": "int", "training_mode": "int"},
+        5,
+        5,
+    ),
+    "ReduceMean": _reduction("ReduceMean", 18),
+    "ReduceMax": _reduction("ReduceMax", 18),
+    "ReduceMin": _reduction("ReduceMin", 18),
+    "ReduceSum": _reduction("ReduceSum", 13),
+    "Gemm": Rule(
+        _gemm,
+        {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},
+        2,
+        3,
+        running=None,
+    ),
+    "MatMul": Rule(_binary("MatMul"), _NO_KINDS, 2, 2, running=None),
+    "Identity": Rule(_identity),
+    "Dropout": Rule(_dropout, {"ratio": "float", "seed": "int"}, 1, 3),
+    "Cast": Rule(_cast, {"to": "dtype"}),
+    "CastLike": Rule(_cast, _NO_KINDS, 2, 2, since=15),
+}

@@ -1,0 +1,172 @@
+"""Arithmetic of shapes and constants, which is computed at load and never at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops.base import Array, broadcast
+
+
+def _constant(call: Call) -> list[Value]:
+    held = call.node.attributes
+    if len(held) != 1:
+        raise ModelError(f"got attributes {sorted(held)}; expected one of the forms of a constant")
+    name, value = next(iter(held.items()))
+    if name == "value_float" or name == "value_floats":
+        value = np.asarray(value, dtype=np.float32)
+    elif name != "value":
+        value = np.asarray(value, dtype=np.int64)
+    return [call.builder.constant(_promoted(call, value))]
+
+
+def _promoted(call: Call, array: Array) -> Array:
+    """A float32 constant as float64, when the model is bound to that."""
+    if array.dtype == np.float32 and call.builder.dtype == "float64":
+        call.builder.budget.charge(2 * array.nbytes)
+        return array.astype(np.float64)
+    return array
+
+
+def _constant_of_shape(call: Call) -> list[Value]:
+    value = _promoted(call, call.attribute("value", np.zeros(1, np.float32)))
+    if value.size != 1:
+        raise ModelError(f"attribute value has {value.size} elements; expected one")
+    shape = call.integers(0)
+    return [call.fold(lambda: np.full(shape, value.reshape(())), shape, value.dtype.name)]
+
+
+def _shape(call: Call) -> list[Value]:
+    shape = call.value().shape
+    start, end = call.attribute("start", 0), call.attribute("end", None)
+    return [call.builder.constant(np.array(shape[start:end], dtype=np.int64))]
+
+
+def _size(call: Call) -> list[Value]:
+    return [call.builder.constant(np.array(call.value().type.elements, dtype=np.int64))]
+
+
+def _range(call: Call) -> list[Value]:
+    start, limit, delta = (call.scalar(index) for index in range(3))
+    dtype = call.value(0).type.dtype
+    finite = all(math.isfinite(number) for number in (start, limit, delta))
+    if delta == 0 or not finite:
+        raise ModelError(f"got start {start}, limit {limit} and delta {delta}; expected a range")
+    if isinstance(start, int):
+        count = max(-((start - limit) // delta), 0)
+    else:
+        steps = (limit - start) / delta
+        count = max(math.ceil(steps), 0) if math.isfinite(steps) else 1 << 60
+    return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
+
+
+def _where(call: Call) -> list[Value]:
+    chosen, a, b = (call.constant(index) for index in range(3))
+    if chosen.dtype != bool or a.dtype != b.dtype:
+        raise ModelError(
+            f"got {chosen.dtype}, {a.dtype} and {b.dtype}; expected bool and two alike"
+        )
+    shape = broadcast(chosen.shape, a.shape, b.shape)
+    return [call.fold(lambda: np.where(chosen, a, b), shape, a.dtype.name)]
+
+
+def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callable[..., Any]:
+    def convert(call: Call) -> list[Value]:
+        a, b = call.constant(0), call.constant(1)
+        if a.dtype != b.dtype or a.dtype.kind not in kinds:
+            raise ModelError(f"got inputs of {a.dtype} and {b.dtype}; expected one dtype for both")
+        shape = broadcast(a.shape, b.shape)
+        return [call.fold(lambda: function(a, b), shape, "bool")]
+
+    return convert
+
+
+def _modulo(call: Call) -> list[Value]:
+    a, b = call.constant(0), call.constant(1)
+    if a.dtype != b.dtype or (b.dtype.kind in "iu" and not np.all(b)):
+        raise ModelError(
+            "got a remainder by zero or of mixed dtypes; expected divisors other than 0"
+        )
+    function = np.fmod if call.flag("fmod") else np.mod
+    return [call.fold(lambda: function(a, b), broadcast(a.shape, b.shape), a.dtype.name)]
+
+
+def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[Value]]:
+    def convert(call: Call) -> list[Value]:
+        x = call.constant(0)
+        if x.dtype.kind not in kinds:
+            raise ModelError(f"the input holds {x.dtype}; expected another dtype")
+        return [call.fold(lambda: function(x), x.shape, x.dtype.name)]
+
+    return convert
+
+
+def _product(call: Call) -> list[Value]:
+    x = call.constant(0)
+    axes: Sequence[int] | None = call.attribute("axes", None)
+    if call.opset >= 18:
+        axes = call.integers(1) if call.optional(1) is not None else None
+        if not axes and call.flag("noop_with_empty_axes"):
+            return [call.value()]
+    over = call.axes(axes, x.ndim) if axes else tuple(range(x.ndim))
+    keep = call.flag("keepdims", 1)
+    kept = [1 if axis in over else e for axis, e in enumerate(x.shape)]
+    shape = kept if keep else [e for axis, e in enumerate(x.shape) if axis not in over]
+    return [
+        call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, x.dtype.name)
+    ]
+
+
+def _tile(call: Call) -> list[Value]:
+    x, repeats = call.constant(0), call.integers(1)
+    if len(repeats) != x.ndim or min(repeats, default=0) < 0:
+        raise ModelError(f"got repeats {repeats}; expected {x.ndim} numbers of at least 0")
+    shape = [e * r for e, r in zip(x.shape, repeats, strict=True)]
+    return [call.fold(lambda: np.tile(x, repeats), shape, x.dtype.name)]
+
+
+def _fold_rule(
+    convert: Callable[[Call], list[Value]], inputs: int, most: int = 0, since: int = 7, **kinds: str
+) -> Rule:
+    return Rule(convert, kinds, inputs, max(inputs, most), running=(), since=since)
+
+
+RULES: dict[str, Rule] = {
+    "Constant": _fold_rule(
+        _constant,
+        0,
+        value="tensor",
+        value_float="float",
+        value_floats="floats",
+        value_int="int",
+        value_ints="ints",
+    ),
+    "ConstantOfShape": _fold_rule(_constant_of_shape, 1, since=9, value="tensor"),
+    "Shape": Rule(_shape, {"start": "int", "end": "int"}, knows_shape=True),
+    "Size": Rule(_size, knows_shape=True),
+    "Range": _fold_rule(_range, 3, since=11),
+    "Where": _fold_rule(_where, 3, since=9),
+    "Equal": _fold_rule(_compare(np.equal), 2),
+    "Less": _fold_rule(_compare(np.less, "iuf"), 2),
+    "LessOrEqual": _fold_rule(_compare(np.less_equal, "iuf"), 2, since=12),
+    "Greater": _fold_rule(_compare(np.greater, "iuf"), 2),
+    "GreaterOrEqual": _fold_rule(_compare(np.greater_equal, "iuf"), 2, since=12),
+    "And": _fold_rule(_compare(np.logical_and, "b"), 2),
+    "Or": _fold_rule(_compare(np.logical_or, "b"), 2),
+    "Not": _fold_rule(_each(np.logical_not, "b"), 1),
+    "Floor": _fold_rule(_each(np.floor, "f"), 1),
+    "Ceil": _fold_rule(_each(np.ceil, "f"), 1),
+    "Round": _fold_rule(_each(np.round, "f"), 1, since=11),
+    "Sign": _fold_rule(_each(np.sign, "iuf"), 1, since=9),
+    "Mod": _fold_rule(_modulo, 2, since=10, fmod="int"),
+    "ReduceProd": _fold_rule(
+        _product, 1, 2, axes="ints", keepdims="int", noop_with_empty_axes="int"
+    ),
+    "Tile": _fold_rule(_tile, 2),
+}

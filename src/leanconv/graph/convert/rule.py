@@ -1,0 +1,183 @@
+"""What the importer knows of an ONNX operation, and how a converter sees a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.builder import Builder, Value
+from leanconv.graph.ir import TensorType
+from leanconv.graph.ops.base import MAX_RANK, Array, checked
+
+FIRST_OPSET, LAST_OPSET = 7, 22
+
+
+@dataclass(frozen=True, eq=False)
+class FileNode:
+    """A node as the file has it, with its attributes decoded.
+
+    Attributes:
+        op: ONNX's operation of the default domain.
+        inputs, outputs: names; `""` where absent.
+        attributes: ints, floats, strings, tuples of numbers, arrays.
+        name: the node's name in the file, or one made from its place.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    name: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one ONNX operation is imported.
+
+    Attributes:
+        convert: makes the values of the node's outputs.
+        attributes: the kinds of the attributes it may have, by name.
+        least, most: how many inputs it may have.
+        running: the inputs that may depend on the network's inputs; None for all of them.
+        knows_shape: its outputs depend on shapes only, so they are constants.
+        since, until: the opsets that have the operation.
+        outputs: how many outputs may be used.
+    """
+
+    convert: Callable[[Call], Sequence[Value]]
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    least: int = 1
+    most: int = 1
+    running: tuple[int, ...] | None = (0,)
+    knows_shape: bool = False
+    since: int = FIRST_OPSET
+    until: int = LAST_OPSET
+    outputs: int = 1
+
+
+class Call:
+    """A node with its values, as a converter reads it."""
+
+    def __init__(
+        self, builder: Builder, node: FileNode, opset: int, inputs: Sequence[Value | None]
+    ) -> None:
+        self.builder = builder
+        self.node = node
+        self.opset = opset
+        self._inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def optional(self, index: int) -> Value | None:
+        """An input, or None when it is absent."""
+        return self._inputs[index] if index < len(self._inputs) else None
+
+    def value(self, index: int = 0) -> Value:
+        """An input that must be there.
+
+        Raises:
+            ModelError: it is absent.
+        """
+        found = self.optional(index)
+        if found is None:
+            raise ModelError(f"input {index} is absent; expected a tensor")
+        return found
+
+    def constant(self, index: int) -> Array:
+        """The array of an input that must be known at load.
+
+        Raises:
+            UnsupportedError: it is computed at run time.
+        """
+        found = self.value(index)
+        if found.array is None:
+            raise UnsupportedError(f"input {index} is computed at run time; expected a constant")
+        return found.array
+
+    def integers(self, index: int, most: int = MAX_RANK) -> tuple[int, ...]:
+        """A short list of integers that an input holds; a scalar counts as a list of one.
+
+        Raises:
+            ModelError: it is no such list.
+        """
+        array = self.constant(index)
+        if array.ndim > 1 or array.dtype.kind not in "iu" or array.size > most:
+            raise ModelError(
+                f"input {index} is {TensorType(array.shape, array.dtype.name)}; expected a list "
+                f"of at most {most} integers"
+            )
+        return tuple(int(number) for number in array.reshape(-1))
+
+    def scalar(self, index: int) -> Any:
+        """The one element that an input holds.
+
+        Raises:
+            ModelError: it holds another number of elements.
+        """
+        array = self.constant(index)
+        if array.size != 1:
+            raise ModelError(f"input {index} has {array.size} elements; expected one")
+        return array.reshape(-1)[0].item()
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute, or its default."""
+        return self.node.attributes.get(name, default)
+
+    def flag(self, name: str, default: int = 0) -> bool:
+        """An attribute that is 0 or 1.
+
+        Raises:
+            ModelError: it is another number.
+        """
+        number = self.attribute(name, default)
+        if number not in (0, 1):
+            raise ModelError(f"attribute {name} is {number}; expected 0 or 1")
+        return bool(number)
+
+    def axis(self, number: int, rank: int, what: str = "axis") -> int:
+        """An axis counted from the front.
+
+        Raises:
+            ModelError: there is no such axis.
+        """
+        if not -rank <= number < rank:
+            raise ModelError(f"{what} is {number}; expected -{rank} to {rank - 1}")
+        return number + rank if number < 0 else number
+
+    def axes(self, numbers: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Distinct axes counted from the front.
+
+        Raises:
+            ModelError: one does not exist or stands twice.
+        """
+        if len(numbers) > rank:
+            raise ModelError(f"got {len(numbers)} axes; expected at most {rank}")
+        result = tuple(self.axis(number, rank, "an element of axes") for number in numbers)
+        if len(set(result)) != len(result):
+            raise ModelError(f"axes is {result}; expected distinct axes")
+        return result
+
+    def emit(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
+        """Add an operation in normal form; see `Builder.emit`."""
+        return self.builder.emit(op, inputs, self.node.name, **attributes)
+
+    def number(self, number: float, like: Value) -> Value:
+        """A scalar constant of another value's dtype."""
+        return self.builder.constant(np.asarray(number, dtype=like.type.dtype))
+
+    def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: str) -> Value:
+        """A constant of a type that is checked and paid for before it is computed."""
+        result = checked(shape, dtype)
+        read = sum(v.type.bytes for v in self._inputs if v is not None and v.array is not None)
+        self.builder.budget.charge(result.bytes + read)
+        return Value(result, self.builder.computed(function, result))
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """The same elements in another shape."""
+        return self.emit("Reshape", [value], shape=tuple(int(extent) for extent in shape))

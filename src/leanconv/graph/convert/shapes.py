@@ -1,0 +1,221 @@
+"""Operations that move elements: the forms of all opsets to the normal form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank
+
+_FAR = 1 << 62
+
+
+def _flatten(call: Call) -> list[Value]:
+    x = call.value()
+    rank = len(x.shape)
+    axis = call.attribute("axis", 1)
+    if not -rank <= axis <= rank:
+        raise ModelError(f"attribute axis is {axis}; expected -{rank} to {rank}")
+    axis += rank if axis < 0 else 0
+    return [call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))]
+
+
+def _reshape(call: Call) -> list[Value]:
+    x, asked = call.value(), call.integers(1)
+    shape = list(asked)
+    if not call.flag("allowzero"):
+        for axis, extent in enumerate(shape):
+            if extent == 0:
+                if axis >= len(x.shape):
+                    raise ModelError(f"got the shape {asked}, which copies axis {axis} of {x.type}")
+                shape[axis] = x.shape[axis]
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise ModelError(
+            f"got the shape {asked}; expected extents of at least 0 and at most one -1"
+        )
+    if -1 in shape:
+        known = math.prod(extent for extent in shape if extent != -1)
+        if not known or x.type.elements % known:
+            raise ModelError(f"got the shape {asked}, which the input {x.type} does not fill")
+        shape[shape.index(-1)] = x.type.elements // known
+    return [call.reshape(x, shape)]
+
+
+def _squeeze(call: Call) -> list[Value]:
+    x = call.value()
+    axes: Sequence[int] | None = call.attribute("axes", None)
+    if call.opset >= 13:
+        axes = call.integers(1) if call.optional(1) is not None else None
+    if axes is None:
+        axes = [axis for axis, extent in enumerate(x.shape) if extent == 1]
+    gone = call.axes(axes, len(x.shape))
+    if any(x.shape[axis] != 1 for axis in gone):
+        raise ModelError(f"got axes {gone} of the input {x.type}; expected axes of extent 1")
+    return [call.reshape(x, [e for axis, e in enumerate(x.shape) if axis not in gone])]
+
+
+def _unsqueeze(call: Call) -> list[Value]:
+    x = call.value()
+    axes = call.integers(1) if call.opset >= 13 else call.attribute("axes", ())
+    rank = len(x.shape) + len(axes)
+    if rank > MAX_RANK:
+        raise ModelError(f"gives rank {rank}; expected at most {MAX_RANK}")
+    new = call.axes(axes, rank)
+    old = iter(x.shape)
+    return [call.reshape(x, [1 if axis in new else next(old) for axis in range(rank)])]
+
+
+def _transpose(call: Call) -> list[Value]:
+    x = call.value()
+    perm = call.attribute("perm", tuple(reversed(range(len(x.shape)))))
+    return [call.emit("Transpose", [x], perm=perm)]
+
+
+def _concat(call: Call) -> list[Value]:
+    values = [call.value(index) for index in range(len(call))]
+    axis = call.attribute("axis", None)
+    if axis is None:
+        raise ModelError("attribute axis is missing; expected an axis")
+    return [call.emit("Concat", values, axis=call.axis(axis, len(values[0].shape)))]
+
+
+def _expand(call: Call) -> list[Value]:
+    x = call.value()
+    return [call.emit("Expand", [x], shape=broadcast(x.shape, call.integers(1)))]
+
+
+def _part(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> Value:
+    """`size` elements of one axis."""
+    rank = len(x.shape)
+    starts, steps, sizes = [0] * rank, [1] * rank, list(x.shape)
+    starts[axis], steps[axis], sizes[axis] = start, step, size
+    return call.emit("Slice", [x], starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
+
+
+def _slice(call: Call) -> list[Value]:
+    x = call.value()
+    rank = len(x.shape)
+    if call.opset < 10:
+        starts, ends = call.attribute("starts", ()), call.attribute("ends", ())
+        axes, steps = call.attribute("axes", None), None
+    else:
+        starts, ends = call.integers(1), call.integers(2)
+        axes = call.integers(3) if call.optional(3) is not None else None
+        steps = call.integers(4) if call.optional(4) is not None else None
+    steps = steps if steps is not None else (1,) * len(starts)
+    places = call.axes(axes if axes is not None else tuple(range(len(starts))), rank)
+    if not len(starts) == len(ends) == len(steps) == len(places):
+        raise ModelError(
+            f"got {len(starts)} starts, {len(ends)} ends, {len(places)} axes and {len(steps)} "
+            "steps; expected as many of each"
+        )
+    first, stride, sizes = [0] * rank, [1] * rank, list(x.shape)
+    for start, end, step, axis in zip(starts, ends, steps, places, strict=True):
+        if step == 0 or abs(step) > _FAR:
+            raise ModelError(f"got the step {step}; expected a number other than 0")
+        kept = range(*slice(start, end, step).indices(x.shape[axis]))
+        if step < 0 and end < -x.shape[axis]:
+            kept = range(*slice(start, None, step).indices(x.shape[axis]))
+        first[axis], stride[axis], sizes[axis] = (kept.start if kept else 0), step, len(kept)
+    return [call.emit("Slice", [x], starts=tuple(first), steps=tuple(stride), sizes=tuple(sizes))]
+
+
+def _split(call: Call) -> list[Value]:
+    x, count = call.value(), len(call.node.outputs)
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    extent = x.shape[axis]
+    sizes: Sequence[int] | None = call.attribute("split", None)
+    if call.opset >= 13:
+        sizes = call.integers(1, count) if call.optional(1) is not None else None
+    if sizes is None:
+        each = -(-extent // count)
+        if (call.opset < 18 and extent % count) or each * (count - 1) > extent:
+            raise ModelError(f"got {count} outputs for an axis of extent {extent}; expected parts")
+        sizes = [each] * (count - 1) + [extent - each * (count - 1)]
+    if len(sizes) != count or min(sizes) < 0 or sum(sizes) != extent:
+        raise ModelError(
+            f"got parts {tuple(sizes)[:20]} for {count} outputs; expected their sum to be {extent}, "
+            f"the extent of axis {axis} of {x.type}"
+        )
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_part(call, x, axis, start if size else 0, 1, size))
+        start += size
+    return parts
+
+
+def _pad(call: Call) -> list[Value]:
+    x = call.value()
+    rank = len(x.shape)
+    mode = call.attribute("mode", "constant")
+    if mode not in ("constant", "reflect", "edge"):
+        raise UnsupportedError(f"mode {mode!r} is not supported; expected constant, reflect, edge")
+    value = call.attribute("value", 0.0)
+    pads = call.attribute("pads", ())
+    axes: Sequence[int] = range(rank)
+    if call.opset >= 11:
+        pads = call.integers(1, 2 * MAX_RANK)
+        value = float(call.scalar(2)) if call.optional(2) is not None else 0.0
+        if call.optional(3) is not None:
+            axes = call.axes(call.integers(3), rank)
+    if len(pads) != 2 * len(axes):
+        raise ModelError(f"got pads {pads}; expected {2 * len(axes)} integers for {x.type}")
+    before, after = [0] * rank, [0] * rank
+    for place, axis in enumerate(axes):
+        before[axis], after[axis] = pads[place], pads[len(axes) + place]
+    sizes = [e + min(b, 0) + min(a, 0) for e, b, a in zip(x.shape, before, after, strict=True)]
+    if min(sizes, default=0) < 0:
+        raise ModelError(f"got pads {pads}; expected to cut off less than there is of {x.type}")
+    starts = [max(-b, 0) if size else 0 for b, size in zip(before, sizes, strict=True)]
+    cut = call.emit("Slice", [x], starts=tuple(starts), steps=(1,) * rank, sizes=tuple(sizes))
+    widths = tuple(max(number, 0) for number in (*before, *after))
+    if not any(widths):
+        return [cut]
+    return [call.emit("Pad", [cut], pads=widths, mode=mode, value=value)]
+
+
+def _gather(call: Call) -> list[Value]:
+    """Gather; at run time only of evenly spaced indices, as a Slice."""
+    x, indices = call.value(0), call.constant(1)
+    rank = len(x.shape)
+    check_rank(x.type, 1, MAX_RANK)
+    axis = call.axis(call.attribute("axis", 0), rank)
+    extent = x.shape[axis]
+    if indices.dtype.kind not in "iu":
+        raise ModelError(f"input 1 holds {indices.dtype}; expected integers")
+    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
+        raise ModelError(f"got indices outside of axis {axis} of {x.type}; expected them within")
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    if x.array is not None:
+        array = x.array
+        return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
+    places = indices.reshape(-1).astype("int64")
+    places = places + (places < 0) * extent
+    steps = set((places[1:] - places[:-1]).tolist()) or {1}
+    if not places.size or len(steps) != 1 or 0 in steps:
+        raise UnsupportedError(
+            "gathers run-time values by indices that are not evenly spaced; expected a scalar or "
+            "an even range; use Slice and Concat instead"
+        )
+    part = _part(call, x, axis, int(places[0]), steps.pop(), int(places.size))
+    return [call.reshape(part, shape)]
+
+
+RULES: dict[str, Rule] = {
+    "Flatten": Rule(_flatten, {"axis": "int"}),
+    "Reshape": Rule(_reshape, {"allowzero": "int"}, 2, 2),
+    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2),
+    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2),
+    "Transpose": Rule(_transpose, {"perm": "ints"}),
+    "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None),
+    "Expand": Rule(_expand, {}, 2, 2, since=8),
+    "Slice": Rule(_slice, {"starts": "ints", "ends": "ints", "axes": "ints"}, 1, 5),
+    "Split": Rule(
+        _split, {"axis": "int", "split": "ints", "num_outputs": "int"}, 1, 2, outputs=1 << 31
+    ),
+    "Pad": Rule(_pad, {"mode": "string", "pads": "ints", "value": "float"}, 1, 4),
+    "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
+}

@@ -1,0 +1,203 @@
+"""Tensors of an ONNX file, in the file itself or in external files beside it."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.graph import onnx_schema as schema
+from leanconv.graph.ops.base import MAX_RANK, Array
+from leanconv.graph.wire import Message, Reader, fixed, integers
+
+_MAP_BYTES = 1 << 20
+_FIELDS = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+
+
+def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memoryview:
+    """The bytes of a regular file: mapped when large, read when small.
+
+    Args:
+        path: an existing file, with links resolved.
+        limit: the most bytes, or None.
+        what: the error to raise when it cannot be read.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        handle = os.open(path, flags)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise what(f"{str(path)!r} is not a regular file; expected one")
+            if limit is not None and status.st_size > limit:
+                raise what(
+                    f"{str(path)!r} has {status.st_size} bytes; expected at most {limit}; "
+                    "store the weights as external data"
+                )
+            if status.st_size >= _MAP_BYTES:
+                return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+            with os.fdopen(os.dup(handle), "rb") as file:
+                return memoryview(file.read(status.st_size))
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:
+        raise what(f"{str(path)!r} cannot be read: {error}") from error
+
+
+class ExternalFiles:
+    """The files beside a model, opened once each; nothing outside its folder is touched."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._open: dict[Path, memoryview] = {}
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files that were opened."""
+        return sum(len(view) for view in self._open.values())
+
+    def view(self, location: str, offset: int, length: int | None) -> memoryview:
+        """The bytes [offset, offset + length) of a file, to its end when length is None.
+
+        Raises:
+            ModelError: the location leaves the folder, or the range leaves the file.
+        """
+        path = self._resolve(location)
+        if path not in self._open:
+            self._open[path] = open_view(path, None, ModelError)
+        data = self._open[path]
+        if length is None:
+            length = len(data) - offset
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise ModelError(
+                f"external data {location!r}: got offset {offset} and length {length}; expected "
+                f"a range within its {len(data)} bytes"
+            )
+        return data[offset : offset + length]
+
+    def _resolve(self, location: str) -> Path:
+        if self._folder is None:
+            raise ModelError(
+                f"got external data {location!r} for a model given as bytes; expected all data "
+                "inside; give the path of the model instead"
+            )
+        posix, windows = PurePosixPath(location), PureWindowsPath(location)
+        parts = {*posix.parts, *windows.parts}
+        if not location or posix.is_absolute() or windows.anchor or ".." in parts:
+            raise ModelError(
+                f"external data {location!r} lies outside the model's folder; expected a relative "
+                "path without '..'"
+            )
+        try:
+            folder = self._folder.resolve(strict=True)
+            path = (folder / location).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelError(f"external data {location!r} cannot be read: {error}") from error
+        if not path.is_relative_to(folder):
+            raise ModelError(
+                f"external data {location!r} is a link to outside the model's folder; expected a "
+                "file within it"
+            )
+        return path
+
+
+def dtype_name(number: int, what: str) -> str:
+    """The NumPy name of an element type.
+
+    Raises:
+        UnsupportedError: a type of ONNX that is not taken.
+        ModelError: no type of ONNX.
+    """
+    if number in schema.DTYPES:
+        return schema.DTYPES[number]
+    if number in schema.OTHER_DTYPES:
+        raise UnsupportedError(
+            f"{what} has elements of type {schema.OTHER_DTYPES[number]}; expected float32 or "
+            "float64; convert the model to float32"
+        )
+    raise ModelError(f"{what} has the element type {number}; expected one of ONNX's")
+
+
+def read_tensor(
+    data: memoryview, reader: Reader, files: ExternalFiles, what: str
+) -> tuple[str, Array]:
+    """Decode a tensor: its name and a read-only array, a view of the file where possible.
+
+    Raises:
+        ModelError: dims and data do not fit each other, or the external data is not allowed.
+        UnsupportedError: an element type that is not taken.
+    """
+    message = reader.message(data, schema.TENSOR, what)
+    name = message.get("name", "")
+    what = f"{what} {name!r}" if name else what
+    dtype = dtype_name(message.get("data_type", 0), what)
+    if "segment" in message:
+        raise UnsupportedError(f"{what} is stored in segments; expected a whole tensor")
+    dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
+    if len(dims) > MAX_RANK or any(extent < 0 for extent in dims):
+        raise ModelError(
+            f"{what} has dims {dims[: MAX_RANK + 1]}; expected at most {MAX_RANK} extents of at "
+            "least 0"
+        )
+    values = _values(message, dtype, reader, files, what)
+    if math.prod(dims) != values.size:
+        raise ModelError(
+            f"{what} has dims {dims}, {math.prod(dims)} elements, and data for {values.size}; "
+            "expected as many; the file is damaged"
+        )
+    result = values.reshape(dims)
+    result.flags.writeable = False
+    return name, result
+
+
+def _values(message: Message, dtype: str, reader: Reader, files: ExternalFiles, what: str) -> Array:
+    """The elements in one row, of dtype `dtype`."""
+    raw: memoryview | None = message.get("raw_data")
+    if message.get("data_location", 0) == 1:
+        raw = _external(message, reader, files, what)
+    if raw is not None:
+        little = np.dtype(dtype).newbyteorder("<")
+        if len(raw) % little.itemsize:
+            raise ModelError(
+                f"{what} has {len(raw)} bytes of data; expected a multiple of {little.itemsize}"
+            )
+        if dtype == "bool":
+            return np.frombuffer(raw, np.uint8) != 0
+        values = np.frombuffer(raw, little)
+        return values if little.isnative else values.astype(dtype)
+    field = _FIELDS.get(dtype, "int32_data")
+    if field in ("float_data", "double_data"):
+        little = np.dtype(dtype).newbyteorder("<")
+        return fixed(message[field], little.str, f"{what}.{field}").astype(dtype, copy=False)
+    numbers = integers(message[field], f"{what}.{field}")
+    if dtype == "float16":
+        return numbers.astype(np.uint16).view(np.float16)
+    return numbers.astype(dtype)
+
+
+def _external(message: Message, reader: Reader, files: ExternalFiles, what: str) -> memoryview:
+    entries: dict[str, str] = {}
+    for data in message["external_data"]:
+        entry = reader.message(data, schema.ENTRY, f"{what}.external_data")
+        entries[entry.get("key", "")] = entry.get("value", "")
+    numbers: dict[str, int] = {}
+    for key in ("offset", "length"):
+        written = entries.get(key, "")
+        if written:
+            if not (written.isascii() and written.isdigit() and len(written) < 20):
+                raise ModelError(f"{what} has the external {key} {written[:40]!r}; expected bytes")
+            numbers[key] = int(written)
+    location = entries.get("location", "")
+    return files.view(location, numbers.get("offset", 0), numbers.get("length"))

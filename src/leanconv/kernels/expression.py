@@ -1,0 +1,95 @@
+"""Expressions of elementwise operations: a tuple of steps, each a function of earlier values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from leanconv.codegen import activations, math
+from leanconv.codegen.emitter import Function, Value
+from leanconv.graph.ir import Node
+from leanconv.spec.activation import KINDS, Activation
+
+_ACTIVATIONS = {
+    "Relu": ("relu", ()),
+    "LeakyRelu": ("leaky_relu", ("alpha",)),
+    "Sigmoid": ("sigmoid", ()),
+    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
+    "HardSwish": ("hard_swish", ()),
+    "Silu": ("silu", ()),
+    "Tanh": ("tanh", ()),
+    "Gelu": ("gelu", ()),
+    "Elu": ("elu", ("alpha",)),
+    "Clip": ("clip", ("min", "max")),
+}
+
+
+def _propagating(pick: Callable[[Function, Value, Value], Value]) -> Callable[..., Value]:
+    """Let NaN through from the first operand too."""
+    return lambda e, a, b: e.select(a.compare("uno", a), a, pick(e, a, b))
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "Sqrt": lambda e, x: e.unary("sqrt", x),
+    "Exp": math.exp,
+    "Log": math.log,
+    "Erf": math.erf,
+    "Neg": math.negate,
+    "Abs": lambda e, x: e.unary("fabs", x),
+    "Reciprocal": lambda _, x: 1.0 / x,
+    "Softplus": math.softplus,
+    "Square": lambda _, x: x * x,
+    "Cube": lambda _, x: x * x * x,
+    "Add": lambda _, a, b: a + b,
+    "Sub": lambda _, a, b: a - b,
+    "Mul": lambda _, a, b: a * b,
+    "Div": lambda _, a, b: a / b,
+    "Pow": math.power,
+    "Min": _propagating(Function.minimum),
+    "Max": _propagating(Function.maximum),
+    "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
+}
+BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
+UNARY = (*_ACTIVATIONS, "Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
+_POWERS = {2.0: "Square", 3.0: "Cube", 0.5: "Sqrt", -1.0: "Reciprocal"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of an expression.
+
+    Attributes:
+        op: a kind of activation, or a key of the table of functions above.
+        args: which values it takes: the operands come first, then the kernel's numbers, then the
+            results of the steps before.
+        parameters: the activation's.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    parameters: tuple[float, ...] = ()
+
+    def apply(self, e: Function, values: Sequence[Value]) -> Value:
+        """Append the code of this step."""
+        args = [values[i] for i in self.args]
+        if self.op in KINDS:
+            return activations.apply(e, args[0], Activation(self.op, self.parameters), *args[1:])
+        return _FUNCTIONS[self.op](e, *args)
+
+
+def step_of(node: Node, args: tuple[int, ...], exponent: float | None = None) -> Step:
+    """The step that a node of the graph is.
+
+    Args:
+        node: its operation is one of `UNARY` or `BINARY`.
+        args: as `Step.args`.
+        exponent: the exponent of a `Pow` where it is one known number.
+    """
+    if node.op == "Pow" and exponent in _POWERS:
+        return Step(_POWERS[exponent], args[:1])
+    if node.op not in _ACTIVATIONS:
+        return Step(node.op, args)
+    kind, names = _ACTIVATIONS[node.op]
+    if kind == "gelu" and node.attributes["approximate"] == "tanh":
+        kind = "gelu_tanh"
+    return Step(kind, args, tuple(float(node.attributes[n]) for n in names))

@@ -1,0 +1,209 @@
+"""Operations that only move elements: Transpose, Slice, Concat, Pad, Expand, Reshape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.boxes import Box, pieces_of, row_major
+from leanconv.kernels.copy import Copy, Piece
+from leanconv.kernels.moves import (
+    Channel,
+    Run,
+    Shape,
+    blocked_pieces,
+    padded,
+    plain_boxes,
+    whole,
+)
+from leanconv.kernels.reorder import to_format
+from leanconv.spec.format import Format
+from leanconv.target import Target
+
+OPS = ("Transpose", "Slice", "Concat", "Pad", "Expand", "Reshape")
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Whether the operation can be done between tensors in blocks of channels."""
+    x, y = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    if node.op == "Reshape":
+        return _keeps_blocks(x, y, block)
+    if node.op == "Transpose":
+        return len(x) >= 3 and node.attributes["perm"][1] == 1
+    if node.op == "Expand":
+        return len(x) == len(y) >= 3
+    return len(x) >= 3
+
+
+def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
+    """Whether the same bytes hold both shapes, those of rank 3 and more in blocks."""
+    if min(len(x), len(y)) < 2 or max(len(x), len(y)) < 3 or x[:2] != y[:2]:
+        return False
+    if len(x) >= 3 and len(y) >= 3:
+        return True
+    # (N, C, 1, 1) and (N, C): unused lanes must not stand between images, nor be missing.
+    return x[1] % block == 0 or (x[0] == 1 and len(y) == 2)
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One copy kernel, or an alias where no byte has to move."""
+    del target  # the kernel asks for it when it is emitted
+    result = node.outputs[0]
+    if node.op == "Reshape":
+        return Lowered((), algorithm="view", alias=node.inputs[0])
+    dtype = graph.types[result].dtype
+    block = formats[result].block
+    shapes = [graph.types[name].shape for name in node.inputs[: _sources(node)]]
+    if block:
+        pieces = _blocked(node, shapes, graph.types[result].shape, block, dtype)
+    else:
+        boxes = _PLAIN[node.op](node, shapes, graph.types[result].shape)
+        pieces = [piece for box in boxes for piece in pieces_of(box, dtype)]
+    if len(shapes) == 1 and _moves_nothing(pieces, Format(block), shapes[0], graph, result):
+        return Lowered((), algorithm="view", alias=node.inputs[0])
+    names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
+    kernel = Copy(dtype, len(shapes), tuple(pieces))
+    return Lowered((Call(kernel, (*names, result)),) if pieces else (), constants, {}, "copy")
+
+
+def _sources(node: Node) -> int:
+    return len(node.inputs) if node.op == "Concat" else 1
+
+
+def _moves_nothing(
+    pieces: Sequence[Piece], form: Format, source: Shape, graph: Graph, result: str
+) -> bool:
+    """Whether the pieces copy the whole source to the same places."""
+    same = all(
+        p.body == "run" and p.strides[0] == p.strides[1] and p.offsets[0] == p.offsets[1]
+        for p in pieces
+    )
+    return same and form.elements(source) == form.elements(graph.types[result].shape)
+
+
+def _operands(
+    names: Sequence[str], graph: Graph, form: Format, result: str
+) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Names of the sources; constants are put into the result's format here."""
+    constants: dict[str, np.ndarray] = {}
+    operands = []
+    for index, name in enumerate(names):
+        if form.block and name in graph.constants:
+            constants[f"{result}.source{index}"] = to_format(graph.constants[name], form)
+            operands.append(f"{result}.source{index}")
+        else:
+            operands.append(name)
+    return operands, constants
+
+
+# -- plain ---------------------------------------------------------------------------------
+def _transpose(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+    strides = row_major(shapes[0])
+    read = tuple(strides[axis] for axis in node.attributes["perm"])
+    return plain_boxes(0, read, row_major(result), [whole(n) for n in result])
+
+
+def _slice(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+    return plain_boxes(0, row_major(shapes[0]), row_major(result), _slice_maps(node, result))
+
+
+def _slice_maps(node: Node, result: Shape) -> list[list[Run]]:
+    starts, steps = node.attributes["starts"], node.attributes["steps"]
+    return [[Run(0, a, s, n)] for a, s, n in zip(starts, steps, result, strict=True)]
+
+
+def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+    return plain_boxes(
+        0,
+        row_major(shapes[0]),
+        row_major(result),
+        _pad_maps(node, shapes[0]),
+        float(node.attributes["value"]),
+    )
+
+
+def _pad_maps(node: Node, shape: Shape) -> list[list[Run]]:
+    pads, mode = node.attributes["pads"], node.attributes["mode"]
+    ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    return [padded(extent, before, after, mode) for extent, before, after in ends]
+
+
+def _expand(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+    del node
+    shape = (1,) * (len(result) - len(shapes[0])) + shapes[0]
+    return plain_boxes(0, row_major(shape), row_major(result), _expand_maps(shape, result))
+
+
+def _expand_maps(shape: Shape, result: Shape) -> list[list[Run]]:
+    return [[Run(0, 0, int(n > 1), m)] for n, m in zip(shape, result, strict=True)]
+
+
+def _concat(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+    boxes: list[Box] = []
+    for operand, maps in enumerate(_concat_maps(node, shapes)):
+        boxes += plain_boxes(operand, row_major(shapes[operand]), row_major(result), maps)
+    return boxes
+
+
+def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[Run]]]:
+    axis, at = node.attributes["axis"], 0
+    maps = []
+    for shape in shapes:
+        maps.append([whole(n, at if i == axis else 0) for i, n in enumerate(shape)])
+        at += shape[axis]
+    return maps
+
+
+_PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[Box]]] = {
+    "Transpose": _transpose,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Expand": _expand,
+    "Concat": _concat,
+}
+
+
+# -- in blocks -----------------------------------------------------------------------------
+def _blocked(
+    node: Node, shapes: Sequence[Shape], result: Shape, block: int, dtype: str
+) -> list[Piece]:
+    if node.op == "Concat" and node.attributes["axis"] != 1:
+        pieces: list[Piece] = []
+        for operand, maps in enumerate(_concat_maps(node, shapes)):
+            own = [(operand, c) for c in range(result[1])]
+            around = [maps[0], *maps[2:]]
+            pieces += blocked_pieces(shapes, result, block, own, around, dtype)
+        return pieces
+    maps = _BLOCKED_MAPS[node.op](node, shapes[0], result)
+    channels: list[Channel] = _channels(maps[1])
+    if node.op == "Concat":
+        channels = [(o, c) for o, shape in enumerate(shapes) for c in range(shape[1])]
+    perm = node.attributes["perm"] if node.op == "Transpose" else None
+    value = float(node.attributes["value"]) if node.op == "Pad" else 0.0
+    around = [maps[0], *maps[2:]]
+    return blocked_pieces(shapes, result, block, channels, around, dtype, value, perm)
+
+
+def _channels(runs: Sequence[Run]) -> list[Channel]:
+    """Spell a map of the channel axis out, channel by channel."""
+    return [
+        (0, run.source + i * run.step) if run.source >= 0 else None
+        for run in runs
+        for i in range(run.count)
+    ]
+
+
+def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[Run]]:
+    return [whole(n) for n in result]
+
+
+_BLOCKED_MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[Run]]]] = {
+    "Transpose": _whole_maps,
+    "Concat": _whole_maps,
+    "Slice": lambda node, _, result: _slice_maps(node, result),
+    "Pad": lambda node, shape, _: _pad_maps(node, shape),
+    "Expand": lambda _, shape, result: _expand_maps(shape, result),
+}

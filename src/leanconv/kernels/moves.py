@@ -1,0 +1,314 @@
+"""Where every element of a result comes from: index maps per axis, and from them pieces.
+
+Along every axis but the channels of a blocked tensor, a map is a list of `Run`s, arithmetic
+sequences of source indices. Channels in blocks are mapped one by one: whole blocks that stay whole
+are copied, all others are gathered from lanes of several blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from leanconv.kernels.boxes import CHUNK_BYTES, Box, cut, pieces_of, row_major
+from leanconv.kernels.copy import ELEMENT_BYTES, Piece
+from leanconv.spec.format import Format, ceil_div
+
+Shape = tuple[int, ...]
+Channel = tuple[int, int] | None  # operand and channel in it; None is filled
+
+
+@dataclass(frozen=True)
+class Run:
+    """Result indices `result + i` read source indices `source + i * step`, for i < count.
+
+    A run with `source` below zero is filled with a constant instead.
+    """
+
+    result: int
+    source: int
+    step: int
+    count: int
+
+
+def whole(extent: int, at: int = 0) -> list[Run]:
+    """Map an axis to itself, moved by `at` in the result."""
+    return [Run(at, 0, 1, extent)]
+
+
+def runs_of(indices: Sequence[int]) -> list[Run]:
+    """Cut a list of source indices, -1 for a filled one, into arithmetic sequences."""
+    runs: list[Run] = []
+    for at, index in enumerate(indices):
+        last = runs[-1] if runs else None
+        if last is not None and (index < 0) == (last.source < 0):
+            step = index - last.source if last.count == 1 else last.step
+            if index < 0 or index == last.source + last.count * step:
+                runs[-1] = Run(last.result, last.source, step, last.count + 1)
+                continue
+        runs.append(Run(at, index, 1, 1))
+    return runs
+
+
+def padded(extent: int, before: int, after: int, mode: str) -> list[Run]:
+    """Map a padded axis; `mode` is constant, reflect or edge."""
+    if mode == "constant":
+        middle = Run(before, 0, 1, extent)
+        ends = [Run(0, -1, 0, before), Run(before + extent, -1, 0, after)]
+        return [run for run in (ends[0], middle, ends[1]) if run.count]
+    period = max(1, 2 * (extent - 1))
+    indices = []
+    for at in range(-before, extent + after):
+        around = at % period
+        reflected = min(around, period - around)
+        indices.append(reflected if mode == "reflect" else min(max(at, 0), extent - 1))
+    return runs_of(indices)
+
+
+Corner = tuple[list[int], list[int], list[int], list[int], bool]
+
+
+def _corners(maps: Sequence[Sequence[Run]]) -> Iterator[Corner]:
+    """All combinations of runs: counts, sources, steps, results, and whether it is filled.
+
+    Behind an axis that is filled the others are taken whole, so that borders are few.
+    """
+    if not maps:
+        yield [], [], [], [], False
+        return
+    head, *tail = maps
+    for run in head:
+        if run.source < 0:
+            rest = [
+                Run(min(r.result for r in runs), 0, 0, sum(r.count for r in runs)) for runs in tail
+            ]
+            cells = [run, *rest]
+            zeros = [0] * len(cells)
+            yield [r.count for r in cells], zeros, zeros, [r.result for r in cells], True
+            continue
+        for counts, sources, steps, results, filled in _corners(tail):
+            yield (
+                [run.count, *counts],
+                [run.source, *sources],
+                [run.step, *steps],
+                [run.result, *results],
+                filled,
+            )
+
+
+def _dot(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def plain_boxes(
+    operand: int,
+    source_strides: Shape,
+    result_strides: Shape,
+    maps: Sequence[Sequence[Run]],
+    value: float = 0.0,
+) -> list[Box]:
+    """Boxes of a plain result, or of a part of it.
+
+    Args:
+        operand: index of the source.
+        source_strides: for each axis of the result, the stride of the source's axis it reads.
+        result_strides: in elements.
+        maps: for each axis of the result.
+        value: what filled runs hold.
+    """
+    return [
+        Box(
+            -1 if filled else operand,
+            tuple(counts),
+            tuple(step * s for step, s in zip(steps, source_strides, strict=True)),
+            result_strides,
+            _dot(sources, source_strides),
+            _dot(results, result_strides),
+            value,
+        )
+        for counts, sources, steps, results, filled in _corners(maps)
+    ]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Result blocks `first … first + count - 1`, which gather the same lanes.
+
+    Attributes:
+        first, count: which result blocks.
+        operands: the source of each term.
+        sources, steps: of each term, the block that the first result block reads, and how far the
+            next one's lies.
+        picks: of each term and result lane, the source lane or -1; empty if blocks stay whole.
+    """
+
+    first: int
+    count: int
+    operands: tuple[int, ...]
+    sources: tuple[int, ...]
+    steps: tuple[int, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+def _block_terms(channels: Sequence[Channel], block: int) -> _Blocks:
+    """What one result block gathers."""
+    terms: dict[tuple[int, int], list[int]] = {}
+    for lane, channel in enumerate(channels):
+        if channel is not None:
+            operand, c = channel
+            terms.setdefault((operand, c // block), [-1] * block)[lane] = c % block
+    picks = tuple(tuple(lanes) for lanes in terms.values())
+    stays = len(terms) == 1 and all(p in (-1, i) for i, p in enumerate(picks[0]))
+    if stays and None not in channels:
+        picks = ()
+    operands, sources = tuple(o for o, _ in terms), tuple(b for _, b in terms)
+    return _Blocks(0, 1, operands, sources, (0,) * len(terms), picks)
+
+
+def channel_blocks(channels: Sequence[Channel], block: int) -> list[_Blocks]:
+    """Group the blocks of a result whose channels come from anywhere."""
+    groups: list[_Blocks] = []
+    for first in range(0, len(channels), block):
+        new = _block_terms(channels[first : first + block], block)
+        last = groups[-1] if groups else None
+        if last is not None and (last.operands, last.picks) == (new.operands, new.picks):
+            steps = last.steps
+            if last.count == 1:
+                steps = tuple(b - a for a, b in zip(last.sources, new.sources, strict=True))
+            reached = (a + last.count * s for a, s in zip(last.sources, steps, strict=True))
+            if tuple(reached) == new.sources:
+                groups[-1] = _Blocks(
+                    last.first, last.count + 1, last.operands, last.sources, steps, last.picks
+                )
+                continue
+        groups.append(
+            _Blocks(first // block, 1, new.operands, new.sources, new.steps, new.picks)
+        )
+    return groups
+
+
+def blocked_pieces(
+    shapes: Sequence[Shape],
+    result_shape: Shape,
+    block: int,
+    channels: Sequence[Channel],
+    maps: Sequence[Sequence[Run]],
+    dtype: str,
+    value: float = 0.0,
+    perm: Sequence[int] | None = None,
+) -> list[Piece]:
+    """Pieces of a blocked result, or of a part of it.
+
+    Args:
+        shapes: logical shape of every source; all are blocked.
+        result_shape: logical shape of the result.
+        block: channels in a block.
+        channels: for each channel of the result, where it comes from.
+        maps: for every axis of the result but the channels.
+        dtype: NumPy's name.
+        value: what filled runs and channels hold.
+        perm: the source's axis that each axis of the result reads; the channels stay second.
+    """
+    order = [axis for axis in (perm or range(len(result_shape))) if axis != 1]
+    strides = [row_major(Format(block).physical_shape(shape)) for shape in shapes]
+    result = row_major(Format(block).physical_shape(result_shape))
+    around = [result[axis] for axis in range(len(result_shape)) if axis != 1]
+    groups = channel_blocks(channels, block)
+    pieces: list[Piece] = []
+    for counts, sources, steps, results, filled in _corners(maps):
+        start = _dot(results, around)
+        if filled:
+            extents = (*counts, ceil_div(len(channels), block), block)
+            where = (*around, result[1], 1)
+            pieces += pieces_of(Box(-1, extents, where, where, 0, start, value), dtype)
+            continue
+        for group in groups:
+            term_strides = [
+                (
+                    *(step * strides[o][axis] for step, axis in zip(steps, order, strict=True)),
+                    block_step * strides[o][1],
+                )
+                for o, block_step in zip(group.operands, group.steps, strict=True)
+            ]
+            offsets = [
+                sum(s * strides[o][axis] for s, axis in zip(sources, order, strict=True))
+                + first * strides[o][1]
+                for o, first in zip(group.operands, group.sources, strict=True)
+            ]
+            pieces += _group_pieces(
+                group,
+                (*counts, group.count),
+                term_strides,
+                offsets,
+                (*around, result[1]),
+                start + group.first * result[1],
+                block,
+                dtype,
+                value,
+            )
+    return pieces
+
+
+def _group_pieces(
+    group: _Blocks,
+    extents: Shape,
+    strides: list[Shape],
+    offsets: list[int],
+    result_strides: Shape,
+    result: int,
+    block: int,
+    dtype: str,
+    value: float,
+) -> list[Piece]:
+    """Pieces of one group of blocks: a fill, whole blocks, or gathered lanes."""
+    if not group.operands or not group.picks:
+        operand = group.operands[0] if group.operands else -1
+        box = Box(
+            operand,
+            (*extents, block),
+            (*strides[0], 1) if group.operands else (*result_strides, 1),
+            (*result_strides, 1),
+            offsets[0] if group.operands else 0,
+            result,
+            value,
+        )
+        return pieces_of(box, dtype)
+    if 0 in extents:
+        return []
+    kept = sorted(
+        (axis for axis, extent in enumerate(extents) if extent > 1),
+        key=lambda axis: -result_strides[axis],
+    )
+    streams = [*strides, result_strides]
+    piece = Piece(
+        "lanes",
+        tuple(extents[axis] for axis in kept),
+        0,
+        group.operands,
+        tuple(tuple(s[axis] for axis in kept) for s in streams),
+        (*offsets, result),
+        value,
+        group.picks,
+    )
+    return cut(_joined(piece), CHUNK_BYTES // ELEMENT_BYTES[dtype])
+
+
+def _joined(piece: Piece) -> Piece:
+    """Join neighbouring axes that every stream walks as one."""
+    extents, strides = list(piece.extents), [list(s) for s in piece.strides]
+    for axis in reversed([outer for outer, _ in pairwise(range(len(extents)))]):
+        if all(s[axis] == extents[axis + 1] * s[axis + 1] for s in strides):
+            extents[axis : axis + 2] = [extents[axis] * extents[axis + 1]]
+            for s in strides:
+                del s[axis]
+    return Piece(
+        piece.body,
+        tuple(extents),
+        piece.grid,
+        piece.operands,
+        tuple(tuple(s) for s in strides),
+        piece.offsets,
+        piece.value,
+        piece.picks,
+    )

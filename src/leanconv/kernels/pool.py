@@ -1,0 +1,278 @@
+"""MaxPool and AveragePool between tensors in blocks of channels.
+
+    y[n, c, o] = max, or sum / count, over the taps k of x[n, c, o * stride + k * dilation - pad]
+
+Lanes run along channels, so that every tap of every output is one whole vector. A row of outputs
+bounds its taps of depth and height once; its columns are tiles of a few outputs, whose taps beside
+the input are left out while generating. Padding is never read and never wins a maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.geometry import ColumnTile, Window, column_tiles, triple
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.copy import ELEMENT
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+
+OPS = ("MaxPool", "AveragePool")
+
+_CHUNK_LOADS = 32 * 1024  # 5 to 15 us
+_MOST_TILES = 24  # more kinds of columns than that are bounded at run time
+_MOST_TAPS = 16  # longer rows of taps are a loop
+_PIXELS = 4
+
+
+@dataclass(frozen=True)
+class Pool(Kernel):
+    """Pool `planes` (images times blocks of channels), each a map of vectors.
+
+    Attributes:
+        dtype: NumPy's name.
+        block: lanes.
+        planes: number of maps.
+        window: extents before and after, kernel, strides, dilations and padding before.
+        average: a mean instead of a maximum.
+        counted: for a mean, the extents within which cells are counted, per axis: (first, one past
+            the last), in the input's coordinates; padding counts if they reach beyond the input.
+    """
+
+    dtype: str
+    block: int
+    planes: int
+    window: Window
+    average: bool
+    counted: tuple[tuple[int, int], ...]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def rows(self) -> int:
+        """Rows of outputs in all."""
+        return self.planes * self.window.out[0] * self.window.out[1]
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Consecutive rows that one chunk does."""
+        loads = self.window.out[2] * prod(self.window.kernel)
+        even = ceil_div(self.rows, max(1, _CHUNK_LOADS // loads))
+        return ceil_div(self.rows, even)
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows, self.rows_per_chunk)
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.window.out[2] * prod(self.window.kernel) * self.block
+
+    def emit(self, target: Target) -> str:
+        del target  # the block is its vector
+        e = Function(self.NAME)
+        x, y = e.pointer(0), e.pointer(1)
+        with e.loop("chunk", e.hi, start=e.lo) as chunk:
+            first = chunk * self.rows_per_chunk
+            with e.loop("row", e.smin(first + self.rows_per_chunk, self.rows), start=first) as row:
+                _Row(self, e, x, y, row).emit()
+        return e.finish()
+
+
+class _Row:
+    """Emits one row of outputs."""
+
+    def __init__(self, pool: Pool, e: Function, x: Value, y: Value, row: Value) -> None:
+        self.pool, self.e, self.window = pool, e, pool.window
+        self.element = ELEMENT[pool.dtype]
+        self.kind = vector(self.element, pool.block)
+        _, height, width = self.window.size
+        plane = row // (self.window.out[0] * self.window.out[1])
+        self.od, self.oh = (
+            row // self.window.out[1] % self.window.out[0],
+            row % self.window.out[1],
+        )
+        self.y = y.at(row * (self.window.out[2] * pool.block), self.element)
+        self.x = x.at(plane * (self.window.size[0] * height * width * pool.block), self.element)
+        self.depth = self._bounds(0, self.od)
+        self.height = self._bounds(1, self.oh)
+
+    def emit(self) -> None:
+        """Write all columns."""
+        e = self.e
+        tiles = column_tiles(self.window, _PIXELS)
+        if len(tiles) > _MOST_TILES:
+            with e.loop("ow", self.window.out[2]) as ow:
+                self._store([self._reduce_bounded(ow)], ow, [self._count(2, ow)])
+            return
+        for tile in tiles:
+            if tile.count == 1:
+                self._tile(tile, e.const("i64", tile.first))
+                continue
+            with e.loop("tile", tile.count) as index:
+                self._tile(tile, index * tile.pixels + tile.first)
+
+    # -- bounds --------------------------------------------------------------------------------
+    def _bounds(self, axis: int, o: Value) -> tuple[Value, Value]:
+        """First tap that touches the input, and one past the last; may be empty."""
+        size, taps = self.window.size[axis], self.window.kernel[axis]
+        return self._taps_within(axis, o, 0, size) if taps else (o, o)
+
+    def _taps_within(self, axis: int, o: Value, low: int, high: int) -> tuple[Value, Value]:
+        """Taps whose input coordinate lies in [low, high)."""
+        e, w = self.e, self.window
+        taps, step = w.kernel[axis], w.dilation[axis]
+        starts = [i * w.stride[axis] - w.pad[axis] for i in (0, w.out[axis] - 1)]
+        if starts[0] >= low and starts[1] + (taps - 1) * step < high:
+            return e.const("i64", 0), e.const("i64", taps)
+        start = o * w.stride[axis] - w.pad[axis]
+        before = e.smax(low - start, 0)
+        room = e.smax(high - start, 0)
+        first = (before + (step - 1)) // step
+        return first, e.smin((room + (step - 1)) // step, taps)
+
+    def _empty(self, axis: int) -> bool:
+        return self.window.sometimes_empty(axis)
+
+    def _count(self, axis: int, o: Value) -> Value:
+        """Cells that a window counts along an axis, at least one, as a float."""
+        first, last = self._taps_within(axis, o, *self.pool.counted[axis])
+        return self.e.convert("sitofp", self.e.smax(last - first, 1), self.element)
+
+    # -- reduction -----------------------------------------------------------------------------
+    def _start(self) -> Value:
+        return self.e.const(self.kind, 0.0 if self.pool.average else float("-inf"))
+
+    def _join(self, acc: Value, new: Value) -> Value:
+        return acc + new if self.pool.average else self.e.maximum(new, acc)
+
+    def _over_rows(self, acc: Carry, body: _Body) -> None:
+        """Run `body(address of the input row)` for each row of taps that touches the input."""
+        e, w = self.e, self.window
+        widths = (w.size[1] * w.size[2] * self.pool.block, w.size[2] * self.pool.block)
+        starts = [
+            (o * w.stride[axis] - w.pad[axis], w.dilation[axis])
+            for axis, o in ((0, self.od), (1, self.oh))
+        ]
+
+        def along(axis: int, at: Value) -> None:
+            if axis == 2:
+                body(at)
+                return
+            first, last = (self.depth, self.height)[axis]
+
+            def taps() -> None:
+                if w.kernel[axis] == 1:
+                    along(axis + 1, at.at(starts[axis][0] * widths[axis], self.element))
+                    return
+                with e.loop("dh"[axis], last, [acc], start=first) as tap:
+                    row = tap * starts[axis][1] + starts[axis][0]
+                    along(axis + 1, at.at(row * widths[axis], self.element))
+
+            if self._empty(axis):
+                with e.when(first.compare("slt", last), [acc]):
+                    taps()
+            else:
+                taps()
+
+        along(0, self.x)
+
+    def _tile(self, tile: ColumnTile, ow: Value) -> None:
+        """A tile of columns; each input vector is loaded once per row of taps."""
+        e, w = self.e, self.window
+        acc: Carry = [self._start()] * tile.pixels
+        at = ow * w.stride[2] - w.pad[2]
+
+        def row(x: Value) -> None:
+            base = x.at(at * self.pool.block, self.element)
+            loaded: dict[int, Value] = {}
+            for low, high, columns in tile.runs:
+                if high - low > _MOST_TAPS:
+                    with e.loop("w", high, [acc], start=low) as tap:
+                        here = base.at(tap * (w.dilation[2] * self.pool.block), self.element)
+                        for p in columns:
+                            cell = here.at(p * w.stride[2] * self.pool.block, self.element)
+                            acc[p] = self._join(acc[p], e.load(cell, self.kind))
+                    continue
+                for tap in range(low, high):
+                    for p in columns:
+                        cell_at = p * w.stride[2] + tap * w.dilation[2]
+                        if cell_at not in loaded:
+                            cell = base.at(cell_at * self.pool.block, self.element)
+                            loaded[cell_at] = e.load(cell, self.kind)
+                        acc[p] = self._join(acc[p], loaded[cell_at])
+
+        self._over_rows(acc, row)
+        counts = []
+        if self.pool.average:
+            counts = [self._count(2, ow + p) for p in range(tile.pixels)]
+        self._store(acc, ow, counts)
+
+    def _reduce_bounded(self, ow: Value) -> Value:
+        """One column, its taps bounded while running."""
+        e, w = self.e, self.window
+        acc: Carry = [self._start()]
+        first, last = self._bounds(2, ow)
+        at = ow * w.stride[2] - w.pad[2]
+
+        def row(x: Value) -> None:
+            base = x.at(at * self.pool.block, self.element)
+            with (
+                e.when(first.compare("slt", last), [acc]),
+                e.loop("w", last, [acc], start=first) as tap,
+            ):
+                cell = base.at(tap * (w.dilation[2] * self.pool.block), self.element)
+                acc[0] = self._join(acc[0], e.load(cell, self.kind))
+
+        self._over_rows(acc, row)
+        return acc[0]
+
+    def _store(self, acc: list[Value], ow: Value, counts: list[Value]) -> None:
+        y = self.y.at(ow * self.pool.block, self.element)
+        if self.pool.average:
+            around = self._count(0, self.od) * self._count(1, self.oh)
+        for p, value in enumerate(acc):
+            if self.pool.average:
+                value = value / self.e.splat(counts[p] * around, self.pool.block)
+            self.e.store(value, y.at(p * self.pool.block, self.element))
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Always: pooling is done in blocks only."""
+    del node, graph, block
+    return True
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel."""
+    del target
+    x, y = node.inputs[0], node.outputs[0]
+    source, result = graph.types[x], graph.types[y]
+    block = formats[y].block
+    assert block, "pooling is done in blocks only"
+    spatial = len(source.shape) - 2
+    attributes = node.attributes
+    before, after = attributes["pads"][:spatial], attributes["pads"][spatial:]
+    window = Window(
+        triple(source.shape[2:], 1),
+        triple(result.shape[2:], 1),
+        triple(attributes["kernel_shape"], 1),
+        triple(attributes["strides"], 1),
+        triple(attributes["dilations"], 1),
+        triple(before, 0),
+    )
+    average = node.op == "AveragePool"
+    edges = tuple((0, n) for n in window.size)
+    if attributes["count_include_pad"]:
+        ends = zip(window.size, window.pad, triple(after, 0), strict=True)
+        edges = tuple((-b, n + a) for n, b, a in ends)
+    planes = source.shape[0] * ceil_div(source.shape[1], block)
+    kernel = Pool(result.dtype, block, planes, window, average, edges if average else ())
+    return Lowered((Call(kernel, (x, y)),), algorithm="pool")

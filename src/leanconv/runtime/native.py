@@ -1,0 +1,312 @@
+"""The native part of the runtime: workers claim chunks of stages by compare-and-swap.
+
+One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index(20)`.
+
+* A thread claims chunks by swapping the ticket for one with a larger index; as the ticket carries
+  epoch and stage, a late thread of an older run can claim nothing.
+* Whoever finishes a stage's last chunk publishes the next stage's ticket; after the last stage,
+  stage 4095 says that the run is over ("closed").
+* The caller takes part, so a run ends with any number of workers, none included.
+* Between runs the ticket stays closed: a worker that wakes late then cannot mix an old ticket with
+  a new program. `inside` counts the workers that may be reading a program's tables, so that the
+  tables can be freed when it is zero.
+
+Idle workers spin for a bounded time, then go back to Python, which parks them in a lock. There is
+no system call and nothing that differs between operating systems.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from leanconv.codegen.compiler import Library, load_text
+from leanconv.codegen.host import host
+
+# Byte offsets of the state's fields, each in a cache line of its own.
+TICKET, DONE, CURRENT, BUSY, SLEEPERS, STOP, INSIDE, PARTICIPANTS = range(0, 512, 64)
+STATE_BYTES = 512
+CLOSED = 4095
+MAX_STAGES = 4094
+MAX_CHUNKS = (1 << 20) - 1
+
+# Words of a program's header, and of each stage.
+HEADER_WORDS = 8  # state, stages, table, scratch, scratch stride, claim divisor, threads, unused
+STAGE_WORDS = 4  # function, argument table, chunks, chunks claimed at once (0: guided)
+
+_PAUSE = {
+    "x86_64": "call void @llvm.x86.sse2.pause()",
+    "aarch64": "call void @llvm.aarch64.hint(i32 1)",
+}
+_DECLARE = {
+    "x86_64": "declare void @llvm.x86.sse2.pause()\n"
+    "declare void @llvm.x86.sse.ldmxcsr(ptr)\ndeclare void @llvm.x86.sse.stmxcsr(ptr)",
+    "aarch64": "declare void @llvm.aarch64.hint(i32)\n"
+    "declare i64 @llvm.aarch64.get.fpcr()\ndeclare void @llvm.aarch64.set.fpcr(i64)",
+}
+# Denormals are flushed while kernels run, and the caller's rounding state comes back after.
+_FLUSH = {
+    "x86_64": """
+  %mode.slot = alloca i32
+  %mode.new = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %mode.slot)
+  %mode.old = load i32, ptr %mode.slot
+  %mode.flush = or i32 %mode.old, 32832
+  store i32 %mode.flush, ptr %mode.new
+  call void @llvm.x86.sse.ldmxcsr(ptr %mode.new)""",
+    "aarch64": """
+  %mode.old = call i64 @llvm.aarch64.get.fpcr()
+  %mode.flush = or i64 %mode.old, 16777216
+  call void @llvm.aarch64.set.fpcr(i64 %mode.flush)""",
+}
+_RESTORE = {
+    "x86_64": "call void @llvm.x86.sse.ldmxcsr(ptr %mode.slot)",
+    "aarch64": "call void @llvm.aarch64.set.fpcr(i64 %mode.old)",
+}
+
+_TEXT = """
+%stage = type {{ ptr, ptr, i64, i64 }}
+%program = type {{ ptr, i64, ptr, ptr, i64, i64, i64, i64 }}
+{declare}
+
+; Take part in the run of this epoch until it is over or another one has begun.
+define internal void @work(ptr %state, i64 %epoch, i64 %thread) nounwind {{
+entry:
+  %done.at = getelementptr i8, ptr %state, i64 {done}
+  %current.at = getelementptr i8, ptr %state, i64 {current}
+  %program = load ptr, ptr %current.at
+  %count.at = getelementptr %program, ptr %program, i64 0, i32 1
+  %table.at = getelementptr %program, ptr %program, i64 0, i32 2
+  %scratch.at = getelementptr %program, ptr %program, i64 0, i32 3
+  %stride.at = getelementptr %program, ptr %program, i64 0, i32 4
+  %divisor.at = getelementptr %program, ptr %program, i64 0, i32 5
+  br label %look
+look:
+  %ticket = load atomic i64, ptr %state seq_cst, align 8
+  %its.epoch = lshr i64 %ticket, 32
+  %mine = icmp eq i64 %its.epoch, %epoch
+  %shifted = lshr i64 %ticket, 20
+  %stage = and i64 %shifted, 4095
+  %open = icmp ne i64 %stage, {closed}
+  %live = and i1 %mine, %open
+  br i1 %live, label %stage.open, label %out
+stage.open:
+  %table = load ptr, ptr %table.at
+  %entry.at = getelementptr %stage, ptr %table, i64 %stage
+  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i32 2
+  %chunks = load i64, ptr %chunks.at
+  %index = and i64 %ticket, 1048575
+  %left = icmp ult i64 %index, %chunks
+  br i1 %left, label %claim, label %wait
+wait:
+  {pause}
+  br label %look
+claim:
+  %take.at = getelementptr %stage, ptr %entry.at, i64 0, i32 3
+  %fixed = load i64, ptr %take.at
+  %rest = sub i64 %chunks, %index
+  %divisor = load i64, ptr %divisor.at
+  %up = add i64 %rest, %divisor
+  %up1 = sub i64 %up, 1
+  %guided = udiv i64 %up1, %divisor
+  %is.guided = icmp eq i64 %fixed, 0
+  %wanted = select i1 %is.guided, i64 %guided, i64 %fixed
+  %few = icmp ult i64 %rest, %wanted
+  %take = select i1 %few, i64 %rest, i64 %wanted
+  %next.ticket = add i64 %ticket, %take
+  %pair = cmpxchg ptr %state, i64 %ticket, i64 %next.ticket acq_rel monotonic
+  %won = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %won, label %go, label %look
+go:
+  %function = load ptr, ptr %entry.at
+  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i32 1
+  %args = load ptr, ptr %args.at
+  %scratch.base = load ptr, ptr %scratch.at
+  %stride = load i64, ptr %stride.at
+  %offset = mul i64 %stride, %thread
+  %scratch = getelementptr i8, ptr %scratch.base, i64 %offset
+  %end = add i64 %index, %take
+  call void %function(ptr %args, i64 %index, i64 %end, ptr %scratch)
+  %before = atomicrmw add ptr %done.at, i64 %take acq_rel
+  %after = add i64 %before, %take
+  %last = icmp eq i64 %after, %chunks
+  br i1 %last, label %advance, label %look
+advance:
+  store atomic i64 0, ptr %done.at monotonic, align 8
+  %count = load i64, ptr %count.at
+  %following = add i64 %stage, 1
+  %over = icmp eq i64 %following, %count
+  %published = select i1 %over, i64 {closed}, i64 %following
+  %high = shl i64 %epoch, 32
+  %low = shl i64 %published, 20
+  %new.ticket = or i64 %high, %low
+  store atomic i64 %new.ticket, ptr %state seq_cst, align 8
+  br label %look
+out:
+  ret void
+}}
+
+; Run a program to its end. 1: with the workers; 0: alone, because another run had them.
+define i64 @run(ptr %program) nounwind {{
+entry:{flush}
+  %state = load ptr, ptr %program
+  %busy.at = getelementptr i8, ptr %state, i64 {busy}
+  %was = cmpxchg ptr %busy.at, i64 0, i64 1 acquire monotonic
+  %got = extractvalue {{ i64, i1 }} %was, 1
+  br i1 %got, label %together, label %single
+together:
+  %current.at = getelementptr i8, ptr %state, i64 {current}
+  store ptr %program, ptr %current.at
+  %threads.at = getelementptr %program, ptr %program, i64 0, i32 6
+  %threads = load i64, ptr %threads.at
+  %participants.at = getelementptr i8, ptr %state, i64 {participants}
+  store atomic i64 %threads, ptr %participants.at release, align 8
+  %old = load atomic i64, ptr %state seq_cst, align 8
+  %old.epoch = lshr i64 %old, 32
+  %bumped = add i64 %old.epoch, 1
+  %epoch = and i64 %bumped, 4294967295
+  %fresh = shl i64 %epoch, 32
+  store atomic i64 %fresh, ptr %state seq_cst, align 8
+  call void @work(ptr %state, i64 %epoch, i64 0)
+  store atomic i64 0, ptr %busy.at release, align 8
+  br label %leave
+single:
+  %ignored = call i64 @run_alone(ptr %program)
+  br label %leave
+leave:
+  %result = phi i64 [1, %together], [0, %single]
+  {restore}
+  ret i64 %result
+}}
+
+; Run a program on the calling thread only, whatever the workers do.
+define i64 @run_alone(ptr %program) nounwind {{
+entry:{flush}
+  %count.at = getelementptr %program, ptr %program, i64 0, i32 1
+  %table.at = getelementptr %program, ptr %program, i64 0, i32 2
+  %scratch.at = getelementptr %program, ptr %program, i64 0, i32 3
+  %count = load i64, ptr %count.at
+  %table = load ptr, ptr %table.at
+  %scratch = load ptr, ptr %scratch.at
+  br label %stages
+stages:
+  %i = phi i64 [0, %entry], [%next, %stages]
+  %entry.at = getelementptr %stage, ptr %table, i64 %i
+  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i32 1
+  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i32 2
+  %function = load ptr, ptr %entry.at
+  %args = load ptr, ptr %args.at
+  %chunks = load i64, ptr %chunks.at
+  call void %function(ptr %args, i64 0, i64 %chunks, ptr %scratch)
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %stages, label %leave
+leave:
+  {restore}
+  ret i64 0
+}}
+
+; Spin: to learn how long a pause lasts here.
+define void @spin(i64 %n) nounwind {{
+entry:
+  br label %again
+again:
+  %i = phi i64 [0, %entry], [%next, %again]
+  {pause}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %again, label %leave
+leave:
+  ret void
+}}
+
+; A worker's life: returns the epoch it saw last when its patience ends, -1 when it is to stop.
+define i64 @serve(ptr %state, i64 %patience, i64 %seen.first, i64 %thread) nounwind {{
+entry:{flush}
+  %stop.at = getelementptr i8, ptr %state, i64 {stop}
+  %sleepers.at = getelementptr i8, ptr %state, i64 {sleepers}
+  %inside.at = getelementptr i8, ptr %state, i64 {inside}
+  %participants.at = getelementptr i8, ptr %state, i64 {participants}
+  br label %top
+top:
+  %seen = phi i64 [%seen.first, %entry], [%epoch, %done], [%epoch, %skip],
+                  [%seen, %spin], [%seen, %stay]
+  %spins = phi i64 [0, %entry], [0, %done], [%spins, %skip], [%spun, %spin], [0, %stay]
+  %ticket = load atomic i64, ptr %state acquire, align 8
+  %epoch = lshr i64 %ticket, 32
+  %fresh = icmp ne i64 %epoch, %seen
+  br i1 %fresh, label %check, label %idle
+check:
+  %stop = load atomic i64, ptr %stop.at acquire, align 8
+  %bye = icmp ne i64 %stop, 0
+  br i1 %bye, label %farewell, label %asked
+asked:
+  %participants = load atomic i64, ptr %participants.at acquire, align 8
+  %wanted = icmp ult i64 %thread, %participants
+  br i1 %wanted, label %enter, label %skip
+skip:
+  br label %top
+enter:
+  %in = atomicrmw add ptr %inside.at, i64 1 seq_cst
+  call void @work(ptr %state, i64 %epoch, i64 %thread)
+  br label %done
+done:
+  %exit = atomicrmw sub ptr %inside.at, i64 1 seq_cst
+  br label %top
+idle:
+  %spun = add i64 %spins, 1
+  %patient = icmp ult i64 %spun, %patience
+  br i1 %patient, label %spin, label %sleep
+spin:
+  {pause}
+  br label %top
+sleep:
+  %registered = atomicrmw add ptr %sleepers.at, i64 1 seq_cst
+  %again = load atomic i64, ptr %state seq_cst, align 8
+  %again.epoch = lshr i64 %again, 32
+  %moved = icmp ne i64 %again.epoch, %seen
+  br i1 %moved, label %stay, label %park
+stay:
+  %unregistered = atomicrmw sub ptr %sleepers.at, i64 1 seq_cst
+  br label %top
+park:
+  {restore}
+  ret i64 %seen
+farewell:
+  {restore}
+  ret i64 -1
+}}
+"""
+
+
+class Native:
+    """The runtime's entry points, as ctypes functions that release the interpreter's lock."""
+
+    def __init__(self, library: Library) -> None:
+        word, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._library = library
+        self.run = ctypes.CFUNCTYPE(word, pointer)(library.address("run"))
+        self.run_alone = ctypes.CFUNCTYPE(word, pointer)(library.address("run_alone"))
+        self.spin = ctypes.CFUNCTYPE(None, word)(library.address("spin"))
+        self.serve = ctypes.CFUNCTYPE(word, pointer, word, word, word)(library.address("serve"))
+
+
+@functools.cache
+def native() -> Native:
+    """Compile, or fetch from the cache, and load the runtime for this machine."""
+    arch = "aarch64" if host().triple.startswith(("aarch64", "arm64")) else "x86_64"
+    text = _TEXT.format(
+        declare=_DECLARE[arch],
+        pause=_PAUSE[arch],
+        flush=_FLUSH[arch],
+        restore=_RESTORE[arch],
+        closed=CLOSED,
+        done=DONE,
+        current=CURRENT,
+        busy=BUSY,
+        sleepers=SLEEPERS,
+        stop=STOP,
+        inside=INSIDE,
+        participants=PARTICIPANTS,
+    )
+    return Native(load_text(text, ["run", "run_alone", "spin", "serve"], "runtime"))

@@ -1,0 +1,61 @@
+"""Noticing that more threads have become slower than one, and that they no longer are.
+
+When another process holds a core, the thread that the system took off it leaves all others
+waiting for its chunk, for milliseconds: 2.5 times slower than quiet on a program of 1 ms, where one
+thread alone would take 2 times as long. No way of cutting the work helps; using one thread does.
+"""
+
+from __future__ import annotations
+
+_WINDOW = 8  # runs whose mean is judged
+_PROBE = 4  # runs of a probe
+_ALONE_NS = 50_000_000  # run alone for this long before the first probe, doubled up to the most
+_ALONE_MOST_NS = 800_000_000
+_DRIFT = 1.002  # by which the quiet time may rise with each run, to follow slow changes
+
+
+class Pacing:
+    """Decides for each run whether the workers take part.
+
+    Args:
+        threads: threads of the program.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._quiet = 0.0  # ns of an undisturbed run together
+        self._alone = 0.0  # ns of a run alone, 0 if unknown
+        self._sum, self._count = 0.0, 0
+        self._rest_ns = 0  # left of the time to run alone
+        self._patience = _ALONE_NS
+        self._probing = False
+
+    def together(self) -> bool:
+        """Whether the workers should take part in the next run."""
+        return self._rest_ns <= 0
+
+    def record(self, elapsed: int, together: bool) -> None:
+        """Learn from a run of `elapsed` ns."""
+        if not together:
+            self._alone = elapsed if not self._alone else 0.75 * self._alone + 0.25 * elapsed
+            if self._rest_ns > 0:
+                self._rest_ns -= elapsed
+                if self._rest_ns <= 0:
+                    self._probing = True
+                    self._sum, self._count = 0.0, 0
+            return
+        self._quiet = float(elapsed) if not self._quiet else min(self._quiet * _DRIFT, elapsed)
+        self._sum += elapsed
+        self._count += 1
+        if self._count < (_PROBE if self._probing else _WINDOW):
+            return
+        mean, self._sum, self._count = self._sum / self._count, 0.0, 0
+        expected = self._alone or 0.95 * self._threads * self._quiet
+        if mean > expected:
+            self._rest_ns = self._patience
+            self._patience = min(2 * self._patience, _ALONE_MOST_NS)
+        else:
+            self._patience = _ALONE_NS
+            if not self._probing:
+                self._alone = 0.0  # forget: it may have been measured in a disturbed time
+        self._probing = False

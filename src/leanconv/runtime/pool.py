@@ -1,0 +1,150 @@
+"""The workers: Python threads that live in one native loop and park in a lock when idle."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from leanconv.codegen.host import usable_cores
+from leanconv.runtime import native as n
+from leanconv.settings import current_settings
+
+
+class AfterFork(Protocol):
+    """Something that must be set right in a forked child."""
+
+    def after_fork(self) -> None:
+        """Forget what the parent's other threads were doing."""
+
+
+class Pool:
+    """The process's workers and the state that they share with the caller.
+
+    A program that runs while another one has the workers runs on its caller's thread alone; with
+    fewer workers than wanted it is only slower.
+    """
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(n.STATE_BYTES + 64)
+        self.state = (ctypes.addressof(self._memory) + 63) & ~63
+        self._words = (ctypes.c_uint64 * (n.STATE_BYTES // 8)).from_address(self.state)
+        self._words[n.TICKET // 8] = n.CLOSED << 20
+        self._threads: list[threading.Thread] = []
+        self._gates: list[threading.Lock] = []
+        self._growing = threading.Lock()
+        self._patience = 0
+        self._dependants: weakref.WeakSet[AfterFork] = weakref.WeakSet()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self.stop)
+
+    def register(self, dependant: AfterFork) -> None:
+        """Have `dependant.after_fork()` called in forked children while it lives."""
+        self._dependants.add(dependant)
+
+    def ensure(self, threads: int) -> None:
+        """Start workers until `threads` run in all, the caller counted."""
+        if len(self._threads) >= threads - 1:
+            return
+        with self._growing:
+            if not self._patience:
+                self._patience = _pauses_in(current_settings().spin_us)
+            while len(self._threads) < threads - 1:
+                gate = threading.Lock()
+                gate.acquire()
+                number = len(self._threads) + 1
+                thread = threading.Thread(
+                    target=self._work, args=(number, gate), name=f"leanconv-{number}", daemon=True
+                )
+                self._gates.append(gate)
+                self._threads.append(thread)
+                thread.start()
+
+    def _work(self, number: int, gate: threading.Lock) -> None:
+        serve, state, patience = n.native().serve, self.state, self._patience
+        # The epoch that the worker saw must go back in: reading it anew after waking loses runs.
+        seen = serve(state, patience, 0, number)
+        while seen >= 0:
+            gate.acquire()
+            seen = serve(state, patience, seen, number)
+
+    def wake(self) -> None:
+        """Release parked workers, if there are any."""
+        if self._words[n.SLEEPERS // 8]:
+            self._words[n.SLEEPERS // 8] = 0
+            for gate in self._gates:
+                try:
+                    gate.release()
+                except RuntimeError:  # it was not parked
+                    pass
+
+    def drain(self) -> None:
+        """Wait until no worker reads any program's tables; no run may be active."""
+        while self._words[n.INSIDE // 8]:
+            time.sleep(0)
+
+    def stop(self) -> None:
+        """End the workers; a later `ensure` starts new ones."""
+        threads, self._threads = self._threads, []
+        if not threads:
+            return
+        self._words[n.STOP // 8] = 1
+        epoch = (self._words[n.TICKET // 8] >> 32) + 1
+        self._words[n.TICKET // 8] = (epoch & 0xFFFFFFFF) << 32 | n.CLOSED << 20
+        for gate in self._gates:
+            try:
+                gate.release()
+            except RuntimeError:
+                pass
+        for thread in threads:
+            thread.join(timeout=1.0)
+        self._gates = []
+        self._words[n.STOP // 8] = 0
+
+    def _after_fork(self) -> None:
+        """The child has no workers, and nobody finishes what the parent's threads had begun."""
+        self._threads, self._gates = [], []
+        self._growing = threading.Lock()
+        for field in (n.DONE, n.BUSY, n.SLEEPERS, n.STOP, n.INSIDE):
+            self._words[field // 8] = 0
+        self._words[n.TICKET // 8] |= n.CLOSED << 20
+        for dependant in list(self._dependants):
+            dependant.after_fork()
+
+
+def _pauses_in(microseconds: int) -> int:
+    """How many pauses the native loop makes in that time on this machine."""
+    count = 2000
+    spin = n.native().spin
+    spin(count)
+    best = min(_timed(spin, count) for _ in range(3))
+    return max(1, microseconds * 1000 * count // max(1, best))
+
+
+def _timed(spin: object, count: int) -> int:
+    start = time.perf_counter_ns()
+    spin(count)  # type: ignore[operator]
+    return time.perf_counter_ns() - start
+
+
+_pool: Pool | None = None
+_making = threading.Lock()
+
+
+def pool() -> Pool:
+    """The process's pool; made, without workers, on first use."""
+    global _pool
+    if _pool is None:
+        with _making:
+            if _pool is None:
+                _pool = Pool()
+    return _pool
+
+
+def default_threads() -> int:
+    """Threads of a plan that does not say: the setting, else the cores of this process."""
+    return current_settings().threads or usable_cores()

@@ -1,0 +1,145 @@
+"""A program: stages run one after the other in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leanconv.codegen.compiler import Library
+from leanconv.codegen.kernel import Kernel
+from leanconv.errors import SpecError
+from leanconv.runtime import native as n
+from leanconv.runtime.pacing import Pacing
+from leanconv.runtime.pool import Pool, pool
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An operand that the caller gives with each run: its number among the caller's arrays."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kernel and the addresses of its operands."""
+
+    kernel: Kernel
+    operands: tuple[int | Slot, ...]
+
+
+class Program:
+    """Compiled stages with their tables.
+
+    Args:
+        stages: in order; every kernel is in the library.
+        library: the compiled code.
+        slots: how many arrays the caller gives with each run.
+        scratch: address of scratch memory for all threads.
+        scratch_stride: bytes of it for each thread.
+        threads: threads that take part, the caller counted.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        library: Library,
+        slots: int,
+        scratch: int,
+        scratch_stride: int,
+        threads: int,
+    ) -> None:
+        if len(stages) > n.MAX_STAGES:
+            raise SpecError(f"got {len(stages)} stages in one program, expected at most 4094")
+        self._library = library
+        self._pool: Pool = pool()
+        self.threads = threads
+        self.stages = tuple(stages)
+        self._arguments = (ctypes.c_int64 * max(1, sum(len(s.operands) for s in stages)))()
+        self._table = (ctypes.c_int64 * max(1, n.STAGE_WORDS * len(stages)))()
+        self._patches: list[list[int]] = [[] for _ in range(slots)]
+        self._fill(stages)
+        table = ctypes.addressof(self._table)
+        header = (self._pool.state, len(stages), table, scratch, scratch_stride, 2 * threads)
+        self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
+        self._address = ctypes.addressof(self._header)
+        self._lock = threading.Lock()
+        self._pacing = Pacing(threads)
+        self._pool.register(self)
+        self._native = n.native()
+
+    def _fill(self, stages: Sequence[Stage]) -> None:
+        arguments, position = ctypes.addressof(self._arguments), 0
+        for i, stage in enumerate(stages):
+            if stage.kernel.chunks > n.MAX_CHUNKS:
+                raise SpecError(f"got {stage.kernel.chunks} chunks in a stage, expected fewer")
+            words = (self._library.address(stage.kernel), arguments + 8 * position)
+            self._table[n.STAGE_WORDS * i : n.STAGE_WORDS * (i + 1)] = [
+                *words,
+                stage.kernel.chunks,
+                0,
+            ]
+            for operand in stage.operands:
+                if isinstance(operand, Slot):
+                    self._patches[operand.number].append(position)
+                else:
+                    self._arguments[position] = operand
+                position += 1
+
+    def run(self, addresses: Sequence[int]) -> int:
+        """Run all stages on the arrays at these addresses, one for each slot.
+
+        Calls from several threads at once run one after the other.
+
+        Returns:
+            Nanoseconds that the stages took.
+        """
+        if not self.stages:
+            return 0
+        with self._lock:
+            for address, positions in zip(addresses, self._patches, strict=True):
+                for position in positions:
+                    self._arguments[position] = address
+            together = self.threads > 1 and self._pacing.together()
+            if together:
+                self._pool.ensure(self.threads)
+                self._pool.wake()
+            start = time.perf_counter_ns()
+            if together:
+                together = bool(self._native.run(self._address))
+            else:
+                self._native.run_alone(self._address)
+            elapsed = time.perf_counter_ns() - start
+            if self.threads > 1:
+                self._pacing.record(elapsed, together)
+            return elapsed
+
+    def time_stages(self, addresses: Sequence[int]) -> list[int]:
+        """Run once, stage by stage, and return each stage's nanoseconds."""
+        parts = self._parts()
+        times = []
+        for part in parts:
+            times.append(part.run([a for a in addresses]))
+        return times
+
+    def _parts(self) -> list[Program]:
+        scratch, stride = self._header[3], self._header[4]
+        return [
+            Program([stage], self._library, len(self._patches), scratch, stride, self.threads)
+            for stage in self.stages
+        ]
+
+    def after_fork(self) -> None:
+        """In a forked child nobody holds the lock, whoever held it in the parent."""
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Wait until no worker can be reading this program's tables."""
+        self._pool.drain()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            self._pool.drain()

@@ -1,0 +1,296 @@
+"""Folding into weights: batch norm, constants per channel, padding, pools, dense layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graph.builder import Builder, applied, only, ops
+
+from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
+from leanconv.graph.passes.global_pooling import global_pooling
+from leanconv.graph.passes.merge_pads import merge_pads
+from leanconv.spec.activation import Activation
+
+WEIGHTS = {  # operation, group -> shape of weights from 4 to 6 channels
+    ("Conv", 1): (6, 4, 3, 2),
+    ("Conv", 2): (6, 2, 3, 2),
+    ("ConvTranspose", 1): (4, 6, 3, 2),
+    ("ConvTranspose", 2): (4, 3, 3, 2),
+}
+
+
+@pytest.mark.parametrize(("op", "group"), WEIGHTS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norm_after(op: str, group: int, bias: bool) -> None:
+    b = Builder()
+    x = b.input(2, 4, 5, 6)
+    more = (b.normal(6),) if bias else ()
+    w = b.normal(*WEIGHTS[op, group])
+    y = b.conv(x, w, *more, op=op, group=group, pads=(1, 0, 1, 1))
+    assert ops(applied(fold_batch_norm, b.graph(b.batch_norm(y)))) == [op]
+
+
+@pytest.mark.parametrize(
+    ("op", "first"),
+    [("Add", 0), ("Add", 1), ("Sub", 0), ("Sub", 1), ("Mul", 0), ("Mul", 1), ("Div", 0)],
+)
+@pytest.mark.parametrize("shape", [(), (1,), (6, 1, 1), (1, 6, 1, 1), (1, 1, 1, 1)])
+def test_constants_after(op: str, first: int, shape: tuple[int, ...]) -> None:
+    b = Builder()
+    y = b.conv(b.input(2, 4, 5, 6), b.normal(6, 4, 3, 3), pads=(1, 1, 1, 1))
+    c = b.normal(*shape)
+    z = b.op(op, *((c, y) if first else (y, c)))
+    assert ops(applied(fold_batch_norm, b.graph(z))) == ["Conv"]
+
+
+def test_a_chain_folds_and_weights_stay_when_only_shifted() -> None:
+    b = Builder()
+    w = b.normal(6, 4, 1, 1)
+    y = b.conv(b.input(2, 4, 5, 6), w)
+    y = b.op("Sub", b.op("Add", y, b.normal(6, 1, 1)), 3.0)
+    assert only(applied(fold_batch_norm, b.graph(y)), "Conv").inputs[1] == w
+    z = b.batch_norm(b.op("Div", y, b.normal(6, 1, 1)))
+    assert ops(applied(fold_batch_norm, b.graph(z))) == ["Conv"]
+
+
+@pytest.mark.parametrize("shape", [(6,), (5, 1), (2, 1, 1, 1), (2, 6, 5, 6), (1, 1, 6, 1, 1)])
+def test_constants_along_other_axes_stay(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    y = b.conv(b.input(2, 4, 5, 6), b.normal(6, 4, 1, 1))
+    assert ops(applied(fold_batch_norm, b.graph(b.op("Mul", y, b.normal(*shape))))) == [
+        "Conv",
+        "Mul",
+    ]
+
+
+def test_a_constant_that_widens_the_channels_stays() -> None:
+    b = Builder()
+    y = b.conv(b.input(2, 4, 5, 6), b.normal(1, 4, 1, 1))
+    result = applied(fold_batch_norm, b.graph(b.op("Mul", y, b.normal(3, 1, 1))))
+    assert ops(result) == ["Conv", "Mul"]
+
+
+def test_what_others_see_is_not_folded() -> None:
+    b = Builder()
+    y = b.conv(b.input(2, 4, 5, 6), b.normal(6, 4, 1, 1))
+    z = b.batch_norm(y)
+    assert ops(applied(fold_batch_norm, b.graph(z, y))) == ["Conv", "Mul", "Add"]
+    b.op("Add", y, z)
+    assert ops(applied(fold_batch_norm, b.graph("v2"))) == ["Conv", "Mul", "Add", "Add"]
+
+
+def test_activation_and_residual_stop_folding() -> None:
+    b = Builder()
+    x = b.input(2, 4, 5, 6)
+    y = b.conv(x, b.normal(4, 4, 1, 1), activation=Activation("relu"))
+    z = b.conv(x, b.normal(4, 4, 1, 1), "", x)
+    result = applied(fold_batch_norm, b.graph(b.op("Mul", y, 2.0), b.op("Mul", z, 2.0)))
+    assert ops(result) == ["Conv", "Conv", "Mul", "Mul"]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_before_a_convolution_without_padding(group: int) -> None:
+    b = Builder()
+    x = b.op("Relu", b.input(2, 4, 5, 6))
+    y = b.op("Add", b.op("Mul", b.batch_norm(x), 2.0), b.normal(4, 1, 1))
+    w = b.normal(6, 4 // group, 3, 3)
+    z = b.conv(y, w, b.normal(6), group=group, activation=Activation("relu"))
+    assert ops(applied(fold_batch_norm, b.graph(z))) == ["Relu", "Conv"]
+
+
+def test_before_a_padded_convolution_only_the_factor() -> None:
+    b = Builder()
+    y = b.op("Div", b.op("Sub", b.input(1, 3, 8, 8), b.normal(3, 1, 1)), b.normal(3, 1, 1))
+    z = b.conv(y, b.normal(4, 3, 3, 3), pads=(1, 1, 1, 1))
+    assert ops(applied(fold_batch_norm, b.graph(z))) == ["Sub", "Conv"]
+
+
+def test_batch_norm_alone_becomes_mul_and_add() -> None:
+    b = Builder()
+    kept = [b.batch_norm(b.input(*shape)) for shape in ((2, 3), (2, 3, 4), (2, 3, 4, 5, 2))]
+    assert ops(applied(fold_batch_norm, b.graph(*kept))) == ["Mul", "Add"] * 3
+
+
+def test_weights_are_rounded_once() -> None:
+    b = Builder("float32")
+    y = b.batch_norm(b.conv(b.input(1, 2, 3, 3), b.normal(3, 2, 1, 1)))
+    result = applied(fold_batch_norm, b.graph(y), tolerance=1e-6)
+    w = result.constants[only(result, "Conv").inputs[1]]
+    gamma, variance = (b.constants[b.nodes[1].inputs[i]].astype(np.float64) for i in (1, 4))
+    exact = b.constants["c0"] * (gamma / np.sqrt(variance + 1e-5)).reshape(-1, 1, 1, 1)
+    assert w.dtype == np.float32
+    assert np.array_equal(w, exact.astype(np.float32))
+    assert not w.flags.writeable
+
+
+def test_what_overflows_is_not_folded() -> None:
+    b = Builder("float32")
+    y = b.conv(b.input(1, 1, 1, 1), b.const(np.full((1, 1, 1, 1), 1e30)))
+    z = b.op("Mul", b.op("Mul", y, 1e-30), 1e30)
+    result = fold_batch_norm(b.graph(b.op("Mul", z, 1e30)))
+    assert ops(result) == ["Conv", "Mul"]
+
+
+def test_one_shared_weight_is_not_copied_without_end() -> None:
+    b = Builder("float32")
+    x, w = b.input(1, 1024, 1, 1), b.normal(1024, 1024, 1, 1)
+    kept = [b.op("Mul", b.conv(x, w), float(i + 2)) for i in range(40)]
+    result = fold_batch_norm(b.graph(*kept))
+    held = sum(array.nbytes for array in result.constants.values())
+    assert held < 8 * b.constants[w].nbytes + 32 * 2**20
+    assert ops(result).count("Mul") > 20
+
+
+def test_dense_layers_fold_too() -> None:
+    b = Builder()
+    x = b.input(5, 7)
+    y = b.op("MatMul", b.batch_norm(x), b.normal(7, 3))
+    y = b.batch_norm(b.op("Add", y, b.normal(3)))
+    z = b.op("Mul", b.op("MatMul", b.input(2, 5, 7), b.normal(7, 3)), b.normal(3))
+    result = applied(fold_batch_norm, applied(dense_to_conv, b.graph(y, z)))
+    assert ops(result) == ["Reshape", "Conv", "Reshape"] * 2
+    assert [len(node.inputs) for node in result.nodes] == [1, 3, 1] * 2
+
+
+# Dense layers
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 3.0)])
+@pytest.mark.parametrize("bias", [None, (3,), (1, 3), (), (1, 1)])
+def test_gemm(trans: int, alpha: float, beta: float, bias: Any) -> None:
+    b = Builder()
+    w = b.normal(3, 7) if trans else b.normal(7, 3)
+    c = () if bias is None else (b.normal(*bias),)
+    y = b.op("Gemm", b.input(5, 7), w, *c, transA=0, transB=trans, alpha=alpha, beta=beta)
+    result = applied(dense_to_conv, b.graph(y))
+    assert ops(result) == ["Reshape", "Conv", "Reshape"]
+    assert result.types[only(result, "Conv").inputs[1]].shape == (3, 7, 1, 1)
+
+
+def test_gemm_that_does_not_qualify() -> None:
+    b = Builder()
+    w, x = b.normal(5, 3), b.input(5, 7)
+    plain = {"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0}
+    kept = [
+        b.op("Gemm", x, w, **{**plain, "transA": 1}),
+        b.op("Gemm", x, b.input(7, 2), **plain),
+        b.op("Gemm", x, b.normal(7, 2), b.normal(5, 2), **plain),
+        b.op("Gemm", x, b.normal(7, 2), b.normal(5, 1), **plain),
+        b.op("Gemm", x, b.normal(7, 2), b.input(2), **plain),
+        b.op("MatMul", b.normal(4, 5), x),
+        b.op("MatMul", b.input(7), b.normal(7, 2)),
+        b.op("MatMul", x, b.normal(7)),
+        b.op("MatMul", x, b.normal(2, 7, 3)),
+    ]
+    assert ops(applied(dense_to_conv, b.graph(*kept))) == ["Gemm"] * 5 + ["MatMul"] * 4
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2), (1, 6, 1, 1)])
+def test_a_flattened_map_is_read_itself(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    size = int(np.prod(shape[1:]))
+    x = b.op("Reshape", b.input(*shape), shape=(shape[0], size))
+    result = applied(dense_to_conv, b.graph(b.op("MatMul", x, b.normal(size, 4))))
+    assert ops(result) == ["Conv", "Reshape"]
+    assert result.types[only(result, "Conv").inputs[1]].shape == (4, *shape[1:])
+
+
+def test_a_map_flattened_otherwise_is_not() -> None:
+    b = Builder()
+    x = b.op("Reshape", b.input(4, 3, 2, 2), shape=(2, 24))
+    result = applied(dense_to_conv, b.graph(b.op("MatMul", x, b.normal(24, 4))))
+    assert ops(result) == ["Reshape", "Reshape", "Conv", "Reshape"]
+
+
+def test_a_batched_product_and_a_shared_weight() -> None:
+    b = Builder()
+    w = b.normal(7, 3)
+    kept = b.op("MatMul", b.input(2, 5, 7), w), b.op("MatMul", b.input(4, 7), w)
+    result = applied(dense_to_conv, b.graph(*kept))
+    assert ops(result) == ["Reshape", "Conv", "Reshape"] * 2
+    assert len(result.constants) == 1
+
+
+# Padding
+
+
+PADS = (0, 0, 1, 2, 0, 0, 0, 3)
+
+
+def test_pads_merge_into_a_convolution() -> None:
+    b = Builder()
+    x = b.input(2, 3, 5, 6)
+    y = b.op("Pad", x, pads=PADS, mode="constant", value=0.0)
+    z = b.conv(y, b.normal(4, 3, 3, 3), pads=(1, 0, 0, 2), strides=(2, 1))
+    result = applied(merge_pads, b.graph(z))
+    assert ops(result) == ["Conv"]
+    assert only(result, "Conv").attributes["pads"] == (2, 2, 0, 5)
+    result = applied(merge_pads, b.graph(z, b.op("Exp", y)))  # and stay for other users
+    assert ops(result) == ["Pad", "Conv", "Exp"]
+    assert result.nodes[1].inputs[0] == x
+
+
+@pytest.mark.parametrize(("own", "counts", "merges"), [(0, 0, 1), (0, 1, 1), (1, 1, 1), (1, 0, 0)])
+def test_pads_merge_into_an_average_pool(own: int, counts: int, merges: int) -> None:
+    b = Builder()
+    y = b.op("Pad", b.input(2, 3, 5, 6), pads=PADS, mode="constant", value=0.0)
+    z = b.pool(y, (3, 5), pads=(own,) * 4, count_include_pad=bool(counts))
+    assert ops(applied(merge_pads, b.graph(z))) == ["Pad"] * (not merges) + ["AveragePool"]
+
+
+@pytest.mark.parametrize(
+    ("pads", "mode", "value"),
+    [
+        (PADS, "edge", 0.0),
+        (PADS, "constant", 1.0),
+        ((0, 1, 1, 1, 0, 0, 1, 1), "constant", 0.0),
+        ((1, 0, 1, 1, 0, 0, 1, 1), "constant", 0.0),
+    ],
+)
+def test_other_padding_stays(pads: tuple[int, ...], mode: str, value: float) -> None:
+    b = Builder()
+    y = b.op("Pad", b.input(2, 3, 5, 6), pads=pads, mode=mode, value=value)
+    w = b.normal(4, b.types[y].shape[1], 3, 3)
+    assert ops(applied(merge_pads, b.graph(b.conv(y, w)))) == ["Pad", "Conv"]
+
+
+def test_pads_before_other_windows_stay() -> None:
+    b = Builder()
+    y = b.op("Pad", b.input(2, 3, 5, 6), pads=PADS, mode="constant", value=0.0)
+    kept = [
+        b.pool(y, (5, 5), "MaxPool"),
+        b.pool(y, (5, 5), ceil_mode=True, strides=(2, 2)),
+        b.pool(y, (3, 3)),
+        b.conv(y, b.normal(3, 4, 2, 2), op="ConvTranspose"),
+    ]
+    assert ops(applied(merge_pads, b.graph(*kept)))[0] == "Pad"
+
+
+# Pools
+
+
+@pytest.mark.parametrize(("op", "reduction"), [("AveragePool", "Mean"), ("MaxPool", "Max")])
+@pytest.mark.parametrize("extents", [(7,), (4, 5), (2, 3, 2)])
+def test_pools_over_the_whole_map(op: str, reduction: str, extents: tuple[int, ...]) -> None:
+    b = Builder()
+    y = b.pool(b.input(2, 3, *extents), extents, op, strides=(2,) * len(extents))
+    node = only(applied(global_pooling, b.graph(y)), f"Reduce{reduction}")
+    assert node.attributes["axes"] == tuple(range(2, 2 + len(extents)))
+
+
+def test_other_pools_stay() -> None:
+    b = Builder()
+    x = b.input(2, 3, 5, 5)
+    kept = b.pool(x, (5, 4)), b.pool(x, (3, 3), dilations=(2, 2)), b.pool(x, (5, 5), pads=(1,) * 4)
+    assert ops(applied(global_pooling, b.graph(*kept))) == ["AveragePool"] * 3
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 1, 2, 3), (3, 2)])
+def test_reductions_keep_their_axes(axes: tuple[int, ...]) -> None:
+    b = Builder()
+    y = b.op("ReduceMean", b.input(2, 3, 4, 5), axes=axes, keepdims=False)
+    assert ops(applied(global_pooling, b.graph(y))) == ["ReduceMean", "Reshape"]

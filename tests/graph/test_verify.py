@@ -1,0 +1,103 @@
+"""The verifier refuses every kind of broken graph, and says which node or value breaks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graph.builder import Builder
+
+from leanconv.errors import ModelError
+from leanconv.graph.edit import frozen
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.passes import run_passes
+from leanconv.graph.verify import verify
+
+
+@pytest.fixture
+def sound() -> Graph:
+    b = Builder()
+    x = b.input(1, 2, 4, 4)
+    y = b.conv(x, b.normal(3, 2, 3, 3), b.normal(3))
+    return b.graph(b.op("Relu", y))
+
+
+def refused(graph: Graph, what: str) -> None:
+    with pytest.raises(ModelError, match=what):
+        verify(graph)
+
+
+def test_a_sound_graph_comes_back(sound: Graph) -> None:
+    assert verify(sound) is sound
+
+
+def test_order(sound: Graph) -> None:
+    refused(replace(sound, nodes=sound.nodes[::-1]), "relu_1.*reads 'v0'")
+
+
+def test_a_cycle() -> None:
+    nodes = (Node("Relu", ("b",), ("a",)), Node("Relu", ("a",), ("b",)))
+    types = frozen({n: TensorType((1,), "float32") for n in "ab"})
+    refused(Graph((), ("b",), nodes, types, frozen({})), "reads 'b'")
+
+
+def test_defined_twice(sound: Graph) -> None:
+    refused(replace(sound, nodes=(*sound.nodes, sound.nodes[0])), "'v0' is defined twice")
+    again = replace(sound, constants={**sound.constants, "x0": np.zeros((1, 2, 4, 4))})
+    refused(again, "'x0' is defined twice")
+
+
+def test_an_output_that_nothing_defines(sound: Graph) -> None:
+    refused(replace(sound, outputs=("elsewhere",)), "elsewhere")
+
+
+def test_a_value_without_a_type(sound: Graph) -> None:
+    types = {name: kind for name, kind in sound.types.items() if name != "v1"}
+    refused(replace(sound, types=types), "'v1' has no type")
+
+
+def test_a_wrong_type(sound: Graph) -> None:
+    types = {**sound.types, "v1": TensorType((1, 3, 4, 4), "float64")}
+    refused(replace(sound, types=types), r"relu_1.*gives float64\[1, 3, 2, 2\]")
+
+
+def test_a_constant_of_another_type(sound: Graph) -> None:
+    refused(replace(sound, constants={**sound.constants, "c1": np.zeros(4)}), "constant 'c1'")
+
+
+def test_an_unknown_operation(sound: Graph) -> None:
+    node = replace(sound.nodes[1], op="Frobnicate")
+    refused(replace(sound, nodes=(sound.nodes[0], node)), "Frobnicate")
+
+
+@pytest.mark.parametrize("inputs", [(), ("v0", "v0")])
+def test_arity(sound: Graph, inputs: tuple[str, ...]) -> None:
+    node = replace(sound.nodes[1], inputs=inputs)
+    refused(replace(sound, nodes=(sound.nodes[0], node)), "relu_1")
+
+
+def test_a_missing_attribute(sound: Graph) -> None:
+    node = replace(sound.nodes[0], attributes=frozen({}))
+    refused(replace(sound, nodes=(node, sound.nodes[1])), "strides")
+
+
+def test_two_outputs(sound: Graph) -> None:
+    node = replace(sound.nodes[1], outputs=("v1", "v2"))
+    refused(replace(sound, nodes=(sound.nodes[0], node)), "2 outputs")
+
+
+def test_two_dtypes(sound: Graph) -> None:
+    types = {**sound.types, "x1": TensorType((2,), "float32")}
+    refused(replace(sound, inputs=("x0", "x1"), types=types), "float32, float64")
+
+
+def test_a_pass_that_breaks_a_graph_is_named(sound: Graph) -> None:
+    def clumsy(graph: Graph) -> Graph:
+        return replace(graph, nodes=graph.nodes[:1])
+
+    with pytest.raises(AssertionError, match="after the pass clumsy"):
+        run_passes(sound, [clumsy], check=True)
+    with pytest.raises(AssertionError, match="before the first pass"):
+        run_passes(clumsy(sound), [], check=True)
+    assert run_passes(sound, [clumsy]).nodes == sound.nodes[:1]

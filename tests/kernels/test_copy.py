@@ -1,0 +1,282 @@
+"""Copies are exact: every operation that moves elements, and the reorders, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
+from kernel_runner import run_kernel
+
+from leanconv.codegen.compiler import assembly
+from leanconv.errors import SpecError
+from leanconv.kernels import layout
+from leanconv.kernels.moves import channel_blocks, padded, runs_of
+from leanconv.kernels.reorder import reorder, reorder_call, to_format
+from leanconv.spec.format import PLAIN, Format
+from leanconv.target import Target, preset
+
+targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def check(case: Case, target: Target, blocked: bool | None = None) -> None:
+    """Compare bit by bit in plain format and, where it is accepted (or expected), in blocks."""
+    assert np.array_equal(case.run(target, False), case.expected())
+    accepted = case.accepts(target)
+    assert blocked is None or accepted == blocked
+    if accepted:
+        assert np.array_equal(case.run(target, True), case.expected())
+
+
+# -- reorders ------------------------------------------------------------------------------
+@targets
+@dtypes
+@pytest.mark.parametrize("channels", [1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64])
+@pytest.mark.parametrize("spatial", [(1, 1), (1, 2), (3,), (5, 3), (7, 7), (2, 3, 6), (33, 31)])
+def test_reorder(target: Target, dtype: str, channels: int, spatial: tuple[int, ...]) -> None:
+    shape = (2, channels, *spatial)
+    block = Format(target.lanes(dtype))
+    x = distinct(shape, dtype, 1)
+    there, back = reorder(shape, dtype, PLAIN, block), reorder(shape, dtype, block, PLAIN)
+    result = np.full(block.physical_shape(shape), np.nan, dtype)
+    y = run_kernel(there, x, result, target=target, parts=[there.chunks // 2])
+    assert np.array_equal(y, to_format(x, block)), "unused lanes must be zero"
+    blocked = to_memory(x, block)
+    assert np.array_equal(from_memory(blocked, shape, block), x)
+    again = run_kernel(back, blocked, np.full(shape, np.nan, dtype), target=target)
+    assert np.array_equal(again, x)
+
+
+def test_reorder_of_many_chunks() -> None:
+    shape, block = (1, 40, 130, 129), Format(TARGETS[0].lanes("float32"))
+    x = distinct(shape, "float32")
+    there = reorder(shape, "float32", PLAIN, block)
+    assert there.chunks >= 40 * 130 * 129 * 4 // (128 * 1024)
+    y = run_kernel(there, x, np.full(block.physical_shape(shape), np.nan, "float32"), parts=[5, 9])
+    assert np.array_equal(y, to_format(x, block))
+    back = reorder(shape, "float32", block, PLAIN)
+    assert np.array_equal(run_kernel(back, y, np.full(shape, np.nan, "float32")), x)
+
+
+def test_reorder_names_what_it_cannot_do() -> None:
+    with pytest.raises(SpecError, match="go through the plain format"):
+        reorder((1, 16, 4), "float32", Format(8), Format(16))
+
+
+def test_reorder_call_and_same_format() -> None:
+    call = reorder_call((1, 3, 4), "float32", "a", "b", PLAIN, PLAIN)
+    assert call.values == ("a", "b")
+    x = distinct((1, 3, 4), "float32")
+    assert np.array_equal(run_kernel(call.kernel, x, np.full_like(x, np.nan)), x)
+
+
+def test_transposes_in_registers_and_without_masks() -> None:
+    kernel = reorder((1, 64, 28, 28), "float32", PLAIN, Format(16))
+    text = assembly(kernel, preset("skylake-avx512"))
+    shuffles = sum(text.count(op) for op in ("vunpck", "vshuf", "vperm", "vinsertf"))
+    assert 48 <= shuffles <= 64, "at most sixteen vectors times four stages, in one loop"
+    assert "vmaskmov" not in assembly(
+        reorder((1, 20, 5, 5), "float32", Format(8), PLAIN), preset("haswell")
+    )
+
+
+# -- index maps ----------------------------------------------------------------------------
+@pytest.mark.parametrize("indices", [[0, 1, 2], [5, 3, 1], [2, 2, 2, 0, 1], [-1, -1, 4, 3, -1], [7]])
+def test_runs_spell_the_indices(indices: list[int]) -> None:
+    spelt = [-2] * len(indices)
+    for run in runs_of(indices):
+        for i in range(run.count):
+            spelt[run.result + i] = -1 if run.source < 0 else run.source + i * run.step
+    assert spelt == indices
+
+
+@pytest.mark.parametrize(("extent", "before", "after"), [(1, 0, 0), (2, 1, 1), (5, 4, 2), (5, 0, 3)])
+def test_reflection_is_numpys(extent: int, before: int, after: int) -> None:
+    wanted = np.pad(np.arange(extent), (before, after), mode="reflect").tolist()
+    runs = padded(extent, before, after, "reflect")
+    assert [r.source + i * r.step for r in runs for i in range(r.count)] == wanted
+
+
+def test_aligned_channels_stay_whole_blocks() -> None:
+    groups = channel_blocks([(0, c) for c in range(32)] + [(1, c) for c in range(20)], 16)
+    assert [(g.count, g.picks) for g in groups] == [(2, ()), (2, ())]
+    groups = channel_blocks([(0, c) for c in range(24)] + [(1, c) for c in range(64)], 16)
+    assert [g.count for g in groups] == [1, 1, 3, 1]
+
+
+# -- operations ----------------------------------------------------------------------------
+SHAPES = [(2, 3, 4), (1, 16, 5, 7), (2, 17, 3, 3), (1, 33, 9, 1), (2, 9, 2, 3, 5), (1, 8, 20, 18)]
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_transpose(target: Target, dtype: str, shape: tuple[int, ...]) -> None:
+    x = distinct(shape, dtype)
+    rank = len(shape)
+    perms = [(0, *range(2, rank), 1), tuple(reversed(range(rank))), (1, 0, *range(2, rank))]
+    perms += [(0, 1, *reversed(range(2, rank)))]
+    for perm in perms:
+        check(Case(layout, "Transpose", [x], {"perm": perm}), target, perm[1] == 1)
+
+
+@targets
+@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (15, 17), (16, 16), (33, 70), (300, 700)], ids=str)
+def test_transpose_of_a_matrix(target: Target, shape: tuple[int, ...]) -> None:
+    for dtype in DTYPES:
+        check(Case(layout, "Transpose", [distinct(shape, dtype)], {"perm": (1, 0)}), target, False)
+
+
+def _sliced(shape: tuple[int, ...], *slices: tuple[int, int, int]) -> dict[str, Any]:
+    """Attributes of a Slice: (start, step, size) of the first axes, the others whole."""
+    full = [*slices, *((0, 1, n) for n in shape[len(slices) :])]
+    starts, steps, sizes = zip(*full, strict=True)
+    return {"starts": starts, "steps": steps, "sizes": sizes}
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [(0, 1, 2), (16, 1, 16)],
+        [(1, 1, 1), (5, 1, 40)],
+        [(0, 1, 2), (0, 2, 30)],
+        [(0, 1, 2), (58, -1, 59)],
+        [(1, -1, 2), (0, 1, 59), (1, 2, 3), (0, 1, 6)],
+        [(0, 1, 2), (8, 1, 8), (6, -2, 4), (5, -1, 5)],
+        [(0, 1, 2), (3, 1, 1), (2, 1, 0)],
+        [(0, 1, 2), (7, 17, 3)],
+    ],
+    ids=str,
+)
+def test_slice(target: Target, dtype: str, slices: list[tuple[int, int, int]]) -> None:
+    shape = (2, 59, 7, 6)
+    check(Case(layout, "Slice", [distinct(shape, dtype)], _sliced(shape, *slices)), target, True)
+
+
+def test_slice_of_everything_is_a_view() -> None:
+    shape = (2, 20, 3, 3)
+    case = Case(layout, "Slice", [distinct(shape, "float32")], _sliced(shape))
+    assert case.lower(TARGETS[0], True).alias == case.lower(TARGETS[0], False).alias == "x0"
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize(
+    "channels", [(16, 32), (3, 4), (17, 16, 33), (24, 24, 24, 24), (1, 1, 1), (64, 12, 12), (58, 58)]
+)
+def test_concat_of_channels(target: Target, dtype: str, channels: tuple[int, ...]) -> None:
+    for spatial in [(5,), (3, 4)]:
+        arrays = [distinct((2, c, *spatial), dtype, 1000 * i) for i, c in enumerate(channels)]
+        check(Case(layout, "Concat", arrays, {"axis": 1}), target, True)
+
+
+@targets
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_concat_of_other_axes(target: Target, axis: int) -> None:
+    arrays = []
+    for i in range(3):
+        shape = [2, 19, 3, 4]
+        shape[axis] += i
+        arrays.append(distinct(tuple(shape), "float32", 2000 * i))
+    check(Case(layout, "Concat", arrays, {"axis": axis}), target, True)
+
+
+@targets
+def test_concat_with_a_constant(target: Target) -> None:
+    arrays = [distinct((1, c, 3, 3), "float32", 500 * c) for c in (5, 20)]
+    check(Case(layout, "Concat", arrays, {"axis": 1}, constants=[1]), target, True)
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize(
+    "pads",
+    [
+        (0, 0, 1, 2, 0, 0, 3, 0),
+        (0, 2, 0, 1, 0, 3, 0, 1),
+        (1, 0, 0, 0, 0, 0, 0, 5),
+        (0, 16, 2, 2, 0, 0, 2, 2),
+        (0, 0, 0, 0, 0, 0, 0, 0),
+    ],
+    ids=str,
+)
+def test_pad(target: Target, dtype: str, mode: str, pads: tuple[int, ...]) -> None:
+    for channels in (17, 32):
+        x = distinct((2, channels, 4, 6), dtype)
+        attributes = {"pads": pads, "mode": mode, "value": -1.5}
+        check(Case(layout, "Pad", [x], attributes), target, True)
+
+
+@targets
+@dtypes
+def test_pad_of_a_vector_and_a_volume(target: Target, dtype: str) -> None:
+    for shape, pads in [((5,), (3, 4)), ((2, 3, 2, 4, 3), (0, 0, 1, 0, 2, 0, 0, 0, 3, 1))]:
+        for mode in ("constant", "edge"):
+            attributes = {"pads": pads, "mode": mode, "value": 2.0}
+            check(Case(layout, "Pad", [distinct(shape, dtype)], attributes), target)
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize(
+    ("shape", "result"),
+    [
+        ((2, 17, 1, 1), (2, 17, 3, 5)),
+        ((1, 33, 4, 1), (3, 33, 4, 6)),
+        ((2, 1, 3, 3), (2, 20, 3, 3)),
+        ((5, 1), (2, 5, 7)),
+        ((), (2, 3)),
+        ((1, 16, 4), (1, 16, 4)),
+    ],
+    ids=str,
+)
+def test_expand(
+    target: Target, dtype: str, shape: tuple[int, ...], result: tuple[int, ...]
+) -> None:
+    x = distinct(shape, dtype)
+    check(Case(layout, "Expand", [x], {"shape": result}), target)
+
+
+@targets
+@pytest.mark.parametrize(
+    ("shape", "result", "blocked"),
+    [
+        ((2, 32, 1, 1), (2, 32), True),
+        ((2, 17, 1, 1), (2, 17), False),
+        ((1, 17, 1, 1), (1, 17), True),
+        ((1, 17), (1, 17, 1, 1), False),
+        ((3, 64), (3, 64, 1), True),
+        ((2, 17, 4, 5), (2, 17, 20), True),
+        ((2, 32, 2, 2), (2, 128), False),
+        ((2, 32, 4), (64, 4), False),
+        ((6, 4), (24,), False),
+    ],
+    ids=str,
+)
+def test_reshape(
+    target: Target, shape: tuple[int, ...], result: tuple[int, ...], blocked: bool
+) -> None:
+    case = Case(layout, "Reshape", [distinct(shape, "float32")], {"shape": result})
+    check(case, target, blocked)
+    assert not case.lower(target, False).calls
+
+
+def test_every_body_is_emitted_for_neon() -> None:
+    neon = preset("neoverse-n1")
+    x = distinct((2, 19, 6, 5), "float32")
+    cases = [
+        Case(layout, "Transpose", [x], {"perm": (0, 2, 3, 1)}),
+        Case(layout, "Slice", [x], _sliced(x.shape, (0, 1, 2), (18, -1, 19), (5, -2, 3))),
+        Case(layout, "Concat", [x, x], {"axis": 1}),
+        Case(layout, "Pad", [x], {"pads": (0, 1, 1, 1, 0, 0, 1, 1), "mode": "edge", "value": 0.0}),
+    ]
+    for case in cases:
+        assert case.assembles(neon, False)
+        if case.accepts(neon):
+            assert case.assembles(neon, True)
+    assert assembly(reorder((1, 19, 5, 5), "float64", PLAIN, Format(2)), neon)

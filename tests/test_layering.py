@@ -1,0 +1,296 @@
+"""The folders' order, read from the imports: no edge but those below, no circle, and who may use what.
+
+A folder is a sub-package of leanconv or a module that lies directly in it (`errors`, `settings`).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
+
+# Each folder may import those named here and what these may import, and nothing else of leanconv.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "units": ("errors",),
+    "settings": ("errors", "units"),
+    "spec": ("settings",),
+    "reference": ("spec",),
+    "target": ("spec",),
+    "codegen": ("target",),
+    "kernels": ("codegen",),
+    "algorithms": ("kernels",),
+    "graph": ("spec",),
+    "runtime": ("algorithms", "graph"),
+    "planner": ("runtime",),
+    "api": ("planner",),
+    "": ("api",),  # leanconv/__init__.py
+    "cli": ("",),
+    "__main__": ("cli",),
+}
+# Modules from outside that one folder alone may import.
+ONLY_IN: dict[str, str] = {
+    "llvmlite": "codegen",
+    "onnx": "graph",
+    "rich": "cli",
+    "PIL": "cli",
+    "onnxruntime": "cli",
+    "openvino": "cli",
+}
+BASE = {"numpy", "llvmlite", "onnx", "rich"}
+STANDARD_LIBRARY_ONLY = ("errors", "units", "settings", "spec")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: where it stands and the module that it names, in full."""
+
+    file: Path
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(PACKAGE)}:{self.line} imports {self.module}"
+
+
+def folder_of_file(file: Path) -> str:
+    """The folder that a file belongs to; `""` is the package itself."""
+    first = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def folder_of_module(module: str) -> str | None:
+    """The folder of an imported module of leanconv; None for modules from outside."""
+    name, _, rest = module.partition(".")
+    if name != "leanconv":
+        return None
+    first = rest.split(".")[0]
+    known = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").exists()
+    return first if first and known else ""
+
+
+def imports_of(file: Path, source: str) -> Iterator[Import]:
+    """Every import of a file, those inside functions included, relative ones made absolute."""
+    package = ("leanconv", *file.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(source, str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield Import(file, node.lineno, f"{module}.{alias.name}")
+
+
+def sources() -> list[tuple[Path, str]]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 20, f"only {len(files)} files under {PACKAGE}: is this the right folder?"
+    return [(file, file.read_text(encoding="utf-8")) for file in files]
+
+
+SOURCES = sources()
+IMPORTS = [i for file, source in SOURCES for i in imports_of(file, source)]
+
+
+def reachable(folder: str) -> set[str]:
+    """Everything that a folder may import: its arrows, followed to the end."""
+    found: set[str] = set()
+    waiting = list(ARROWS[folder])
+    while waiting:
+        arrow = waiting.pop()
+        if arrow not in found:
+            found.add(arrow)
+            waiting += ARROWS[arrow]
+    return found
+
+
+def edge_violations(imports: list[Import]) -> list[str]:
+    """The imports along which no arrow points."""
+    found = []
+    for i in imports:
+        target = folder_of_module(i.module)
+        folder = folder_of_file(i.file)
+        if target is not None and target != folder and target not in reachable(folder):
+            found.append(f"{i}: {folder or 'leanconv'} may not import {target or 'leanconv'}")
+    return found
+
+
+def module_cycle(imports: list[Import], files: list[Path]) -> list[str]:
+    """Modules that import one another in a circle when they are loaded; empty if none do."""
+    names = {}
+    for file in files:
+        parts = ["leanconv", *file.relative_to(PACKAGE).with_suffix("").parts]
+        names[file] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    modules = set(names.values())
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for i in imports:
+        target = i.module if i.module in modules else i.module.rpartition(".")[0]
+        if target in modules and target != names[i.file]:
+            graph[names[i.file]].add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def environment_uses(source: str) -> list[int]:
+    """Lines that read or change environment variables."""
+    names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+    tree = ast.parse(source)
+    attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in names]
+    imported = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom)
+        and n.module == "os"
+        and any(a.name in names for a in n.names)
+    ]
+    return [n.lineno for n in attributes if _is_os(n.value)] + [n.lineno for n in imported]
+
+
+def _is_os(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "os"
+
+
+def prints(source: str) -> list[int]:
+    """Lines that call `print` or write to a standard stream."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        is_print = (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        )
+        is_stream = (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("stdout", "stderr")
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "sys"
+        )
+        if is_print or is_stream:
+            lines.append(node.lineno)
+    return lines
+
+
+def test_every_folder_has_its_place() -> None:
+    folders = {folder_of_file(file) for file, _ in SOURCES}
+    assert folders <= ARROWS.keys(), "a new folder needs its arrows in this test and in the docs"
+
+
+def test_arrows_themselves_make_no_circle() -> None:
+    TopologicalSorter(ARROWS).prepare()
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert edge_violations(IMPORTS) == []
+
+
+def test_no_module_takes_part_in_a_circle() -> None:
+    # What stands only for the type checker or inside a function is not loaded with the module.
+    at_load = []
+    for file, source in SOURCES:
+        tree = ast.parse(source)
+        late = {
+            line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        at_load += [i for i in IMPORTS if i.file == file and i.line not in late]
+    assert module_cycle(at_load, [file for file, _ in SOURCES]) == []
+
+
+def test_outside_modules_are_imported_in_one_folder() -> None:
+    wrong = [
+        f"{i}: only {ONLY_IN[top]} may"
+        for i in IMPORTS
+        if (top := i.module.split(".")[0]) in ONLY_IN and folder_of_file(i.file) != ONLY_IN[top]
+    ]
+    assert wrong == []
+
+
+def test_nothing_but_declared_dependencies_is_imported() -> None:
+    allowed = {*sys.stdlib_module_names, *BASE, *ONLY_IN, "leanconv", "scipy"}
+    wrong = [str(i) for i in IMPORTS if i.module.split(".")[0] not in allowed]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", STANDARD_LIBRARY_ONLY)
+def test_the_lowest_folders_need_the_standard_library_only(folder: str) -> None:
+    allowed = {*sys.stdlib_module_names, "leanconv"}
+    wrong = [
+        str(i)
+        for i in IMPORTS
+        if folder_of_file(i.file) == folder and i.module.split(".")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+def test_only_settings_reads_the_environment() -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)}:{line}"
+        for file, source in SOURCES
+        for line in environment_uses(source)
+        # A child process is given this process's environment with a variable more.
+        if folder_of_file(file) != "settings" and file.parts[-2:] != ("engines", "process.py")
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_line_prints() -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)}:{line}"
+        for file, source in SOURCES
+        for line in prints(source)
+        if folder_of_file(file) != "cli"
+    ]
+    assert wrong == []
+
+
+# -- the checks themselves are checked: each must see what it is there for --------------------
+
+
+def test_a_wrong_edge_is_seen() -> None:
+    file = PACKAGE / "spec" / "bad.py"
+    for source in (
+        "from leanconv.codegen.emitter import Emitter",
+        "from leanconv import codegen",
+        "from .. import codegen",
+        "from ..codegen import emitter",
+        "def f():\n    import leanconv.codegen",
+    ):
+        assert len(edge_violations(list(imports_of(file, source)))) == 1, source
+    assert edge_violations(list(imports_of(file, "from ..errors import SpecError"))) == []
+    graph = PACKAGE / "graph" / "bad.py"
+    assert len(edge_violations(list(imports_of(graph, "import leanconv.codegen.cache")))) == 1
+    own = PACKAGE / "runtime" / "bad.py"
+    assert len(edge_violations(list(imports_of(own, "import leanconv")))) == 1
+
+
+def test_a_circle_is_seen() -> None:
+    a, b = PACKAGE / "spec" / "a.py", PACKAGE / "spec" / "b.py"
+    imports = [
+        *imports_of(a, "from leanconv.spec.b import x"),
+        *imports_of(b, "from leanconv.spec import a"),
+    ]
+    assert set(module_cycle(imports, [a, b])) == {"leanconv.spec.a", "leanconv.spec.b"}
+    assert module_cycle(imports[:1], [a, b]) == []
+
+
+def test_environment_and_prints_are_seen() -> None:
+    assert environment_uses("import os\nx = os.environ['A']") == [2]
+    assert environment_uses("import os\nx = os.getenv('A')") == [2]
+    assert environment_uses("from os import environ") == [1]
+    assert environment_uses("import os\nx = os.cpu_count()") == []
+    assert prints("print(1)\nimport sys\nsys.stderr.write('x')") == [1, 3]
+    assert prints("self.print(1)") == []
