@@ -1,4 +1,4 @@
-"""Small graphs for tests: a builder that infers types, and the check that a pass changes nothing."""
+"""Small graphs for tests: a builder that infers types, and a check that nothing has changed."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph.builder import Builder, applied, only, ops
 
+from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.global_pooling import global_pooling

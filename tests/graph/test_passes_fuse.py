@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph.builder import Builder, applied, only, ops
 
+from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_residual import fuse_residual
@@ -27,7 +27,7 @@ def erf1(b: Builder, x: str, divide: bool = True) -> str:
     return b.op("Add", b.op("Erf", inside), 1.0)
 
 
-def tanh1(b: Builder, x: str, inside: str) -> str:
+def tanh1(b: Builder, inside: str) -> str:
     return b.op("Add", 1.0, b.op("Tanh", b.op("Mul", inside, SCALE)))
 
 
@@ -108,7 +108,7 @@ PATTERNS: dict[str, tuple[str, dict[str, Any], Pattern]] = {
     "gelu, tanh": (
         "Gelu",
         {"approximate": "tanh"},
-        lambda b, x: b.op("Mul", b.op("Mul", 0.5, x), tanh1(b, x, cube(b, x))),
+        lambda b, x: b.op("Mul", b.op("Mul", 0.5, x), tanh1(b, cube(b, x))),
     ),
     "gelu, tanh, products": (
         "Gelu",
@@ -118,7 +118,6 @@ PATTERNS: dict[str, tuple[str, dict[str, Any], Pattern]] = {
             b.op("Mul", 0.5, x),
             tanh1(
                 b,
-                x,
                 b.op("Add", b.op("Mul", b.op("Mul", b.op("Mul", x, x), x), CUBIC), x),
             ),
         ),
@@ -133,7 +132,6 @@ PATTERNS: dict[str, tuple[str, dict[str, Any], Pattern]] = {
                 "Mul",
                 tanh1(
                     b,
-                    x,
                     b.op("Mul", x, b.op("Add", 1.0, b.op("Mul", b.op("Mul", CUBIC, x), x))),
                 ),
                 x,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph.builder import Builder, applied, assert_equal, ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graph.builder import Builder, applied, assert_equal, ops
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.drop_dead import drop_dead

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph.builder import Builder, applied, only, ops
 
+from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.simplify import simplify

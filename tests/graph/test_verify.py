@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graph.builder import Builder
 
+from graph.builder import Builder
 from leanconv.errors import ModelError
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType

@@ -19,16 +19,17 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
 from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-ELEMENT = {"float32": "float", "float64": "double"}
 _CHUNK_CYCLES = 40_000.0  # about 10 us
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
 
@@ -160,26 +161,37 @@ class DirectConv(Kernel):
                 self._one_panel(e, body, panel, first, last)
         return e.finish()
 
+    @property
+    def whole_panels(self) -> int:
+        """Panels all of whose lanes are output channels; at most one more follows."""
+        return self.outputs // self.panel_lanes
+
     def _all_panels(self, e: Function, body: _Body, row: Value) -> None:
-        whole = self.panels - 1 if self.last_vectors < self.tile.vectors else self.panels
+        whole = self.whole_panels
         if whole:
             with e.loop("panel", whole) as panel:
-                body.row(row, panel, self.tile.vectors, whole == self.panels)
+                body.row(row, panel, self.tile.vectors, self.panel_lanes)
         if whole < self.panels:
-            body.row(row, e.const("i64", whole), self.last_vectors, True)
+            rest = self.outputs - whole * self.panel_lanes
+            body.row(row, e.const("i64", whole), self.last_vectors, rest)
 
     def _one_panel(self, e: Function, body: _Body, panel: Value, first: Value, last: Value) -> None:
-        ragged = self.last_vectors < self.tile.vectors or self.outputs % self.panel_lanes != 0
-        if not ragged or self.panels == 1:
+        whole = self.whole_panels
+        rest = self.outputs - whole * self.panel_lanes
+
+        def rows(vectors: int, channels: int) -> None:
             with e.loop("row", last, start=first) as row:
-                body.row(row, panel, self.last_vectors if ragged else self.tile.vectors, ragged)
-            return
-        with e.when(panel.compare("ult", self.panels - 1)):
-            with e.loop("row", last, start=first) as row:
-                body.row(row, panel, self.tile.vectors, False)
-        with e.when(panel.compare("uge", self.panels - 1)):
-            with e.loop("row", last, start=first) as row:
-                body.row(row, panel, self.last_vectors, True)
+                body.row(row, panel, vectors, channels)
+
+        if not rest:
+            rows(self.tile.vectors, self.panel_lanes)
+        elif not whole:
+            rows(self.last_vectors, rest)
+        else:
+            with e.when(panel.compare("ult", whole)):
+                rows(self.tile.vectors, self.panel_lanes)
+            with e.when(panel.compare("uge", whole)):
+                rows(self.last_vectors, rest)
 
 
 class _Body:
@@ -209,14 +221,14 @@ class _Body:
             return None
         return pointer.at(g * (self.conv.panels * self.conv.panel_lanes), self.element)
 
-    def row(self, row: Value, panel: Value, vectors: int, maybe_last: bool) -> None:
+    def row(self, row: Value, panel: Value, vectors: int, channels: int) -> None:
         """Emit one row of output columns.
 
         Args:
             row: index over depth and height.
             panel: index of the panel.
             vectors: its vectors.
-            maybe_last: whether the panel's last channels may lie outside the output.
+            channels: its output channels.
         """
         conv, e, window = self.conv, self.e, self.conv.window
         od, oh = row // window.out[1], row % window.out[1]
@@ -229,13 +241,9 @@ class _Body:
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
         self.row_y = self.y.at(place, self.element)
         self.row_residual = self.residual.at(place, self.element) if self.residual else None
-        self.taps = [_Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1], self.element)
-        rest = conv.outputs - (conv.panels - 1) * conv.panel_lanes
-        channels = rest if maybe_last and conv.panels_inside is False else vectors * conv.lanes
-        if maybe_last:
-            channels = min(vectors * conv.lanes, rest)
         for run in column_tiles(window, conv.tile.rows):
             if run.count == 1:
                 self.tile(e.const("i64", run.first), run, vectors, channels)
@@ -330,35 +338,6 @@ class _Body:
         return parts
 
 
-class _Taps:
-    """The taps along depth or height that touch the input at one output row."""
-
-    def __init__(self, e: Function, window: Window, axis: int, o: Value) -> None:
-        kernel, step = window.kernel[axis], window.dilation[axis]
-        self.start = o * window.stride[axis] - window.pad[axis]
-        self.low: Value | int = 0
-        self.high: Value | int = kernel
-        self.condition: Value | None = None
-        if window.always_full(axis):
-            return
-        # ceil(-start / step) and floor((size - 1 - start) / step) + 1, kept non-negative.
-        before = e.smax(0 - self.start + (step - 1), 0) // step
-        after = e.smax(window.size[axis] - 1 - self.start + step, 0) // step
-        self.low, self.high = before, e.smin(after, kernel)
-        if window.sometimes_empty(axis):
-            self.condition = self.low.compare("slt", self.high)
-
-    def loop(self, label: str, a_stride: int, b_stride: int) -> ReductionLoop:
-        """The reduction loop over these taps."""
-        return ReductionLoop(label, self.high, a_stride, b_stride, start=self.low)
-
-    def guard(self, e: Function, acc: list[Value]):  # type: ignore[no-untyped-def]
-        """Context in which there is at least one tap."""
-        from contextlib import nullcontext
-
-        return e.when(self.condition, [acc]) if self.condition else nullcontext()
-
-
 def plan_direct(kernel: DirectConv, target: Target) -> DirectConv:
     """Choose register tile and chunks for a kernel whose problem is set."""
     merged = _merge(kernel)
@@ -366,7 +345,7 @@ def plan_direct(kernel: DirectConv, target: Target) -> DirectConv:
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
     ranked = rank_tiles(target, window.out[2], channel_vectors, merged.reduction)
     cycles, tile = ranked[0]
-    item = 4 if merged.dtype == "float32" else 8
+    item = ITEMSIZE[merged.dtype]
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
     rows = window.out[0] * window.out[1]
     inside = weights <= _ROWS_OUTER_BYTES and merged.batch * rows >= 16

@@ -9,7 +9,7 @@ the input are left out while generating. Padding is never read and never wins a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -21,6 +21,8 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import ELEMENT
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+
+_Body = Callable[[Value], None]
 
 OPS = ("MaxPool", "AveragePool")
 
@@ -95,10 +97,8 @@ class _Row:
         self.kind = vector(self.element, pool.block)
         _, height, width = self.window.size
         plane = row // (self.window.out[0] * self.window.out[1])
-        self.od, self.oh = (
-            row // self.window.out[1] % self.window.out[0],
-            row % self.window.out[1],
-        )
+        self.od = row // self.window.out[1] % self.window.out[0]
+        self.oh = row % self.window.out[1]
         self.y = y.at(row * (self.window.out[2] * pool.block), self.element)
         self.x = x.at(plane * (self.window.size[0] * height * width * pool.block), self.element)
         self.depth = self._bounds(0, self.od)
@@ -110,7 +110,8 @@ class _Row:
         tiles = column_tiles(self.window, _PIXELS)
         if len(tiles) > _MOST_TILES:
             with e.loop("ow", self.window.out[2]) as ow:
-                self._store([self._reduce_bounded(ow)], ow, [self._count(2, ow)])
+                counts = [self._count(2, ow)] if self.pool.average else []
+                self._store([self._reduce_bounded(ow)], ow, counts)
             return
         for tile in tiles:
             if tile.count == 1:
@@ -122,8 +123,7 @@ class _Row:
     # -- bounds --------------------------------------------------------------------------------
     def _bounds(self, axis: int, o: Value) -> tuple[Value, Value]:
         """First tap that touches the input, and one past the last; may be empty."""
-        size, taps = self.window.size[axis], self.window.kernel[axis]
-        return self._taps_within(axis, o, 0, size) if taps else (o, o)
+        return self._taps_within(axis, o, 0, self.window.size[axis])
 
     def _taps_within(self, axis: int, o: Value, low: int, high: int) -> tuple[Value, Value]:
         """Taps whose input coordinate lies in [low, high)."""
@@ -138,13 +138,25 @@ class _Row:
         first = (before + (step - 1)) // step
         return first, e.smin((room + (step - 1)) // step, taps)
 
-    def _empty(self, axis: int) -> bool:
-        return self.window.sometimes_empty(axis)
-
     def _count(self, axis: int, o: Value) -> Value:
         """Cells that a window counts along an axis, at least one, as a float."""
         first, last = self._taps_within(axis, o, *self.pool.counted[axis])
         return self.e.convert("sitofp", self.e.smax(last - first, 1), self.element)
+
+    def _column_count(self, tile: ColumnTile, pixel: int, ow: Value) -> Value:
+        """The count along the columns, a constant where all columns of this code agree."""
+        w, (low, high) = self.window, self.pool.counted[2]
+        first = tile.first + pixel
+        counts = {
+            sum(
+                low <= o * w.stride[2] - w.pad[2] + k * w.dilation[2] < high
+                for k in range(w.kernel[2])
+            )
+            for o in range(first, tile.first + tile.count * tile.pixels, tile.pixels)
+        }
+        if len(counts) > 1:
+            return self._count(2, ow + pixel)
+        return self.e.const(self.element, max(1, counts.pop()))
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
@@ -176,7 +188,7 @@ class _Row:
                     row = tap * starts[axis][1] + starts[axis][0]
                     along(axis + 1, at.at(row * widths[axis], self.element))
 
-            if self._empty(axis):
+            if w.sometimes_empty(axis):
                 with e.when(first.compare("slt", last), [acc]):
                     taps()
             else:
@@ -212,7 +224,7 @@ class _Row:
         self._over_rows(acc, row)
         counts = []
         if self.pool.average:
-            counts = [self._count(2, ow + p) for p in range(tile.pixels)]
+            counts = [self._column_count(tile, p, ow) for p in range(tile.pixels)]
         self._store(acc, ow, counts)
 
     def _reduce_bounded(self, ow: Value) -> Value:

@@ -115,6 +115,21 @@ def _terms(editor: Editor, name: str) -> Iterator[tuple[str, float]]:
         yield b, first
 
 
+def _scaled(editor: Editor, name: str) -> Iterator[tuple[str, float]]:
+    """Read a private value as data · number; yields at most one pair."""
+    node = editor.private_producer(name, "Mul", "Div")
+    if node is None:
+        return
+    a, b = node.inputs
+    first, second = _scalar(editor, a), _scalar(editor, b)
+    if second is not None and node.op == "Mul":
+        yield a, second
+    elif second:
+        yield a, 1.0 / second
+    elif first is not None and node.op == "Mul":
+        yield b, first
+
+
 def _factors(editor: Editor, name: str) -> _Product:
     """A private value as a product, or as itself."""
     node = editor.producer(name)
@@ -231,9 +246,8 @@ def _from_clip(editor: Editor, node: Node) -> Node | None:
     own = bounds(node)
     if node.op == "Clip" and own == (0.0, 1.0):
         for scaled, term in _terms(editor, node.inputs[0]):
-            product = _factors(editor, scaled)
-            if len(product.factors) == 1 and product.factors[0] != scaled:
-                return _hard_sigmoid(node, product.factors[0], product.coefficient, term)
+            for x, factor in _scaled(editor, scaled):
+                return _hard_sigmoid(node, x, factor, term)
     if own is None:
         return None
     new = clip_again(editor, node, node.inputs[0], own)

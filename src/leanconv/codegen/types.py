@@ -1,0 +1,4 @@
+"""LLVM's names of our element types."""
+
+ELEMENT = {"float32": "float", "float64": "double"}
+ITEMSIZE = {"float32": 4, "float64": 8}

@@ -1,0 +1,342 @@
+"""Sums, means, largest and smallest values over any axes, plain or in blocks of channels.
+
+    y[k…] = R over r… of x[k…, r…]                        R one of +, mean, max, min
+
+The input's axes are kept (k) or reduced (r), and neighbours of one kind are merged. Two loop nests:
+
+- last axis reduced: lanes run along it, four accumulators of a vector, one horizontal step at the
+  end of each result;
+- last axis kept (blocks of channels always are): lanes run along it, a tile of up to four vectors
+  of results at a time, and no horizontal step. A global pool is `(N * C/B, H * W, B)`.
+
+Sums are taken in runs of 256 with four partial sums, whose totals are added in turn: the error
+grows with n / 256 + 64 roundings instead of n. The order of the additions depends on the shapes and
+lanes alone. NaN anywhere makes the result NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf, prod
+
+from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+
+# Elements that one chunk reads.
+PIECE = 16384
+# Vectors added up by one set of partial sums.
+RUN = 256
+PARTIAL = 4
+
+_HOW = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min"}
+_NEUTRAL = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
+
+OPS: tuple[str, ...] = tuple(_HOW)
+
+
+def combine(e: Function, how: str, total: Value, x: Value) -> Value:
+    """Take one more value into a total; NaN on either side stays."""
+    if how in ("mean", "sum"):
+        return total + x
+    better = x.compare("ogt" if how == "max" else "olt", total)
+    return e.select(x.compare("uno", x), x, e.select(better, x, total))
+
+
+def across_lanes(e: Function, how: str, x: Value) -> Value:
+    """Combine all lanes of a vector into a scalar, in halves."""
+    while (lanes := lanes_of(x.kind)) > 2:
+        half = lanes // 2
+        low, high = e.shuffle(x, None, range(half)), e.shuffle(x, None, range(half, lanes))
+        x = combine(e, how, low, high)
+    if lanes_of(x.kind) == 1:
+        return x
+    return combine(e, how, e.extract(x, 0), e.extract(x, 1))
+
+
+def neutral_load(e: Function, how: str, address: Value, kind: str, count: int) -> Value:
+    """Load the first lanes; the others do not change a total."""
+    lanes = lanes_of(kind)
+    x = e.load_first(address, kind, count)
+    if count >= lanes or how in ("mean", "sum"):
+        return x
+    return e.select(e.first_lanes(count, lanes), x, e.const(kind, _NEUTRAL[how]))
+
+
+def run_of(
+    e: Function, how: str, base: Value, kind: str, count: int, step: int, width: int = 1
+) -> list[Value]:
+    """Combine `count` tiles of `width` vectors, `step` elements apart, from `base` on.
+
+    Returns:
+        One vector of totals for each of the tile's vectors.
+    """
+    if count >= 2 * RUN:
+        totals = [e.const(kind, _NEUTRAL[how])] * width
+        with e.loop("run", count // RUN, [totals]) as run:
+            address = base.at(run * (RUN * step), element_of(kind))
+            part = run_of(e, how, address, kind, RUN, step, width)
+            totals[:] = [combine(e, how, t, p) for t, p in zip(totals, part, strict=True)]
+        if count % RUN == 0:
+            return totals
+        address = base.at(count // RUN * RUN * step, element_of(kind))
+        rest = run_of(e, how, address, kind, count % RUN, step, width)
+        return [combine(e, how, t, r) for t, r in zip(totals, rest, strict=True)]
+    sets = min(count, max(1, PARTIAL // width))
+    partial = [[e.const(kind, _NEUTRAL[how])] * width for _ in range(sets)]
+    groups = count // sets
+
+    def take(row: Value, first: int, sums: list[Value]) -> None:
+        for j in range(width):
+            address = row.at(first * step + j * lanes_of(kind), element_of(kind))
+            sums[j] = combine(e, how, sums[j], e.load(address, kind))
+
+    with e.loop("group", groups, partial) as group:
+        row = base.at(group * (sets * step), element_of(kind))
+        for u, sums in enumerate(partial):
+            take(row, u, sums)
+    for u in range(count % sets):
+        take(base, groups * sets + u, partial[u])
+    while len(partial) > 1:
+        half = ceil_div(len(partial), 2)
+        for u in range(len(partial) - half):
+            pairs = zip(partial[u], partial[half + u], strict=True)
+            partial[u] = [combine(e, how, a, b) for a, b in pairs]
+        partial = partial[:half]
+    return partial[0]
+
+
+@dataclass(frozen=True)
+class Reduction(Kernel):
+    """One reduction of a tensor in memory.
+
+    Attributes:
+        dtype: `float32` or `float64`.
+        how: `sum`, `mean`, `max` or `min`.
+        extents: of the input's memory, neighbours of one kind merged.
+        reduced: for each axis, whether it is reduced.
+        channels: 0, or: the extents are (N * blocks, spatial, lanes) and the result is a plain
+            (N, channels).
+        width: vectors of results in a tile where the last axis is kept.
+    """
+
+    dtype: str
+    how: str
+    extents: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    channels: int = 0
+    width: int = 4
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Extents of the kept axes, without the one along which the lanes run."""
+        axes = [n for n, reduced in zip(self.extents, self.reduced, strict=True) if not reduced]
+        return tuple(axes if self.reduced[-1] else axes[:-1])
+
+    @property
+    def count(self) -> int:
+        """Elements that make one result."""
+        return prod(n for n, reduced in zip(self.extents, self.reduced, strict=True) if reduced)
+
+    @property
+    def columns(self) -> int:
+        """Tiles of results along the last axis; 1 where it is reduced.
+
+        A tile is 64 elements whatever the lanes are, so that the grid depends on shapes only.
+        """
+        return 1 if self.reduced[-1] else ceil_div(self.extents[-1], 64)
+
+    @property
+    def items(self) -> int:
+        """Tiles of results."""
+        return prod(self.kept) * self.columns
+
+    @property
+    def group(self) -> int:
+        """Tiles of results in one chunk."""
+        return max(1, PIECE * self.items // prod(self.extents))
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.items, self.group)
+
+    @property
+    def flops(self) -> int:
+        return prod(self.extents)
+
+    def emit(self, target: Target) -> str:
+        return _Nest(self, target).emit()
+
+
+class _Nest:
+    """The loops of one reduction while they are written."""
+
+    def __init__(self, kernel: Reduction, target: Target) -> None:
+        self.k, self.e = kernel, Function(kernel.NAME)
+        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.lanes = target.lanes(kernel.dtype)
+        self.kind = vector(self.element, self.lanes)
+        extents = kernel.extents
+        self.strides = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
+        self.loops = [axis for axis, reduced in enumerate(kernel.reduced) if reduced]
+
+    def emit(self) -> str:
+        e, k = self.e, self.k
+        x, y = e.pointer(0), e.pointer(1)
+        with e.chunks(k.chunks) as (chunk,):
+            first = chunk * k.group
+            with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
+                column, row = item % k.columns, item // k.columns
+                source = x.at(self._offset(row), self.element)
+                if k.reduced[-1]:
+                    (total,) = self._totals(source, self.loops, 1, self.lanes)
+                    result = self._finished(across_lanes(e, k.how, total))
+                    e.store(result, y.at(row, self.element))
+                else:
+                    self._tile(source, y, row, column)
+        return e.finish()
+
+    def _offset(self, row: Value) -> Value:
+        """Where the input of a row of results starts, from the row's place among the kept axes."""
+        k, offset = self.k, self.e.const("i64", 0)
+        axes = [axis for axis, reduced in enumerate(k.reduced) if not reduced]
+        axes = axes if k.reduced[-1] else axes[:-1]
+        for axis in reversed(axes):
+            index = row % k.extents[axis] if axis != axes[0] else row
+            row = row // k.extents[axis]
+            offset = index * self.strides[axis] + offset
+        return offset
+
+    def _tile(self, source: Value, y: Value, row: Value, column: Value) -> None:
+        """A tile of results along the last, kept axis: the whole one, or what is left at its end."""
+        e, k = self.e, self.k
+        extent = k.extents[-1]
+        source = source.at(column * 64, self.element)
+        out = y.at(row * extent + column * 64, self.element)
+        whole, left = extent // 64, extent % 64
+        if k.channels:
+            self._channels(source, y, row)
+        elif not left or not whole:
+            self._columns(source, out, left or 64)
+        else:
+            with e.when(column.compare("ult", whole)):
+                self._columns(source, out, 64)
+            with e.when(column.compare("eq", whole)):
+                self._columns(source, out, left)
+
+    def _columns(self, source: Value, out: Value, count: int) -> None:
+        """The results of `count` columns, in tiles of whole vectors and one of the rest."""
+        place = 0
+        while place < count:
+            width = min(self.k.width, max(1, (count - place) // self.lanes))
+            lanes = min(self.lanes, count - place)
+            address = source.at(place, self.element)
+            totals = self._totals(address, self.loops, width, lanes)
+            for j, total in enumerate(totals):
+                target = out.at(place + j * self.lanes, self.element)
+                self.e.store_first(self._finished(total), target, lanes)
+            place += width * lanes
+
+    def _channels(self, source: Value, y: Value, row: Value) -> None:
+        """A block of channels into a plain result."""
+        e, k = self.e, self.k
+        blocks, left = ceil_div(k.channels, self.lanes), k.channels % self.lanes
+        block = row % blocks
+        offset = (row // blocks) * k.channels + block * self.lanes
+        (total,) = self._totals(source, self.loops, 1, self.lanes)
+        result, out = self._finished(total), y.at(offset, self.element)
+        if not left:
+            e.store(result, out)
+            return
+        with e.when(block.compare("ult", blocks - 1)):
+            e.store(result, out)
+        with e.when(block.compare("eq", blocks - 1)):
+            e.store_first(result, out, left)
+
+    def _totals(self, source: Value, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
+        """Combine over the remaining reduced axes."""
+        e, how = self.e, self.k.how
+        if not loops:
+            kind = self.element if self.k.reduced[-1] else self.kind
+            places = [source.at(j * self.lanes, self.element) for j in range(width)]
+            return [e.load_first(place, kind, lanes) for place in places]
+        axis, extent = loops[0], self.k.extents[loops[0]]
+        if axis == len(self.k.extents) - 1:
+            return [self._along(source, extent)]
+        if len(loops) == 1 and lanes == self.lanes:
+            return run_of(e, how, source, self.kind, extent, self.strides[axis], width)
+        totals = [e.const(self.kind, _NEUTRAL[how])] * width
+        with e.loop("r", extent, [totals]) as r:
+            address = source.at(r * self.strides[axis], self.element)
+            inner = self._totals(address, loops[1:], width, lanes)
+            totals[:] = [combine(e, how, a, b) for a, b in zip(totals, inner, strict=True)]
+        return totals
+
+    def _along(self, source: Value, extent: int) -> Value:
+        """Combine `extent` neighbours into the lanes of one vector."""
+        e, how = self.e, self.k.how
+        left, total = extent % self.lanes, e.const(self.kind, _NEUTRAL[how])
+        if extent >= self.lanes:
+            (total,) = run_of(e, how, source, self.kind, extent // self.lanes, self.lanes)
+        if left:
+            address = source.at(extent - left, self.element)
+            total = combine(e, how, total, neutral_load(e, how, address, self.kind, left))
+        return total
+
+    def _finished(self, total: Value) -> Value:
+        return total / float(self.k.count) if self.k.how == "mean" else total
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """True unless channels are reduced, or images are and their axis vanishes."""
+    del block
+    shape, axes = graph.types[node.inputs[0]].shape, node.attributes["axes"]
+    return (
+        len(shape) >= 3 and 1 not in axes and (0 not in axes or bool(node.attributes["keepdims"]))
+    )
+
+
+def _merged(
+    extents: Sequence[int], reduced: Sequence[bool]
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    axes = [(n, r) for n, r in zip(extents, reduced, strict=True) if n > 1]
+    groups = [(prod(n for n, _ in g), kind) for kind, g in groupby(axes, lambda axis: axis[1])]
+    groups = groups or [(1, False)]
+    return tuple(n for n, _ in groups), tuple(r for _, r in groups)
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel; from blocks of channels to blocks, or to a plain (N, C) where that is the result.
+
+    Raises:
+        UnsupportedError: the reduced axes hold no element.
+    """
+    del target
+    (x,), (y,) = node.inputs, node.outputs
+    kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
+    axes = node.attributes["axes"]
+    if any(kind.shape[axis] == 0 for axis in axes):
+        raise UnsupportedError(
+            f"{node.op} {node.name!r} reduces an empty axis of {kind}; expected at least one"
+            " element; fold the operation into a constant"
+        )
+    extents = source.physical_shape(kind.shape)
+    reduced = [axis in axes for axis in range(len(extents))]
+    channels = kind.shape[1] if source.block and not result.block else 0
+    if channels:
+        assert set(axes) == set(range(2, len(kind.shape))), "a plain result has no spatial axes"
+        merged = (prod(extents[:2]), prod(extents[2:-1]), extents[-1]), (False, True, False)
+    else:
+        merged = _merged(extents, reduced)
+    kernel = Reduction(kind.dtype, _HOW[node.op], *merged, channels)
+    return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

@@ -1,0 +1,171 @@
+"""Pooling against NumPy: exact for maxima and sums of whole numbers, all attributes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import DTYPES, TARGETS, Case, distinct, integers
+from onnx import TensorProto, helper
+
+from leanconv.codegen.host import host
+from leanconv.errors import LeanConvError
+from leanconv.kernels import pool
+from leanconv.target import Target, preset
+
+targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+ops = pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+
+
+def attributes_of(
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    dilations: tuple[int, ...] = (),
+    ceil: bool = False,
+    include: bool = False,
+) -> dict[str, Any]:
+    rank = len(kernel)
+    return {
+        "kernel_shape": kernel,
+        "strides": strides or (1,) * rank,
+        "pads": pads or (0,) * (2 * rank),
+        "dilations": dilations or (1,) * rank,
+        "ceil_mode": ceil,
+        "count_include_pad": include,
+    }
+
+
+def check(case: Case, target: Target) -> None:
+    """A maximum is exact; a mean is one division away from an exact sum."""
+    wanted = case.expected("float64")
+    got = case.run(target, True)
+    if case.node.op == "MaxPool":
+        assert np.array_equal(got, wanted)
+    else:
+        scale = np.abs(case.values["x0"]).max()
+        assert np.abs(got - wanted).max() <= 2 * np.finfo(got.dtype).eps * scale
+
+
+CASES = [
+    ((2, 17, 9, 9), attributes_of((3, 3), (2, 2), (1, 1, 1, 1))),
+    ((1, 16, 56, 56), attributes_of((3, 3), (2, 2), (0, 0, 1, 1))),
+    ((1, 33, 7, 7), attributes_of((7, 7))),
+    ((2, 8, 6, 5), attributes_of((2, 2), (2, 2))),
+    ((1, 15, 12, 11), attributes_of((3, 2), (1, 3), (1, 0, 2, 1), ceil=True)),
+    ((1, 9, 13, 14), attributes_of((3, 3), (2, 2), (2, 1, 1, 2), (2, 3))),
+    ((1, 16, 13, 13), attributes_of((13, 13), (1, 1), (6, 6, 6, 6))),
+    ((1, 16, 5, 70), attributes_of((2, 40), (1, 1), (1, 39, 1, 39))),
+    ((1, 16, 3, 40), attributes_of((1, 20), (1, 3))),
+    ((1, 7, 10), attributes_of((4,), (3,), (1, 2), ceil=True)),
+    ((2, 17, 4, 5, 6), attributes_of((2, 3, 3), (2, 1, 2), (1, 0, 1, 0, 2, 1))),
+    ((1, 16, 6, 7, 8), attributes_of((3, 3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil=True)),
+    ((1, 1, 1, 1), attributes_of((1, 1))),
+    ((1, 16, 4, 4), attributes_of((2, 2), (5, 5), (0, 0, 1, 1), ceil=True)),
+]
+
+
+@ops
+@targets
+@dtypes
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize(("shape", "attributes"), CASES, ids=str)
+def test_pool(
+    op: str,
+    target: Target,
+    dtype: str,
+    include: bool,
+    shape: tuple[int, ...],
+    attributes: dict[str, Any],
+) -> None:
+    attributes = {**attributes, "count_include_pad": include}
+    case = Case(pool, op, [integers(shape, dtype, most=99)], attributes)
+    assert case.accepts(target)
+    check(case, target)
+
+
+def axis_settings(draw: st.DrawFn) -> tuple[int, ...]:
+    kernel, dilation = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    reach = (kernel - 1) * dilation
+    return (
+        kernel,
+        draw(st.integers(1, 4)),
+        dilation,
+        draw(st.integers(0, reach)),
+        draw(st.integers(0, reach)),
+        draw(st.integers(1, 19)),
+    )
+
+
+@st.composite
+def pool_cases(draw: st.DrawFn) -> tuple[str, tuple[int, ...], dict[str, Any]]:
+    axes = [axis_settings(draw) for _ in range(draw(st.integers(1, 3)))]
+    kernel, strides, dilations, before, after, extents = zip(*axes, strict=True)
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 17)), *extents)
+    ceil, include = draw(st.booleans()), draw(st.booleans())
+    attributes = attributes_of(kernel, strides, before + after, dilations, ceil, include)
+    return draw(st.sampled_from(["MaxPool", "AveragePool"])), shape, attributes
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(pool_cases())
+def test_any_pool(drawn: tuple[str, tuple[int, ...], dict[str, Any]]) -> None:
+    op, shape, attributes = drawn
+    try:
+        case = Case(pool, op, [integers(shape, "float32")], attributes)
+    except LeanConvError:
+        return  # the window does not fit
+    check(case, host())
+
+
+def test_windows_that_touch_nothing_hold_the_least_number() -> None:
+    attributes = attributes_of((2, 2), (1, 1), (2, 2, 2, 2), (2, 2))
+    x = integers((1, 16, 1, 1), "float32")
+    for op in ("MaxPool", "AveragePool"):
+        case = Case(pool, op, [x], attributes)
+        assert np.array_equal(case.run(host(), True), case.expected())
+
+
+def test_infinities_and_unused_lanes() -> None:
+    x = distinct((1, 5, 4, 4), "float32")
+    x[0, 0], x[0, 1, 0, 0] = -np.inf, np.inf
+    for op in ("MaxPool", "AveragePool"):
+        case = Case(pool, op, [x], attributes_of((2, 2), (2, 2)))
+        assert np.array_equal(case.run(host(), True), case.expected())
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("ceil", [0, 1])
+@ops
+def test_pool_is_onnxruntimes(op: str, ceil: int, include: int) -> None:
+    x = integers((1, 18, 11, 10), "float32")
+    names = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": ceil}
+    if op == "AveragePool":
+        names["count_include_pad"] = include
+    node = helper.make_node(op, ["x"], ["y"], **names)
+    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    graph = helper.make_graph([node], "g", tensors[:1], tensors[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"x": x})
+    attributes = attributes_of(
+        (3, 3), (2, 2), (1, 0, 1, 1), ceil=bool(ceil), include=bool(include)
+    )
+    got = Case(pool, op, [x], attributes).run(host(), True)
+    assert np.allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+@ops
+def test_inner_loop_has_no_spills(op: str) -> None:
+    attributes = attributes_of((3, 3), (2, 2), (1, 1, 1, 1))
+    case = Case(pool, op, [integers((1, 64, 28, 28), "float32")], attributes)
+    for name in ("skylake-avx512", "haswell"):
+        text = case.assembles(preset(name), True)
+        assert not re.findall(r"v\w+\s+.*[yz]mm\d+, -?\d*\(%rsp\)", text)
+    assert case.assembles(preset("neoverse-n1"), True)
