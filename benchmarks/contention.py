@@ -164,6 +164,8 @@ def show(document: dict[str, Any]) -> None:
         rows,
         title=f"{document['network']} batch {document['batch']}, one CPU taken by another process",
     )
+    for name, reason in document["missing"].items():
+        print(f"{name}: {reason}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def medians(results: list[dict[str, int]]) -> dict[str, float]:
     }
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
+def measure(
+    installed: Sequence[Installed], options: argparse.Namespace, folder: Path
+) -> dict[str, dict[str, float]]:
     """Measure every engine; returns its medians under a label."""
-    installed, _ = find_engines(options, ALL_ENGINES)
     inputs = folder / "inputs.npz"
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224), dtype=np.float32)
     np.savez(inputs, input=x)
@@ -85,14 +87,16 @@ def main() -> int:
     parser.add_argument("--full-limit", type=float, default=0.3, metavar="S", help="seconds")
     add_measure_options(parser)
     options = parser.parse_args()
+    installed, missing = find_engines(options, ALL_ENGINES)
     busy = machine.wait_until_quiet(patience_s=options.wait)
     with tempfile.TemporaryDirectory(prefix="leanconv-startup-") as folder:
-        results = measure(options, Path(folder))
+        results = measure(installed, options, Path(folder))
     document = {
         "machine": machine.describe().to_json(),
         "busy_cpus_before": round(busy, 2),
         "network": options.network,
         "threads": options.threads,
+        "missing": missing,
         "results": results,
     }
     if options.out is not None:
@@ -108,6 +112,8 @@ def main() -> int:
             ],
             title=f"{options.network}: from the file to the first answer",
         )
+        for name, reason in missing.items():
+            print(f"{name}: {reason}")
     limits = {"empty cache": options.empty_limit, "full cache": options.full_limit}
     kept = all(
         results.get(f"{OURS}, {label}", {}).get("total_ns", float("inf")) <= limit * 1e9

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from kernel_runner import run_kernel
 
+from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kernel_runner import run_kernel
+from kernel_runner import SIGNATURE, Guarded, run_kernel
+from leanconv.codegen.compiler import load
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node, TensorType
@@ -111,3 +113,25 @@ def run_node(
     expected = evaluate(op, wide, attributes)
     y = unpack(y, kind.shape[1]) if formats["y"].block else y.reshape(kind.shape)
     return Outcome(y, expected, lowered)
+
+
+def run_in_place(outcome: Outcome, index: int, *arrays: np.ndarray) -> np.ndarray:
+    """Run a one-call lowering with the result in the memory of one operand.
+
+    Args:
+        outcome: of the same node.
+        index: an operand that the call lists in `in_place`.
+        *arrays: the operands as they lie in memory, the result's left out.
+    """
+    (call,) = outcome.lowered.calls
+    assert index in call.in_place
+    library = load([call.kernel])
+    guarded = [Guarded(a) for a in arrays]
+    addresses = [g.array.ctypes.data for g in guarded]
+    table = (ctypes.c_int64 * (len(arrays) + 1))(*addresses, addresses[index])
+    scratch = Guarded(np.zeros(max(1, call.kernel.scratch_bytes), np.uint8))
+    function = SIGNATURE(library.address(call.kernel))
+    function(ctypes.addressof(table), 0, call.kernel.chunks, scratch.array.ctypes.data)
+    for g in guarded:
+        g.check()
+    return guarded[index].array.copy()

@@ -1,4 +1,4 @@
-"""The folders' order, read from the imports: no edge but those below, no circle, and who may use what.
+"""The folders' order, read from the imports: no edge but those below, no circle, who uses what.
 
 A folder is a sub-package of leanconv or a module that lies directly in it (`errors`, `settings`).
 """
@@ -25,10 +25,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "reference": ("spec",),
     "target": ("spec",),
     "codegen": ("target",),
-    "kernels": ("codegen",),
-    "algorithms": ("kernels",),
     "graph": ("spec",),
-    "runtime": ("algorithms", "graph"),
+    "kernels": ("codegen", "graph"),
+    "algorithms": ("kernels",),
+    "runtime": ("algorithms",),
     "planner": ("runtime",),
     "api": ("planner",),
     "": ("api",),  # leanconv/__init__.py

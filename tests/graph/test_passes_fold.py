@@ -155,6 +155,16 @@ def test_dense_layers_fold_too() -> None:
     assert [len(node.inputs) for node in result.nodes] == [1, 3, 1] * 2
 
 
+@pytest.mark.parametrize(("shape", "constant"), [((8,), (8,)), ((4, 2), (2,)), ((4, 2), (4, 1))])
+def test_a_view_that_mixes_rows_and_channels_stays(
+    shape: tuple[int, ...], constant: tuple[int, ...]
+) -> None:
+    b = Builder()
+    y = b.op("Reshape", b.conv(b.input(2, 3, 1, 1), b.normal(4, 3, 1, 1)), shape=shape)
+    result = applied(fold_batch_norm, b.graph(b.op("Mul", y, b.normal(*constant))))
+    assert ops(result) == ["Conv", "Reshape", "Mul"]
+
+
 # Dense layers
 
 
@@ -258,16 +268,19 @@ def test_other_padding_stays(pads: tuple[int, ...], mode: str, value: float) -> 
     assert ops(applied(merge_pads, b.graph(b.conv(y, w)))) == ["Pad", "Conv"]
 
 
-def test_pads_before_other_windows_stay() -> None:
+WINDOWS: dict[str, Any] = {
+    "maximum": lambda b, y: b.pool(y, (5, 5), "MaxPool"),
+    "ceiling": lambda b, y: b.pool(y, (5, 5), ceil_mode=True, strides=(2, 2)),
+    "small kernel": lambda b, y: b.pool(y, (3, 3)),
+    "transposed": lambda b, y: b.conv(y, b.normal(3, 4, 2, 2), op="ConvTranspose"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_pads_before_other_windows_stay(name: str) -> None:
     b = Builder()
     y = b.op("Pad", b.input(2, 3, 5, 6), pads=PADS, mode="constant", value=0.0)
-    kept = [
-        b.pool(y, (5, 5), "MaxPool"),
-        b.pool(y, (5, 5), ceil_mode=True, strides=(2, 2)),
-        b.pool(y, (3, 3)),
-        b.conv(y, b.normal(3, 4, 2, 2), op="ConvTranspose"),
-    ]
-    assert ops(applied(merge_pads, b.graph(*kept)))[0] == "Pad"
+    assert ops(applied(merge_pads, b.graph(WINDOWS[name](b, y))))[0] == "Pad"
 
 
 # Pools
@@ -285,7 +298,11 @@ def test_pools_over_the_whole_map(op: str, reduction: str, extents: tuple[int, .
 def test_other_pools_stay() -> None:
     b = Builder()
     x = b.input(2, 3, 5, 5)
-    kept = b.pool(x, (5, 4)), b.pool(x, (3, 3), dilations=(2, 2)), b.pool(x, (5, 5), pads=(1,) * 4)
+    kept = [
+        b.pool(x, (5, 4)),
+        b.pool(x, (3, 3), dilations=(2, 2)),
+        b.pool(x, (5, 5), pads=(1,) * 4, strides=(3, 3), count_include_pad=True),
+    ]
     assert ops(applied(global_pooling, b.graph(*kept))) == ["AveragePool"] * 3
 
 

@@ -15,6 +15,7 @@ from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_residual import fuse_residual
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.recognise_activations import recognise_activations
+from leanconv.spec.activation import Activation
 
 Pattern = Callable[[Builder, str], str]
 ROOT = math.sqrt(0.5)
@@ -186,6 +187,16 @@ LOOKALIKES: dict[str, Pattern] = {
     "another root": lambda b, x: b.op(
         "Mul", b.op("Mul", x, 0.5), b.op("Add", b.op("Erf", b.op("Mul", x, 0.7)), 1.0)
     ),
+    "another weight": lambda b, x: b.op(
+        "Mul",
+        b.op("Mul", x, 0.5),
+        b.op("Add", b.op("Mul", b.op("Erf", b.op("Mul", x, ROOT)), 0.9), 1.0),
+    ),
+    "another cube": lambda b, x: b.op(
+        "Mul",
+        b.op("Mul", x, 0.5),
+        tanh1(b, b.op("Add", x, b.op("Mul", b.op("Pow", x, 2.0), CUBIC))),
+    ),
     "another hard sigmoid": lambda b, x: b.op(
         "Mul", x, b.op("HardSigmoid", x, alpha=0.2, beta=0.5)
     ),
@@ -254,6 +265,7 @@ def test_adds_that_stay() -> None:
         b.op("Add", conv(), wide),
         b.op("Add", conv(), b.normal(1, 4, 5, 5)),
         b.op("Add", b.op("Relu", conv()), x),
+        b.op("Add", b.conv(x, b.normal(4, 4, 1, 1), activation=Activation("relu")), x),
         b.op("Add", shared, x),
         b.op("Exp", shared),
         b.op("Add", given, x),
@@ -352,8 +364,10 @@ def test_activations_that_do_not_pass() -> None:
     view = b.op("Reshape", b.conv(b.input(1, 4, 2, 2), b.normal(4, 4, 1, 1)), shape=(1, 16))
     seen = b.op("Reshape", b.conv(b.input(1, 4, 2, 2), b.normal(4, 4, 1, 1)), shape=(1, 16))
     plain = b.op("Reshape", b.input(2, 3), shape=(6,))
+    conv = b.conv(b.input(1, 4, 2, 2), b.normal(4, 4, 1, 1))
+    shared = b.op("Reshape", conv, shape=(1, 16))
     kept = b.op("PRelu", view, b.normal(16)), b.op("Relu", seen), seen, b.op("Relu", plain)
-    graph = b.graph(*kept)
+    graph = b.graph(*kept, conv, b.op("Relu", shared))
     assert ops(applied(hoist_activations, graph)) == ops(graph)
 
 

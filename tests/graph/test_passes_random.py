@@ -61,6 +61,7 @@ class Grower:
             self.constant,
             self.conv,
             self.conv,
+            self.residual,
             self.batch_norm,
             self.dense,
             self.pad,
@@ -119,6 +120,18 @@ class Grower:
             given["strides"] = tuple(self.choice.randint(1, 2) for _ in range(spatial))
         bias = [self.b.normal(out)] if self.choice.random() < 0.5 else []
         return self.b.conv(x, self.b.normal(*w), *bias, op=op, **given)
+
+    def residual(self, x: str) -> str | None:
+        shape = self.shape(x)
+        if not 3 <= len(shape) <= 5:
+            return None
+        spatial = len(shape) - 2
+        w = self.b.normal(shape[1], shape[1], *(3 for _ in range(spatial)))
+        y = self.b.conv(x, w, pads=(1,) * (2 * spatial))
+        others = [v for v in self.values if self.shape(v) == shape]
+        for _ in range(self.choice.randint(1, 2)):
+            y = self.b.op("Add", y, self.choice.choice(others))
+        return y
 
     def batch_norm(self, x: str) -> str | None:
         return self.b.batch_norm(x) if 2 <= len(self.shape(x)) <= 5 else None
@@ -184,6 +197,14 @@ def test_all_passes(seed: int, count: int) -> None:
     result = run_passes(graph, check=True)
     assert_equal(graph, result)
     assert not {"BatchNormalization", "Gemm", "MatMul"} & set(ops(result))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds, count=st.integers(2, 15))
+def test_any_order_of_passes(seed: int, count: int) -> None:
+    graph = Grower(seed).grow(count)
+    order = random.Random(seed).choices(PASSES, k=8)
+    assert_equal(graph, run_passes(graph, order, check=True))
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 from kernel_runner import run_kernel
-
 from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError
 from leanconv.kernels import layout
@@ -83,7 +83,9 @@ def test_transposes_in_registers_and_without_masks() -> None:
 
 
 # -- index maps ----------------------------------------------------------------------------
-@pytest.mark.parametrize("indices", [[0, 1, 2], [5, 3, 1], [2, 2, 2, 0, 1], [-1, -1, 4, 3, -1], [7]])
+@pytest.mark.parametrize(
+    "indices", [[0, 1, 2], [5, 3, 1], [2, 2, 2, 0, 1], [-1, -1, 4, 3, -1], [7]]
+)
 def test_runs_spell_the_indices(indices: list[int]) -> None:
     spelt = [-2] * len(indices)
     for run in runs_of(indices):
@@ -92,7 +94,9 @@ def test_runs_spell_the_indices(indices: list[int]) -> None:
     assert spelt == indices
 
 
-@pytest.mark.parametrize(("extent", "before", "after"), [(1, 0, 0), (2, 1, 1), (5, 4, 2), (5, 0, 3)])
+@pytest.mark.parametrize(
+    ("extent", "before", "after"), [(1, 0, 0), (2, 1, 1), (5, 4, 2), (5, 0, 3)]
+)
 def test_reflection_is_numpys(extent: int, before: int, after: int) -> None:
     wanted = np.pad(np.arange(extent), (before, after), mode="reflect").tolist()
     runs = padded(extent, before, after, "reflect")
@@ -123,7 +127,9 @@ def test_transpose(target: Target, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 @targets
-@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (15, 17), (16, 16), (33, 70), (300, 700)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (1, 33), (15, 17), (16, 16), (33, 70), (300, 700)], ids=str
+)
 def test_transpose_of_a_matrix(target: Target, shape: tuple[int, ...]) -> None:
     for dtype in DTYPES:
         check(Case(layout, "Transpose", [distinct(shape, dtype)], {"perm": (1, 0)}), target, False)
@@ -166,7 +172,8 @@ def test_slice_of_everything_is_a_view() -> None:
 @targets
 @dtypes
 @pytest.mark.parametrize(
-    "channels", [(16, 32), (3, 4), (17, 16, 33), (24, 24, 24, 24), (1, 1, 1), (64, 12, 12), (58, 58)]
+    "channels",
+    [(16, 32), (3, 4), (17, 16, 33), (24, 24, 24, 24), (1, 1, 1), (64, 12, 12), (58, 58)],
 )
 def test_concat_of_channels(target: Target, dtype: str, channels: tuple[int, ...]) -> None:
     for spatial in [(5,), (3, 4)]:

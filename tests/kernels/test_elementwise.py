@@ -12,7 +12,7 @@ from leanconv.kernels.elementwise import OPS, Elementwise, accepts_blocked, lowe
 from leanconv.kernels.expression import BINARY, Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from node_runner import one_node, run_node
+from node_runner import one_node, run_in_place, run_node
 
 TARGETS = [host(), preset("haswell")]
 ATTRIBUTES = {
@@ -217,3 +217,14 @@ def test_loops_stay_short_and_call_nothing() -> None:
             assert "call" not in text
             assert "\tbl\t" not in text
             assert len(text.splitlines()) < 500
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_in_place(index: int) -> None:
+    x, z = numbers(3, 40, 50), numbers(3, 40, 50)[::-1].copy()
+    outcome = run_node(lower, "Sub", {"x": x, "z": z})
+    np.testing.assert_array_equal(run_in_place(outcome, index, x, z), outcome.y)
+    bias = numbers(40, 1)
+    outcome = run_node(lower, "Sub", {"x": x, "z": bias})
+    assert outcome.lowered.calls[0].in_place == (0,)
+    np.testing.assert_array_equal(run_in_place(outcome, 0, x, bias), outcome.y)

@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import DTYPES, TARGETS, Case, distinct, integers
 from onnx import TensorProto, helper
 
+from kernel_cases import DTYPES, TARGETS, Case, distinct, integers
 from leanconv.codegen.host import host
 from leanconv.errors import LeanConvError
 from leanconv.kernels import pool
@@ -154,9 +154,7 @@ def test_pool_is_onnxruntimes(op: str, ceil: int, include: int) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (wanted,) = session.run(None, {"x": x})
-    attributes = attributes_of(
-        (3, 3), (2, 2), (1, 0, 1, 1), ceil=bool(ceil), include=bool(include)
-    )
+    attributes = attributes_of((3, 3), (2, 2), (1, 0, 1, 1), ceil=bool(ceil), include=bool(include))
     got = Case(pool, op, [x], attributes).run(host(), True)
     assert np.allclose(got, wanted, rtol=1e-6, atol=1e-6)
 

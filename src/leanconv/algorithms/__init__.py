@@ -1,0 +1,10 @@
+"""The algorithms of convolution, compiled: one module each, all on the same micro-kernel."""
+
+from leanconv.algorithms.depthwise import DEPTHWISE
+from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+
+# In the order in which they are asked; the first that does not reject is taken.
+ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, DIRECT)
+
+__all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]

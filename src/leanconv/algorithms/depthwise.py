@@ -14,11 +14,13 @@ outside the input are left out by the loop's bounds, columns by tiles of their o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
@@ -276,14 +278,24 @@ class _Body:
         return [e.shuffle(low, high, pick) for pick in picks]
 
 
-def accepts(group_inputs: int, group_outputs: int, lanes: int, x: Access, y: Access) -> bool:
-    """Whether lanes along channels work for groups of that size in these layouts."""
-    if not (x.lanes_contiguous and y.lanes_contiguous) or lanes % group_outputs:
-        return False
-    span = lanes // group_outputs * group_inputs
-    if span > 2 * lanes or (span > lanes and span != 2 * lanes):
-        return False
-    return x.block == 1 or span % lanes == 0 or lanes % span == 0
+def _reject(problem: Problem, target: Target) -> str | None:
+    """Lanes along channels must work for groups of that size in these layouts."""
+    lanes = target.lanes(problem.spec.dtype)
+    inputs, outputs = problem.group_inputs, problem.group_outputs
+    if problem.spec.groups == 1:
+        return "there is only one group"
+    if not (problem.x.lanes_contiguous and problem.y.lanes_contiguous):
+        return "channels do not stand next to each other in memory"
+    if lanes % outputs:
+        return f"groups of {outputs} output channels do not divide {lanes} lanes"
+    span = lanes // outputs * inputs
+    if span > lanes and span != 2 * lanes:
+        return f"a vector of outputs needs {span} inputs; at most {2 * lanes} can be shuffled"
+    if problem.x.block > 1 and span % lanes and lanes % span:
+        return f"{span} inputs of a vector straddle blocks of {lanes} channels"
+    if problem.y_offset:
+        return "the output is written with an offset"
+    return None
 
 
 def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
@@ -304,3 +316,33 @@ def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
     pieces = kernel.batch * kernel.blocks
     rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNK_CYCLES)
     return replace(kernel, columns=columns, rows=rows)
+
+
+def _candidate(problem: Problem, target: Target) -> Candidate:
+    spec = problem.spec
+    kernel = plan_depthwise(
+        DepthwiseConv(
+            batch=spec.batch,
+            channels=spec.out_channels,
+            group_inputs=problem.group_inputs,
+            group_outputs=problem.group_outputs,
+            window=problem.window,
+            x=problem.x,
+            y=problem.y,
+            dtype=spec.dtype,
+            lanes=target.lanes(spec.dtype),
+            columns=1,
+            rows=1,
+            epilogue=problem.epilogue,
+        ),
+        target,
+    )
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
+
+    return Candidate("depthwise", kernel, pack)
+
+
+DEPTHWISE = Algorithm("depthwise", _reject, _candidate)

@@ -14,11 +14,13 @@ products with zeros (18 % of all products of a 3x3 layer on a 7x7 map).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
@@ -49,6 +51,7 @@ class DirectConv(Kernel):
         rows: output rows of one chunk.
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
         epilogue: bias, residual, activation.
+        y_offset: elements from the output's start to the first one written.
     """
 
     batch: int
@@ -64,6 +67,7 @@ class DirectConv(Kernel):
     rows: int
     panels_inside: bool
     epilogue: Epilogue
+    y_offset: int = 0
 
     # -- facts -----------------------------------------------------------------------------
     @property
@@ -214,7 +218,8 @@ class _Body:
 
     def _output(self, pointer: Value, n: Value, g: Value) -> Value:
         access = self.conv.y
-        return pointer.at(n * access.image + g * access.channel(self.conv.outputs), self.element)
+        start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
+        return pointer.at(start, self.element)
 
     def _channels(self, pointer: Value | None, g: Value) -> Value | None:
         if pointer is None:
@@ -309,7 +314,14 @@ class _Body:
 
         self._nest(outer, acc, a, self.panel_w, columns)
 
-    def _nest(self, loops, acc, a, b, inside) -> None:  # type: ignore[no-untyped-def]
+    def _nest(
+        self,
+        loops: list[ReductionLoop],
+        acc: list[Value],
+        a: Value,
+        b: Value,
+        inside: Callable[[Value, Value], None],
+    ) -> None:
         if not loops:
             inside(a, b)
             return
@@ -418,3 +430,51 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
         x=replace(kernel.x, spatial=spatial, image=0),
         y=replace(kernel.y, spatial=(0, 0, kernel.y.image), image=0),
     )
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    del target
+    if problem.spec.groups == 1:
+        return None
+    for access, channels, side in (
+        (problem.x, problem.group_inputs, "input"),
+        (problem.y, problem.group_outputs, "output"),
+    ):
+        if channels % access.block:
+            return (
+                f"groups of {channels} {side} channels do not fill blocks of {access.block} "
+                "channels"
+            )
+    return None
+
+
+def _candidate(problem: Problem, target: Target) -> Candidate:
+    spec = problem.spec
+    kernel = plan_direct(
+        DirectConv(
+            batch=spec.batch,
+            groups=spec.groups,
+            inputs=problem.group_inputs,
+            outputs=problem.group_outputs,
+            window=problem.window,
+            x=problem.x,
+            y=problem.y,
+            dtype=spec.dtype,
+            lanes=target.lanes(spec.dtype),
+            tile=Tile(1, 1),
+            rows=1,
+            panels_inside=False,
+            epilogue=problem.epilogue,
+            y_offset=problem.y_offset,
+        ),
+        target,
+    )
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
+
+    return Candidate("direct", kernel, pack)
+
+
+DIRECT = Algorithm("direct", _reject, _candidate)

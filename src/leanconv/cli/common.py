@@ -92,7 +92,7 @@ def input_shapes(
     """Choose a shape for every input of a network.
 
     Args:
-        network: the network; extents that it leaves open are text in its inputs' shapes.
+        network: the network; extents that it leaves open are no ints in its inputs' shapes.
         given: what `--shape` said; an empty name means the only input.
         batch: the first extent where it is open (default 1).
 
@@ -139,5 +139,5 @@ def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) 
     }
 
 
-def _shown(extents: Sequence[int | str]) -> str:
-    return "x".join(map(str, extents))
+def _shown(extents: Sequence[int | str | None]) -> str:
+    return "x".join("?" if extent is None else str(extent) for extent in extents)

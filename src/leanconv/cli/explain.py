@@ -96,7 +96,8 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
                 "op": step.op,
                 "algorithm": step.algorithm,
                 "flops": step.flops,
-                "bytes": step.bytes,
+                "weight_bytes": step.weight_bytes,
+                "output_bytes": step.output_bytes,
             }
             for step in plan.steps
         ],

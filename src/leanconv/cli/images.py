@@ -72,13 +72,13 @@ class Preprocessing:
 
 
 def read_image(
-    file: str | Path, shape: tuple[int | str, ...], preprocessing: Preprocessing
+    file: str | Path, shape: tuple[int | str | None, ...], preprocessing: Preprocessing
 ) -> np.ndarray:
     """Decode an image and make it a batch of one.
 
     Args:
         file: PNG, or whatever else Pillow reads.
-        shape: of the network's input, four extents; height and width may be open (text), which
+        shape: of the network's input, four extents; height and width may be open (no ints), which
             keeps the image's own. Otherwise the image is resized.
         preprocessing: layout and numbers.
 
@@ -110,7 +110,7 @@ def read_image(
     return np.ascontiguousarray(ordered[np.newaxis], dtype=np.float32)
 
 
-def _decode(file: Path, mode: str, height: int | str, width: int | str) -> np.ndarray:
+def _decode(file: Path, mode: str, height: int | str | None, width: int | str | None) -> np.ndarray:
     """Return pixels of shape (height, width, channels), uint8."""
     try:
         from PIL import Image, UnidentifiedImageError

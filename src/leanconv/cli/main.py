@@ -7,8 +7,8 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
+from leanconv import __version__
 from leanconv.cli import bench, explain, profile, run
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
@@ -31,13 +31,6 @@ exit codes:
 """
 
 
-def _version() -> str:
-    try:
-        return version("leanconv")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
-
-
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
@@ -46,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"leanconv {_version()}")
+    parser.add_argument("--version", action="version", version=f"leanconv {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (run, explain, profile, bench):
         module.register(commands)

@@ -41,12 +41,10 @@ def print_table(
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
-    table = Table(
-        title=Text(printable(title), style="bold") if title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    console = Console(width=None if terminal else _WIDTH, highlight=False)
+    if title:
+        console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(
             Text(column),
@@ -56,7 +54,7 @@ def print_table(
         )
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
-    Console(width=None if terminal else _WIDTH, highlight=False).print(table)
+    console.print(table)
 
 
 class Progress:

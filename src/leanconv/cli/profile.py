@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from leanconv.cli.common import (
     add_load_options,
@@ -13,7 +14,6 @@ from leanconv.cli.common import (
     random_inputs,
 )
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.errors import InputError
 from leanconv.units import format_ns
 
 
@@ -40,50 +40,33 @@ def execute(options: argparse.Namespace) -> int:
 
     with progress(f"loading {options.model}") as shown:
         network = leanconv.load(options.model, **load_options(options))
-        if len(network.inputs) != 1:
-            raise InputError(f"the network takes {len(network.inputs)} inputs; profile feeds one")
         inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
-        (x,) = inputs.values()
         shown.say(f"profiling {options.model}")
-        rows = network.profile(x, repeats=options.repeat)
+        rows = network.profile(inputs, repeats=options.repeat)
     total_ns = sum(row.average_ns for row in rows)
-    layers = [
-        {
-            "name": row.name,
-            "op": row.op,
-            "algorithm": row.algorithm,
-            "calls": row.calls,
-            "average_ns": row.average_ns,
-            "least_ns": row.least_ns,
-            "most_ns": row.most_ns,
-            "share": row.share,
-            "flops": row.flops,
-        }
-        for row in rows
-    ]
     if options.sort:
-        layers.sort(key=lambda layer: -layer["average_ns"])
+        rows = sorted(rows, key=lambda row: -row.average_ns)
+    shapes = {name: list(x.shape) for name, x in inputs.items()}
     if options.json:
-        report = {"model": options.model, "input": list(x.shape)}
+        layers = [asdict(row) for row in rows]
+        report = {"model": options.model, "inputs": shapes}
         print_json({**report, "total_average_ns": total_ns, "layers": layers})
         return 0
     print_table(
         ["layer", "op", "algorithm", "calls", "average", "least", "most", "share", "GFLOP/s"],
         [
             [
-                layer["name"],
-                layer["op"],
-                layer["algorithm"],
-                str(layer["calls"]),
-                format_ns(layer["average_ns"]),
-                format_ns(layer["least_ns"]),
-                format_ns(layer["most_ns"]),
-                f"{layer['share']:.1%}",
-                _rate(layer["flops"], layer["average_ns"]),
+                row.name,
+                row.op,
+                row.algorithm,
+                str(row.calls),
+                *map(format_ns, (row.average_ns, row.least_ns, row.most_ns)),
+                f"{row.share:.1%}",
+                _rate(row.flops, row.average_ns),
             ]
-            for layer in layers
+            for row in rows
         ],
-        title=f"{options.model}, input {'x'.join(map(str, x.shape))}",
+        title=f"{options.model}, {', '.join(f'{n} {s}' for n, s in shapes.items())}",
         left=3,
     )
     print(f"all layers: {format_ns(total_ns)} on average")

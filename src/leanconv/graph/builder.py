@@ -14,6 +14,8 @@ from leanconv.graph.ir import Attributes, Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 
+_MESSAGE = 2000  # characters: names and lists of a file can be long
+
 
 @dataclass(frozen=True, eq=False)
 class Value:
@@ -63,16 +65,20 @@ class Builder:
 
     Attributes:
         dtype: of everything that flows at run time.
+        single: what stands for the file's float32: float64 when the model is promoted.
         budget: what folding may cost.
     """
 
-    def __init__(self, dtype: str, fold_bytes: int) -> None:
+    def __init__(self, dtype: str, single: str, fold_bytes: int) -> None:
         self.dtype = dtype
+        self.single = single
         self.budget = FoldBudget(fold_bytes)
         self._nodes: list[_Emitted] = []
 
     def constant(self, array: Array) -> Value:
-        """A value that is known."""
+        """A value that is known; float32 as whatever stands for it."""
+        if array.dtype == np.float32 and self.single == "float64":
+            array = array.astype(np.float64)
         return Value(TensorType(array.shape, array.dtype.name), array)
 
     def emit(
@@ -257,4 +263,4 @@ def _plain(array: Array) -> Array:
 
 def located(error: LeanConvError, where: str) -> LeanConvError:
     """The same error with the place it happened in front."""
-    return type(error)(f"{where}: {error}")
+    return type(error)(f"{where}: {error}"[:_MESSAGE])

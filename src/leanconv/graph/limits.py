@@ -21,7 +21,7 @@ class Limits:
     fields: int = 4_000_000
     nodes: int = 100_000
     fold_bytes: int = 64 << 20
-    fold_factor: int = 16
+    fold_factor: int = 8
 
     def fold_budget(self, model_bytes: int) -> int:
         """Bytes that computing constants may read and write for a model of so many bytes."""

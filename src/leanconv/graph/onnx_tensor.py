@@ -174,7 +174,7 @@ def _values(message: Message, dtype: str, reader: Reader, files: ExternalFiles, 
                 f"{what} has {len(raw)} bytes of data; expected a multiple of {little.itemsize}"
             )
         if dtype == "bool":
-            return np.frombuffer(raw, np.uint8) != 0
+            return np.asarray(np.frombuffer(raw, np.uint8) != 0)
         values = np.frombuffer(raw, little)
         return values if little.isnative else values.astype(dtype)
     field = _FIELDS.get(dtype, "int32_data")

@@ -11,7 +11,7 @@ from math import prod
 from leanconv.kernels.copy import BODY_EXTENTS, ELEMENT_BYTES, Piece
 from leanconv.spec.format import ceil_div
 
-CHUNK_BYTES = 64 * 1024  # read and written in 5 to 15 us
+CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
 _TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
 _TILE_ACROSS = 256
 
@@ -105,8 +105,11 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
-    """An even part of a length that takes at most `room`, in whole grains."""
+    """A part of a length that takes at most `room`, in whole grains; without a rest if it can be."""
     parts = ceil_div(length, max(1, room // grain) * grain)
+    for more in range(parts, min(2 * parts, length)):
+        if length % (more * grain) == 0:
+            return length // more
     return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
 
 

@@ -137,7 +137,7 @@ def _emit_nest(
         _emit_nest(e, piece, axis + 1, inner, element, target)
 
 
-def _cover(
+def cover(
     e: Function,
     length: int,
     lanes: int,
@@ -180,25 +180,25 @@ def _emit_run(e: Function, piece: Piece, places: list[Value], element: str, lane
                 moved = e.shuffle(moved, None, range(width - 1, -1, -1))
         e.store(moved, y.at(at, element))
 
-    _cover(e, piece.extents[-1], lanes, body)
+    cover(e, piece.extents[-1], lanes, body)
 
 
 def _emit_fill(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
     def body(at: Value | int, width: int) -> None:
         e.store(e.const(vector(element, width), piece.value), places[0].at(at, element))
 
-    _cover(e, piece.extents[-1], lanes, body)
+    cover(e, piece.extents[-1], lanes, body)
 
 
-def _emit_scalar(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
-    def body(at: Value | int, width: int) -> None:
+def _emit_scalar(e: Function, piece: Piece, places: list[Value], element: str, _lanes: int) -> None:
+    def body(at: Value | int, _width: int) -> None:
         x, y = _advance(places, piece, -1, at, element)
         e.store(e.load(x, element), y)
 
-    _cover(e, piece.extents[-1], 1, body)
+    cover(e, piece.extents[-1], 1, body)
 
 
-def _emit_lanes(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+def _emit_lanes(e: Function, piece: Piece, places: list[Value], element: str, _lanes: int) -> None:
     width = len(piece.picks[0])
     kind = vector(element, width)
     given = [any(picks[i] >= 0 for picks in piece.picks) for i in range(width)]
@@ -228,10 +228,10 @@ def _emit_tile(e: Function, piece: Piece, places: list[Value], element: str, lan
             e.store(column, y0.at(c * result_step, element))
 
     def columns(j: Value | int, rows: int) -> None:
-        _cover(e, max(along, width), lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
+        cover(e, max(along, width), lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
 
     width = min(lanes, power_below(along + piece.slack)) if along < lanes else lanes
-    _cover(e, across + piece.zeros, lanes, columns, unroll=1)
+    cover(e, across + piece.zeros, lanes, columns, unroll=1)
 
 
 _BODIES: dict[str, Callable[[Function, Piece, list[Value], str, int], None]] = {

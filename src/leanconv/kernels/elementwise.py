@@ -37,8 +37,7 @@ OPS: tuple[str, ...] = (*UNARY, *BINARY)
 class Elementwise(Kernel):
     """A chain of steps over operands that are broadcast to the result.
 
-    The grid: axis `cut` is cut into pieces, or, where it is short, several rows of it make a chunk;
-    the axes before it are the rows.
+    The grid: axis `cut` is cut into pieces, for each row of the axes before it.
 
     Attributes:
         dtype: `float32` or `float64`.
@@ -65,28 +64,21 @@ class Elementwise(Kernel):
         return next(axis for axis, count in enumerate(after) if count <= PIECE)
 
     @property
+    def pieces(self) -> int:
+        """Into how many pieces axis `cut` is cut."""
+        return ceil_div(prod(self.extents[self.cut :]), PIECE)
+
+    @property
     def piece(self) -> int:
-        """Extent of a piece of axis `cut`."""
-        return min(max(1, PIECE // prod(self.extents[self.cut + 1 :])), self.extents[self.cut])
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Groups of rows, and pieces of each row."""
-        return (
-            ceil_div(prod(self.extents[: self.cut]), self.rows),
-            ceil_div(self.extents[self.cut], self.piece),
-        )
-
-    @property
-    def rows(self) -> int:
-        """Rows of one chunk: several if a row is less than a chunk."""
-        if self.piece < self.extents[self.cut]:
-            return 1
-        return max(1, min(PIECE // prod(self.extents[self.cut :]), prod(self.extents[: self.cut])))
+        """Extent of a piece of axis `cut`: about equal ones, whole vectors on every target."""
+        even = ceil_div(self.extents[self.cut], self.pieces)
+        return even if self.cut < len(self.extents) - 1 else ceil_div(even, 64) * 64
 
     @property
     def chunks(self) -> int:
-        return prod(self.grid) if prod(self.extents) else 0
+        if not prod(self.extents):
+            return 0
+        return prod(self.extents[: self.cut]) * ceil_div(self.extents[self.cut], self.piece)
 
     @property
     def flops(self) -> int:
@@ -120,15 +112,9 @@ class _Nest:
         pointers = [e.pointer(i) for i in range(len(self.strides))]
         values: list[Value | None] = [None] * len(k.strides)
         self._load(-1, pointers, values)
-        groups, pieces = k.grid
-        with e.chunks(groups, pieces) as (group, piece):
-            first = group * k.rows
-            if k.rows == 1:
-                self._row(first, piece, pointers, values)
-            else:
-                last = e.smin(first + k.rows, prod(k.extents[: k.cut]))
-                with e.loop("row", last, start=first) as row:
-                    self._row(row, piece, pointers, values)
+        pieces = ceil_div(k.extents[k.cut], k.piece)
+        with e.chunks(prod(k.extents[: k.cut]), pieces) as (row, piece):
+            self._row(row, piece, pointers, values)
         return e.finish()
 
     def _row(
@@ -182,7 +168,7 @@ class _Nest:
 
     def _range(self, axis: int, piece: Value | None) -> tuple[Value | int, Value | int]:
         k = self.k
-        if piece is None or k.grid[1] == 1:
+        if piece is None or k.piece >= k.extents[axis]:
             return 0, k.extents[axis]
         start = piece * k.piece
         return start, self.e.smin(start + k.piece, k.extents[axis])

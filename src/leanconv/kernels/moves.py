@@ -182,9 +182,7 @@ def channel_blocks(channels: Sequence[Channel], block: int) -> list[_Blocks]:
                     last.first, last.count + 1, last.operands, last.sources, steps, last.picks
                 )
                 continue
-        groups.append(
-            _Blocks(first // block, 1, new.operands, new.sources, new.steps, new.picks)
-        )
+        groups.append(_Blocks(first // block, 1, new.operands, new.sources, new.steps, new.picks))
     return groups
 
 

@@ -26,7 +26,7 @@ _Body = Callable[[Value], None]
 
 OPS = ("MaxPool", "AveragePool")
 
-_CHUNK_LOADS = 32 * 1024  # 5 to 15 us
+_CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
 _MOST_TAPS = 16  # longer rows of taps are a loop
 _PIXELS = 4
@@ -202,24 +202,26 @@ class _Row:
         acc: Carry = [self._start()] * tile.pixels
         at = ow * w.stride[2] - w.pad[2]
 
+        block = self.pool.block
+
         def row(x: Value) -> None:
-            base = x.at(at * self.pool.block, self.element)
+            base = x.at(at * block, self.element)
             loaded: dict[int, Value] = {}
             for low, high, columns in tile.runs:
                 if high - low > _MOST_TAPS:
-                    with e.loop("w", high, [acc], start=low) as tap:
-                        here = base.at(tap * (w.dilation[2] * self.pool.block), self.element)
+                    with e.loop("w", high, [acc], start=low) as index:
+                        here = base.at(index * (w.dilation[2] * block), self.element)
                         for p in columns:
-                            cell = here.at(p * w.stride[2] * self.pool.block, self.element)
-                            acc[p] = self._join(acc[p], e.load(cell, self.kind))
+                            address = here.at(p * w.stride[2] * block, self.element)
+                            acc[p] = self._join(acc[p], e.load(address, self.kind))
                     continue
                 for tap in range(low, high):
                     for p in columns:
-                        cell_at = p * w.stride[2] + tap * w.dilation[2]
-                        if cell_at not in loaded:
-                            cell = base.at(cell_at * self.pool.block, self.element)
-                            loaded[cell_at] = e.load(cell, self.kind)
-                        acc[p] = self._join(acc[p], loaded[cell_at])
+                        cell = p * w.stride[2] + tap * w.dilation[2]
+                        if cell not in loaded:
+                            address = base.at(cell * block, self.element)
+                            loaded[cell] = e.load(address, self.kind)
+                        acc[p] = self._join(acc[p], loaded[cell])
 
         self._over_rows(acc, row)
         counts = []

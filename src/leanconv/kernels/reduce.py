@@ -19,97 +19,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import inf, prod
+from math import prod
 
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.lanes import (
+    NEUTRAL,
+    PARTIAL,
+    across_lanes,
+    combine,
+    neutral_load,
+    run_of,
+)
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 
 # Elements that one chunk reads.
 PIECE = 16384
-# Vectors added up by one set of partial sums.
-RUN = 256
-PARTIAL = 4
 
 _HOW = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min"}
-_NEUTRAL = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
 
 OPS: tuple[str, ...] = tuple(_HOW)
-
-
-def combine(e: Function, how: str, total: Value, x: Value) -> Value:
-    """Take one more value into a total; NaN on either side stays."""
-    if how in ("mean", "sum"):
-        return total + x
-    better = x.compare("ogt" if how == "max" else "olt", total)
-    return e.select(x.compare("uno", x), x, e.select(better, x, total))
-
-
-def across_lanes(e: Function, how: str, x: Value) -> Value:
-    """Combine all lanes of a vector into a scalar, in halves."""
-    while (lanes := lanes_of(x.kind)) > 2:
-        half = lanes // 2
-        low, high = e.shuffle(x, None, range(half)), e.shuffle(x, None, range(half, lanes))
-        x = combine(e, how, low, high)
-    if lanes_of(x.kind) == 1:
-        return x
-    return combine(e, how, e.extract(x, 0), e.extract(x, 1))
-
-
-def neutral_load(e: Function, how: str, address: Value, kind: str, count: int) -> Value:
-    """Load the first lanes; the others do not change a total."""
-    lanes = lanes_of(kind)
-    x = e.load_first(address, kind, count)
-    if count >= lanes or how in ("mean", "sum"):
-        return x
-    return e.select(e.first_lanes(count, lanes), x, e.const(kind, _NEUTRAL[how]))
-
-
-def run_of(
-    e: Function, how: str, base: Value, kind: str, count: int, step: int, width: int = 1
-) -> list[Value]:
-    """Combine `count` tiles of `width` vectors, `step` elements apart, from `base` on.
-
-    Returns:
-        One vector of totals for each of the tile's vectors.
-    """
-    if count >= 2 * RUN:
-        totals = [e.const(kind, _NEUTRAL[how])] * width
-        with e.loop("run", count // RUN, [totals]) as run:
-            address = base.at(run * (RUN * step), element_of(kind))
-            part = run_of(e, how, address, kind, RUN, step, width)
-            totals[:] = [combine(e, how, t, p) for t, p in zip(totals, part, strict=True)]
-        if count % RUN == 0:
-            return totals
-        address = base.at(count // RUN * RUN * step, element_of(kind))
-        rest = run_of(e, how, address, kind, count % RUN, step, width)
-        return [combine(e, how, t, r) for t, r in zip(totals, rest, strict=True)]
-    sets = min(count, max(1, PARTIAL // width))
-    partial = [[e.const(kind, _NEUTRAL[how])] * width for _ in range(sets)]
-    groups = count // sets
-
-    def take(row: Value, first: int, sums: list[Value]) -> None:
-        for j in range(width):
-            address = row.at(first * step + j * lanes_of(kind), element_of(kind))
-            sums[j] = combine(e, how, sums[j], e.load(address, kind))
-
-    with e.loop("group", groups, partial) as group:
-        row = base.at(group * (sets * step), element_of(kind))
-        for u, sums in enumerate(partial):
-            take(row, u, sums)
-    for u in range(count % sets):
-        take(base, groups * sets + u, partial[u])
-    while len(partial) > 1:
-        half = ceil_div(len(partial), 2)
-        for u in range(len(partial) - half):
-            pairs = zip(partial[u], partial[half + u], strict=True)
-            partial[u] = [combine(e, how, a, b) for a, b in pairs]
-        partial = partial[:half]
-    return partial[0]
 
 
 @dataclass(frozen=True)
@@ -164,7 +97,7 @@ class Reduction(Kernel):
     @property
     def group(self) -> int:
         """Tiles of results in one chunk."""
-        return max(1, PIECE * self.items // prod(self.extents))
+        return max(1, PIECE * self.items // max(1, prod(self.extents)))
 
     @property
     def chunks(self) -> int:
@@ -218,7 +151,7 @@ class _Nest:
         return offset
 
     def _tile(self, source: Value, y: Value, row: Value, column: Value) -> None:
-        """A tile of results along the last, kept axis: the whole one, or what is left at its end."""
+        """A tile of results along the last, kept axis: whole, or what is left at the end."""
         e, k = self.e, self.k
         extent = k.extents[-1]
         source = source.at(column * 64, self.element)
@@ -265,29 +198,31 @@ class _Nest:
 
     def _totals(self, source: Value, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
         """Combine over the remaining reduced axes."""
-        e, how = self.e, self.k.how
+        k, e = self.k, self.e
         if not loops:
-            kind = self.element if self.k.reduced[-1] else self.kind
             places = [source.at(j * self.lanes, self.element) for j in range(width)]
-            return [e.load_first(place, kind, lanes) for place in places]
-        axis, extent = loops[0], self.k.extents[loops[0]]
-        if axis == len(self.k.extents) - 1:
+            return [e.load_first(place, self.kind, lanes) for place in places]
+        axis, extent = loops[0], k.extents[loops[0]]
+        if axis == len(k.extents) - 1:
             return [self._along(source, extent)]
-        if len(loops) == 1 and lanes == self.lanes:
-            return run_of(e, how, source, self.kind, extent, self.strides[axis], width)
-        totals = [e.const(self.kind, _NEUTRAL[how])] * width
-        with e.loop("r", extent, [totals]) as r:
-            address = source.at(r * self.strides[axis], self.element)
-            inner = self._totals(address, loops[1:], width, lanes)
-            totals[:] = [combine(e, how, a, b) for a, b in zip(totals, inner, strict=True)]
-        return totals
+        step = self.strides[axis]
+
+        def leaf(i: Value) -> list[Value]:
+            return self._totals(source.at(i * step, self.element), loops[1:], width, lanes)
+
+        sets = PARTIAL if len(loops) == 1 else 1
+        return run_of(e, k.how, leaf, extent, [self.kind] * width, sets)
 
     def _along(self, source: Value, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
-        left, total = extent % self.lanes, e.const(self.kind, _NEUTRAL[how])
+        left, total = extent % self.lanes, e.const(self.kind, NEUTRAL[how])
         if extent >= self.lanes:
-            (total,) = run_of(e, how, source, self.kind, extent // self.lanes, self.lanes)
+
+            def leaf(i: Value) -> list[Value]:
+                return [e.load(source.at(i * self.lanes, self.element), self.kind)]
+
+            (total,) = run_of(e, how, leaf, extent // self.lanes, [self.kind])
         if left:
             address = source.at(extent - left, self.element)
             total = combine(e, how, total, neutral_load(e, how, address, self.kind, left))
@@ -309,7 +244,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def _merged(
     extents: Sequence[int], reduced: Sequence[bool]
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    axes = [(n, r) for n, r in zip(extents, reduced, strict=True) if n > 1]
+    axes = [(n, r) for n, r in zip(extents, reduced, strict=True) if n != 1]
     groups = [(prod(n for n, _ in g), kind) for kind, g in groupby(axes, lambda axis: axis[1])]
     groups = groups or [(1, False)]
     return tuple(n for n, _ in groups), tuple(r for _, r in groups)
@@ -335,8 +270,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     channels = kind.shape[1] if source.block and not result.block else 0
     if channels:
         assert set(axes) == set(range(2, len(kind.shape))), "a plain result has no spatial axes"
-        merged = (prod(extents[:2]), prod(extents[2:-1]), extents[-1]), (False, True, False)
+        extents = (prod(extents[:2]), prod(extents[2:-1]), extents[-1])
+        flags: tuple[bool, ...] = (False, True, False)
     else:
-        merged = _merged(extents, reduced)
-    kernel = Reduction(kind.dtype, _HOW[node.op], *merged, channels)
+        extents, flags = _merged(extents, reduced)
+    kernel = Reduction(kind.dtype, _HOW[node.op], extents, flags, channels)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -15,8 +14,4 @@ def load(
 ) -> tuple[Callable[[], list[np.ndarray]], str]:
     """Load the network; see `worker`."""
     network = leanconv.load(model, threads=threads)
-    try:
-        number = version("leanconv")
-    except PackageNotFoundError:
-        number = "source"
-    return lambda: list(network.run(inputs).values()), number
+    return lambda: list(network.run(inputs).values()), leanconv.__version__

@@ -160,7 +160,9 @@ def _cast(call: Call) -> list[Value]:
     x = call.value()
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
-    if target in ("float32", "float64") and target != call.builder.dtype and x.array is None:
+    if target == "float32":
+        target = call.builder.single
+    if x.array is None and target != x.type.dtype:
         raise UnsupportedError(
             f"casts run-time values to {target}; expected {call.builder.dtype} throughout"
         )

@@ -23,21 +23,14 @@ def _constant(call: Call) -> list[Value]:
         value = np.asarray(value, dtype=np.float32)
     elif name != "value":
         value = np.asarray(value, dtype=np.int64)
-    return [call.builder.constant(_promoted(call, value))]
-
-
-def _promoted(call: Call, array: Array) -> Array:
-    """A float32 constant as float64, when the model is bound to that."""
-    if array.dtype == np.float32 and call.builder.dtype == "float64":
-        call.builder.budget.charge(2 * array.nbytes)
-        return array.astype(np.float64)
-    return array
+    return [call.builder.constant(value)]
 
 
 def _constant_of_shape(call: Call) -> list[Value]:
-    value = _promoted(call, call.attribute("value", np.zeros(1, np.float32)))
-    if value.size != 1:
-        raise ModelError(f"attribute value has {value.size} elements; expected one")
+    held = call.attribute("value", np.zeros(1, np.float32))
+    if held.size != 1:
+        raise ModelError(f"attribute value has {held.size} elements; expected one")
+    value = np.asarray(call.builder.constant(held).array)
     shape = call.integers(0)
     return [call.fold(lambda: np.full(shape, value.reshape(())), shape, value.dtype.name)]
 
@@ -89,12 +82,14 @@ def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callab
 
 def _modulo(call: Call) -> list[Value]:
     a, b = call.constant(0), call.constant(1)
-    if a.dtype != b.dtype or (b.dtype.kind in "iu" and not np.all(b)):
-        raise ModelError(
-            "got a remainder by zero or of mixed dtypes; expected divisors other than 0"
-        )
     function = np.fmod if call.flag("fmod") else np.mod
-    return [call.fold(lambda: function(a, b), broadcast(a.shape, b.shape), a.dtype.name)]
+
+    def remainder() -> Array:
+        if a.dtype != b.dtype or (b.dtype.kind in "iu" and not np.all(b)):
+            raise ModelError("got a remainder by zero or of two dtypes; expected divisors not 0")
+        return np.asarray(function(a, b))
+
+    return [call.fold(remainder, broadcast(a.shape, b.shape), a.dtype.name)]
 
 
 def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[Value]]:

@@ -116,10 +116,11 @@ def _slice(call: Call) -> list[Value]:
     for start, end, step, axis in zip(starts, ends, steps, places, strict=True):
         if step == 0 or abs(step) > _FAR:
             raise ModelError(f"got the step {step}; expected a number other than 0")
+        if start < 0:
+            start = max(start + x.shape[axis], 0)
         kept = range(*slice(start, end, step).indices(x.shape[axis]))
-        if step < 0 and end < -x.shape[axis]:
-            kept = range(*slice(start, None, step).indices(x.shape[axis]))
-        first[axis], stride[axis], sizes[axis] = (kept.start if kept else 0), step, len(kept)
+        first[axis], sizes[axis] = (kept.start if kept else 0), len(kept)
+        stride[axis] = step if len(kept) > 1 else 1
     return [call.emit("Slice", [x], starts=tuple(first), steps=tuple(stride), sizes=tuple(sizes))]
 
 
@@ -137,8 +138,8 @@ def _split(call: Call) -> list[Value]:
         sizes = [each] * (count - 1) + [extent - each * (count - 1)]
     if len(sizes) != count or min(sizes) < 0 or sum(sizes) != extent:
         raise ModelError(
-            f"got parts {tuple(sizes)[:20]} for {count} outputs; expected their sum to be {extent}, "
-            f"the extent of axis {axis} of {x.type}"
+            f"got parts {tuple(sizes)[:20]} for {count} outputs; expected their sum to be "
+            f"{extent}, the extent of axis {axis} of {x.type}"
         )
     parts, start = [], 0
     for size in sizes:
@@ -186,6 +187,7 @@ def _gather(call: Call) -> list[Value]:
     extent = x.shape[axis]
     if indices.dtype.kind not in "iu":
         raise ModelError(f"input 1 holds {indices.dtype}; expected integers")
+    call.builder.budget.charge(4 * indices.nbytes)
     if indices.size and not (-extent <= indices.min() and indices.max() < extent):
         raise ModelError(f"got indices outside of axis {axis} of {x.type}; expected them within")
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -194,8 +196,10 @@ def _gather(call: Call) -> list[Value]:
         return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
     places = indices.reshape(-1).astype("int64")
     places = places + (places < 0) * extent
-    steps = set((places[1:] - places[:-1]).tolist()) or {1}
-    if not places.size or len(steps) != 1 or 0 in steps:
+    steps = set((places[1:] - places[:-1]).tolist()) if places.size <= extent else set()
+    if places.size == 1:
+        steps = {1}
+    if len(steps) != 1 or 0 in steps:
         raise UnsupportedError(
             "gathers run-time values by indices that are not evenly spaced; expected a scalar or "
             "an even range; use Slice and Concat instead"

@@ -14,7 +14,8 @@ from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.conv import check_window
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
-from leanconv.graph.ops.windows import reach, same_padding
+from leanconv.graph.ops.windows import same_padding
+from leanconv.spec.conv import effective_extent
 
 
 def _window(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _conv_transpose(call: Call) -> list[Value]:
         for i, target in enumerate(wanted):
             full = (
                 window["strides"][i] * (x.shape[2 + i] - 1)
-                + reach(w.shape[2 + i], window["dilations"][i])
+                + effective_extent(w.shape[2 + i], window["dilations"][i])
                 + extra[i]
             )
             total = max(full - target, 0)
@@ -196,15 +197,13 @@ def _resize(call: Call) -> list[Value]:
     if by_size == by_scale:
         raise ModelError("got both or neither of scales and sizes; expected one of them")
     if by_scale:
-        given = _spread(call, _scales(call, 2), axes, (1.0,) * rank)
+        given = _spread(_scales(call, 2), axes, (1.0,) * rank)
         return _emit_resize(call, x, mode, given, None, coordinates, nearest)
-    targets = _spread(call, call.integers(3), axes, x.shape)
+    targets = _spread(call.integers(3), axes, x.shape)
     return _emit_resize(call, x, mode, None, targets, coordinates, nearest)
 
 
-def _spread(
-    call: Call, numbers: Sequence[Any], axes: Sequence[int], default: Sequence[Any]
-) -> tuple[Any, ...]:
+def _spread(numbers: Sequence[Any], axes: Sequence[int], default: Sequence[Any]) -> tuple[Any, ...]:
     """Numbers for some axes, with defaults for the others."""
     if len(numbers) != len(axes):
         raise ModelError(f"got {len(numbers)} scales or sizes; expected {len(axes)}, one each axis")

@@ -23,8 +23,9 @@ from leanconv.graph.ops.base import (
     same_dtype,
 )
 from leanconv.graph.ops.pointwise import activate
-from leanconv.graph.ops.windows import reach, transposed_extent, window_extent
+from leanconv.graph.ops.windows import transposed_extent, window_extent
 from leanconv.spec.activation import Activation
+from leanconv.spec.conv import effective_extent
 
 MAX_STEP = (1 << 31) - 1
 
@@ -135,7 +136,7 @@ def _evaluate_conv(arrays: Arrays, attributes: Attributes) -> Array:
     padded = padded.reshape(x.shape[0], group, w.shape[1], *padded.shape[2:])
     kernel = w.shape[2:]
     extents = [
-        (padded.shape[3 + i] - reach(kernel[i], dilations[i])) // strides[i] + 1
+        (padded.shape[3 + i] - effective_extent(kernel[i], dilations[i])) // strides[i] + 1
         for i in range(spatial)
     ]
     weights = w.reshape(group, w.shape[0] // group, w.shape[1], *kernel)
@@ -190,7 +191,7 @@ def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
     inner, kernel = x.shape[2:], w.shape[2:]
     full = [
         (inner[i] - 1) * strides[i]
-        + reach(kernel[i], dilations[i])
+        + effective_extent(kernel[i], dilations[i])
         + attributes["output_padding"][i]
         for i in range(spatial)
     ]

@@ -11,7 +11,8 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, check_rank, checked, first
 from leanconv.graph.ops.conv import MAX_STEP, check_window
-from leanconv.graph.ops.windows import reach, window_extent
+from leanconv.graph.ops.windows import window_extent
+from leanconv.spec.conv import effective_extent
 
 
 def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
@@ -26,7 +27,7 @@ def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
         )
     extents = []
     for i in range(spatial):
-        span = reach(kernel[i], attributes["dilations"][i])
+        span = effective_extent(kernel[i], attributes["dilations"][i])
         before, after = pads[i], pads[spatial + i]
         if max(before, after) >= span:
             raise ModelError(
@@ -55,7 +56,7 @@ def _axis_windows(x: Array, axis: int, attributes: Attributes, fill: float) -> l
     before, after = attributes["pads"][i], attributes["pads"][spatial + i]
     extent = x.shape[axis]
     count = window_extent(extent, kernel, stride, dilation, before, after, attributes["ceil_mode"])
-    needed = (count - 1) * stride + reach(kernel, dilation)
+    needed = (count - 1) * stride + effective_extent(kernel, dilation)
     widths = [(0, 0)] * x.ndim
     widths[axis] = (before, max(needed - extent - before, 0))
     padded = np.moveaxis(np.pad(x, widths, constant_values=fill), axis, -1)
@@ -118,7 +119,7 @@ def _evaluate_average(arrays: Arrays, attributes: Attributes) -> Array:
 def _work_pool(types: Types, attributes: Attributes, _result: TensorType) -> int:
     x = first(types)
     work = 2 * math.prod(
-        extent + 2 * reach(k, d)
+        extent + 2 * effective_extent(k, d)
         for extent, k, d in zip(
             x.shape[2:], attributes["kernel_shape"], attributes["dilations"], strict=True
         )

@@ -1,13 +1,9 @@
-"""Extents of sliding windows: the one place in the graph where they are computed."""
+"""Extents of the sliding windows that `spec` does not know: rounded up, transposed, SAME."""
 
 from __future__ import annotations
 
 from leanconv.errors import ModelError
-
-
-def reach(kernel: int, dilation: int) -> int:
-    """The number of input positions that a dilated kernel spans."""
-    return (kernel - 1) * dilation + 1
+from leanconv.spec.conv import effective_extent, output_extent
 
 
 def window_extent(
@@ -21,16 +17,15 @@ def window_extent(
     Raises:
         ModelError: not even one window fits.
     """
-    room = extent + before + after - reach(kernel, dilation)
-    if room < 0:
+    count = output_extent(extent, kernel, stride, dilation, before + after)
+    if count < 1:
         raise ModelError(
             f"a kernel of extent {kernel} (dilation {dilation}) does not fit an input of extent "
             f"{extent} padded by {before} and {after}; bind a larger input"
         )
-    count = room // stride + 1
-    if ceil and room % stride and count * stride < extent + before:
-        count += 1
-    return count
+    covered = (count - 1) * stride + effective_extent(kernel, dilation)
+    partial = covered < extent + before + after and count * stride < extent + before
+    return count + 1 if ceil and partial else count
 
 
 def transposed_extent(
@@ -41,7 +36,7 @@ def transposed_extent(
     Raises:
         ModelError: the padding leaves nothing.
     """
-    count = stride * (extent - 1) + reach(kernel, dilation) + extra - before - after
+    count = stride * (extent - 1) + effective_extent(kernel, dilation) + extra - before - after
     if count < 1:
         raise ModelError(
             f"a transposed convolution of an input of extent {extent} (kernel {kernel}, stride "
@@ -59,6 +54,6 @@ def same_padding(
     With `upper` the odd one stands after the input (SAME_UPPER), otherwise before it.
     """
     windows = -(-extent // stride)
-    total = max((windows - 1) * stride + reach(kernel, dilation) - extent, 0)
+    total = max((windows - 1) * stride + effective_extent(kernel, dilation) - extent, 0)
     small = total // 2
     return (small, total - small) if upper else (total - small, small)

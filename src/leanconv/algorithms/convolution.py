@@ -1,0 +1,226 @@
+"""From Conv and ConvTranspose nodes to problems, and from those to kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import gcd
+
+import numpy as np
+
+from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.codegen.geometry import Access, Triple, Window, triple
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec import ConvSpec, Format
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+OPS = ("Conv", "ConvTranspose")
+
+
+def choose(problem: Problem, target: Target, algorithm: str | None = None) -> Candidate:
+    """Take the first algorithm that can compute a problem, or the one that is asked for.
+
+    Raises:
+        SpecError: the algorithm that is asked for does not exist or rejects the problem.
+    """
+    if algorithm is not None:
+        return _named(algorithm, problem, target)
+    for candidate in ALGORITHMS:
+        if candidate.reject(problem, target) is None:
+            return candidate.candidate(problem, target)
+    raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
+
+
+def _named(name: str, problem: Problem, target: Target) -> Candidate:
+    known: dict[str, Algorithm] = {a.name: a for a in ALGORITHMS}
+    if name not in known:
+        raise SpecError(f"algorithm {name!r} is not known; expected one of {', '.join(known)}")
+    reason = known[name].reject(problem, target)
+    if reason:
+        raise SpecError(f"algorithm {name!r} cannot compute {problem.spec}: {reason}")
+    return known[name].candidate(problem, target)
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Whether input and output may both stand in blocks of channels."""
+    groups = node.attributes["group"]
+    if groups == 1:
+        return True
+    inputs = graph.types[node.inputs[0]].shape[1] // groups
+    outputs = graph.types[node.outputs[0]].shape[1] // groups
+    if inputs % block == 0 and outputs % block == 0:
+        return True
+    if node.op == "ConvTranspose" or block % outputs:
+        return False
+    span = block // outputs * inputs
+    return span in (block, 2 * block) or (span < block and block % span == 0)
+
+
+def accepts_mixed(node: Node) -> bool:
+    """Whether input and output may stand in different formats."""
+    return bool(node.attributes["group"] == 1)
+
+
+def conv_spec(node: Node, graph: Graph) -> ConvSpec:
+    """The spec of a Conv node."""
+    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    attributes, rank = node.attributes, len(x.shape) - 2
+    return ConvSpec(
+        batch=x.shape[0],
+        in_channels=x.shape[1],
+        out_channels=w.shape[0],
+        size=x.shape[2:],
+        kernel=w.shape[2:],
+        stride=tuple(attributes["strides"]),
+        dilation=tuple(attributes["dilations"]),
+        pad_begin=tuple(attributes["pads"][:rank]),
+        pad_end=tuple(attributes["pads"][rank:]),
+        groups=attributes["group"],
+        dtype=x.dtype,
+        bias=bool(node.input(2)),
+        residual=bool(node.input(3)),
+        activation=attributes["activation"],
+    )
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output."""
+    x_name, y_name = node.inputs[0], node.outputs[0]
+    x = Access.of_format(graph.types[x_name].shape, formats[x_name])
+    y = Access.of_format(graph.types[y_name].shape, formats[y_name])
+    w = graph.constants[node.inputs[1]]
+    channels = {
+        role: graph.constants[node.inputs[index]]
+        for role, index in (("bias", 2), ("slope", 4))
+        if node.input(index)
+    }
+    if node.op == "Conv":
+        pieces = [(Problem.of(conv_spec(node, graph), x, y), w)]
+    else:
+        pieces = _phases(node, graph, x, y, w)
+    calls: list[Call] = []
+    constants: dict[str, np.ndarray] = {}
+    names: list[str] = []
+    for number, (problem, weights) in enumerate(pieces):
+        chosen = choose(problem, target)
+        suffix = f".{number}" if len(pieces) > 1 else ""
+        packed = chosen.pack(weights, channels)
+        values = {"x": x_name, "y": y_name, "residual": node.input(3)}
+        for operand, array in packed.items():
+            values[operand] = f"{y_name}/{operand}{suffix}"
+            constants[values[operand]] = array
+        operands = chosen.kernel.operands
+        # A tile reads its residual just before it writes the same elements.
+        in_place = (operands.index("residual"),) if "residual" in operands else ()
+        calls.append(Call(chosen.kernel, tuple(values[o] for o in operands), in_place))
+        names.append(chosen.algorithm)
+    return Lowered(tuple(calls), constants, {}, names[0])
+
+
+def _phases(
+    node: Node, graph: Graph, x: Access, y: Access, w: np.ndarray
+) -> list[tuple[Problem, np.ndarray]]:
+    """Split a transposed convolution by the output's position modulo the stride.
+
+    Output o (one axis) gets x[i]·w[k] for o + pad = i·stride + k·dilation: at the positions of one
+    phase that is an ordinary convolution of stride 1 with some of the taps, backwards.
+    """
+    attributes = node.attributes
+    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    rank, groups = len(in_shape) - 2, attributes["group"]
+    size, out = triple(in_shape[2:], 1), triple(out_shape[2:], 1)
+    kernel, stride = triple(w.shape[2:], 1), triple(tuple(attributes["strides"]), 1)
+    dilation = triple(tuple(attributes["dilations"]), 1)
+    pad = triple(tuple(attributes["pads"][:rank]), 0)
+    axes = [
+        [
+            phase
+            for p in range(stride[a])
+            if (phase := _phase(size[a], out[a], kernel[a], stride[a], dilation[a], pad[a], p))
+        ]
+        for a in range(3)
+    ]
+    # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
+    outputs = w.shape[1]
+    grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
+    turned = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
+    spec = ConvSpec(
+        batch=in_shape[0],
+        in_channels=in_shape[1],
+        out_channels=out_shape[1],
+        size=size,
+        kernel=(1, 1, 1),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        pad_begin=(0, 0, 0),
+        pad_end=(0, 0, 0),
+        groups=groups,
+        dtype=graph.types[node.inputs[0]].dtype,
+        bias=bool(node.input(2)),
+        activation=attributes["activation"],
+    )
+    pieces = []
+    for d in axes[0]:
+        for h in axes[1]:
+            for v in axes[2]:
+                part = (d, h, v)
+                taps = turned[:, :, d.taps][:, :, :, h.taps][:, :, :, :, v.taps]
+                window = Window(
+                    size,
+                    _triple(p.count for p in part),
+                    _triple(len(p.taps) for p in part),
+                    (1, 1, 1),
+                    _triple(p.dilation for p in part),
+                    _triple(p.pad for p in part),
+                )
+                steps = _triple(s * t for s, t in zip(y.spatial, stride, strict=True))
+                offset = sum(p.first * s for p, s in zip(part, y.spatial, strict=True))
+                place = replace(y, spatial=steps)
+                pieces.append((Problem(spec, x, place, window, offset), np.ascontiguousarray(taps)))
+    return pieces
+
+
+def _triple(values: Iterable[int]) -> Triple:
+    d, h, w = values
+    return d, h, w
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """One phase along one axis.
+
+    Attributes:
+        first, count: its outputs `first + i * stride`, i < count.
+        taps: its taps, last first.
+        dilation, pad: of the convolution of stride 1 that computes it.
+    """
+
+    first: int
+    count: int
+    taps: list[int]
+    dilation: int
+    pad: int
+
+
+def _phase(
+    size: int, out: int, kernel: int, stride: int, dilation: int, pad: int, p: int
+) -> _Phase | None:
+    """The phase p: outputs o with (o + pad) % stride == p; None if there are none."""
+    start = max(0, ceil_div(pad - p, stride))
+    first = start * stride + p - pad
+    count = ceil_div(out - first, stride) if first < out else 0
+    if count <= 0:
+        return None
+    taps = [k for k in range(kernel) if (k * dilation - p) % stride == 0]
+    if not taps:
+        # One tap that never touches the input: the output is the bias alone.
+        return _Phase(first, count, [0], 1, -size - count)
+    step = dilation // gcd(dilation, stride)
+    begin = (taps[0] * dilation - p) // stride
+    # i = start + u - begin - t·step for tap t; backwards, tap t' = T-1-t adds t'·step.
+    reach = begin + (len(taps) - 1) * step
+    return _Phase(first, count, taps[::-1], step, reach - start)

@@ -1,0 +1,1 @@
+"""What the user calls: one function for a convolution, one for a network."""

@@ -1,0 +1,204 @@
+"""The contents of an ONNX file: messages decoded, nothing understood yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.graph import onnx_schema as schema
+from leanconv.graph.builder import located
+from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, RULES, FileNode, Rule
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor
+from leanconv.graph.ops.base import MAX_RANK, Array
+from leanconv.graph.wire import Message, Reader, fixed, integers, text
+
+_NAME = 200  # characters of a name that messages show
+_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """A declared input: name, dtype, and extents as numbers, symbols or None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class FileModel:
+    """All of a file that matters: nodes in file order, constants by name."""
+
+    opset: int
+    inputs: tuple[FileInput, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[FileNode, ...]
+    constants: dict[str, Array]
+
+
+def shown(name: str) -> str:
+    """A name short enough for a message."""
+    return name if len(name) <= _NAME else name[:_NAME] + "…"
+
+
+def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileModel:
+    """Decode a model file.
+
+    Raises:
+        ModelError: the bytes are not a sound ONNX file, or exceed the limits.
+        UnsupportedError: an operation, opset or element type that is not taken.
+    """
+    reader = Reader(limits.fields)
+    model = reader.message(data, schema.MODEL, "ModelProto")
+    if "graph" not in model:
+        raise ModelError("the file holds no graph; expected an ONNX model")
+    opset = _opset(reader, model)
+    graph = reader.message(model["graph"], schema.GRAPH, "GraphProto")
+    if len(graph["node"]) > limits.nodes:
+        raise ModelError(
+            f"the graph has {len(graph['node'])} nodes; expected at most {limits.nodes}; raise the "
+            "limit `nodes` if you trust the file"
+        )
+    if graph["sparse_initializer"]:
+        raise UnsupportedError("the graph has sparse initializers; expected dense ones")
+    constants: dict[str, Array] = {}
+    for each in graph["initializer"]:
+        name, array = read_tensor(each, reader, files, "initializer")
+        if not name or name in constants:
+            raise ModelError(f"initializer {shown(name)!r} has no name or stands twice")
+        constants[name] = array
+    inputs = [_input(each, reader, constants) for each in graph["input"]]
+    outputs = [reader.message(each, schema.VALUE, "output") for each in graph["output"]]
+    nodes = [_node(each, reader, files, opset, i) for i, each in enumerate(graph["node"])]
+    return FileModel(
+        opset=opset,
+        inputs=tuple(each for each in inputs if each is not None),
+        outputs=tuple(each.get("name", "") for each in outputs),
+        nodes=tuple(nodes),
+        constants=constants,
+    )
+
+
+def _opset(reader: Reader, model: Message) -> int:
+    versions = set()
+    for each in model["opset_import"]:
+        entry = reader.message(each, schema.OPSET, "OperatorSetIdProto")
+        if entry.get("domain", "") in _DOMAINS:
+            versions.add(entry.get("version", 0))
+    if len(versions) != 1:
+        raise ModelError(
+            f"the file imports {len(versions)} versions of ONNX's operations; expected one"
+        )
+    opset = int(versions.pop())
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        raise UnsupportedError(
+            f"the model is of opset {opset}; expected {FIRST_OPSET} to {LAST_OPSET}; convert it "
+            "with onnx.version_converter"
+        )
+    return opset
+
+
+def _input(data: memoryview, reader: Reader, constants: dict[str, Array]) -> FileInput | None:
+    """A declared input, or None for one that an initializer defines."""
+    value = reader.message(data, schema.VALUE, "input")
+    name = value.get("name", "")
+    if not name:
+        raise ModelError("an input has no name; expected one")
+    if name in constants:
+        return None
+    what = f"input {shown(name)!r}"
+    kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, what)
+    if "tensor_type" not in kind:
+        raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
+    tensor = reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
+    dtype = dtype_name(tensor.get("elem_type", 0), what)
+    if "shape" not in tensor:
+        return FileInput(name, dtype, None)
+    extents = reader.message(tensor["shape"], schema.SHAPE, what)["dim"]
+    if len(extents) > MAX_RANK:
+        raise ModelError(f"{what} has rank {len(extents)}; expected at most {MAX_RANK}")
+    return FileInput(name, dtype, tuple(_extent(each, reader, what) for each in extents))
+
+
+def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
+    extent = reader.message(data, schema.DIMENSION, what)
+    number = extent.get("dim_value", 0)
+    if number > 0:
+        return int(number)
+    return extent.get("dim_param") or None
+
+
+def _node(
+    data: memoryview, reader: Reader, files: ExternalFiles, opset: int, index: int
+) -> FileNode:
+    message = reader.message(data, schema.NODE, f"node {index}")
+    op, domain = message.get("op_type", ""), message.get("domain", "")
+    name = shown(message.get("name", "") or f"{op}_{index}")
+    where = f"node {name!r} ({shown(op)}, opset {opset})"
+    rule = _rule(op, domain, opset, where)
+    inputs, outputs = message["input"], message["output"]
+    if not rule.least <= len(inputs) <= rule.most:
+        raise ModelError(f"{where} has {len(inputs)} inputs; expected {rule.least} to {rule.most}")
+    if not outputs:
+        raise ModelError(f"{where} has no output; expected at least one")
+    try:
+        attributes = dict(_attribute(each, reader, files, rule) for each in message["attribute"])
+    except LeanConvError as error:
+        raise located(error, where) from error
+    return FileNode(op, tuple(inputs), tuple(outputs), MappingProxyType(attributes), name)
+
+
+def _rule(op: str, domain: str, opset: int, where: str) -> Rule:
+    there = f"expected one of {', '.join(sorted(RULES))}"
+    if domain not in _DOMAINS:
+        raise UnsupportedError(
+            f"{where} is of the domain {shown(domain)!r}, which is not supported; expected ONNX's "
+            f"own operations; {there}"
+        )
+    rule = RULES.get(op)
+    if rule is None:
+        raise UnsupportedError(f"{where} is not supported; {there}")
+    if not rule.since <= opset <= rule.until:
+        raise ModelError(
+            f"{where} does not exist in this opset; expected opset {rule.since} to {rule.until}"
+        )
+    return rule
+
+
+def _attribute(
+    data: memoryview, reader: Reader, files: ExternalFiles, rule: Rule
+) -> tuple[str, Any]:
+    message = reader.message(data, schema.ATTRIBUTE, "AttributeProto")
+    name = message.get("name", "")
+    wanted = rule.attributes.get(name)
+    if "ref_attr_name" in message or wanted is None:
+        listed = ", ".join(sorted(rule.attributes)) or "none"
+        raise UnsupportedError(f"attribute {shown(name)!r} is not supported; expected {listed}")
+    got = schema.ATTRIBUTE_KINDS.get(message.get("type", 0), _guessed(message))
+    if got != ("int" if wanted == "dtype" else wanted):
+        raise ModelError(f"attribute {name} is of kind {got}; expected {wanted}")
+    if wanted == "tensor":
+        return name, read_tensor(message.get("t", memoryview(b"")), reader, files, name)[1]
+    return name, _DECODERS[wanted](message, name)
+
+
+def _guessed(message: Message) -> str:
+    """The kind of an attribute without a type, as very old files have it."""
+    for field, kind in (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor")):
+        if field in message:
+            return kind
+    return "floats" if message["floats"] else "ints"
+
+
+_DECODERS: dict[str, Callable[[Message, str], Any]] = {
+    "float": lambda message, _: float(message.get("f", 0.0)),
+    "int": lambda message, _: int(message.get("i", 0)),
+    "dtype": lambda message, name: dtype_name(message.get("i", 0), f"attribute {name}"),
+    "string": lambda message, name: text(message.get("s", memoryview(b"")), f"attribute {name}"),
+    "floats": lambda message, name: tuple(fixed(message["floats"], "<f4", name).tolist()),
+    "ints": lambda message, name: tuple(integers(message["ints"], name).tolist()),
+}

@@ -1,0 +1,236 @@
+"""ONNX files to graphs: read once, then bind to the shapes of the inputs.
+
+Reading checks everything that does not depend on shapes: the file's format, the names, the
+order, which operations and opsets there are, and what must be known at load. Binding infers
+every shape, computes what depends on constants and shapes only, and gives the normal form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
+from leanconv.graph.builder import Builder, Value, located
+from leanconv.graph.convert import RULES, Call, FileNode
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_check import check_flow
+from leanconv.graph.onnx_file import FileInput, read_file, shown
+from leanconv.graph.onnx_tensor import ExternalFiles, open_view
+from leanconv.graph.ops.base import Array, checked
+from leanconv.graph.verify import FLOATS
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input as the file declares it.
+
+    Attributes:
+        name: the input's name.
+        dtype: `float32` or `float64`.
+        shape: numbers, names of symbolic extents, None where unknown; None for unknown rank.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape when all of it is numbers, otherwise None."""
+        if self.shape is None or not all(isinstance(extent, int) for extent in self.shape):
+            return None
+        return tuple(int(extent) for extent in self.shape if isinstance(extent, int))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network as its file has it, checked but with no shape inferred.
+
+    Attributes:
+        inputs: what the user gives.
+        outputs: names of what the user gets.
+        opset: the version of ONNX's default operations.
+        nodes: the nodes that the outputs need, in an order in which they can run.
+        constants: the file's weights, views of it where possible.
+        dtype: of all inputs.
+        bytes: the size of the file and its external data.
+        limits: what binding may use.
+    """
+
+    inputs: tuple[ModelInput, ...]
+    outputs: tuple[str, ...]
+    opset: int
+    nodes: tuple[FileNode, ...]
+    constants: Mapping[str, Array]
+    dtype: str
+    bytes: int
+    limits: Limits
+
+    def bind(
+        self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: str | None = None
+    ) -> Graph:
+        """Make the graph for concrete input shapes.
+
+        Args:
+            shapes: the shape of every input; those that the file fixes may be left out.
+            dtype: `float64` to compute a float32 model in double precision; None for the
+                model's own dtype.
+
+        Returns:
+            A graph in normal form, constants and shape arithmetic computed.
+
+        Raises:
+            InputError: a shape is missing, or contradicts the file's.
+            ModelError: the nodes do not fit each other at these shapes.
+            UnsupportedError: something that leanconv does not do.
+        """
+        dtype = self._runtime_dtype(dtype)
+        single = "float64" if dtype != self.dtype else "float32"
+        bound = self._bound_shapes(shapes or {})
+        builder = Builder(dtype, single, self.limits.fold_budget(self.bytes))
+        values = {name: Value(TensorType(shape, dtype)) for name, shape in bound.items()}
+        inputs = dict(values)
+        for node in self.nodes:
+            self._bind_node(builder, node, values)
+        for name in self.outputs:
+            self._value(builder, name, values)
+        outputs = {name: values[name] for name in self.outputs}
+        return builder.finish(inputs, outputs, list(values.items()))
+
+    def _runtime_dtype(self, dtype: str | None) -> str:
+        if dtype is None or dtype == self.dtype:
+            return self.dtype
+        if dtype not in FLOATS:
+            raise InputError(f"dtype is {dtype!r}; expected {' or '.join(FLOATS)}")
+        if dtype == "float32":
+            raise UnsupportedError(
+                "dtype is 'float32' for a model in float64, which would lose precision; expected "
+                "None or 'float64'; convert the file itself"
+            )
+        return dtype
+
+    def _bound_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        unknown = sorted(set(shapes) - {each.name for each in self.inputs})
+        if unknown:
+            listed = ", ".join(repr(shown(each.name)) for each in self.inputs)
+            raise InputError(f"got a shape for {unknown[0]!r}; the model's inputs are {listed}")
+        symbols: dict[str, int] = {}
+        result = {}
+        for each in self.inputs:
+            given = shapes.get(each.name, each.static_shape)
+            if given is None:
+                raise InputError(
+                    f"input {shown(each.name)!r} is declared as {each.shape}; expected its shape "
+                    "to be given"
+                )
+            result[each.name] = _fitted(each, tuple(int(n) for n in given), symbols)
+        return result
+
+    def _bind_node(self, builder: Builder, node: FileNode, values: dict[str, Value]) -> None:
+        try:
+            inputs = [self._value(builder, name, values) if name else None for name in node.inputs]
+            results = RULES[node.op].convert(Call(builder, node, self.opset, inputs))
+        except LeanConvError as error:
+            raise located(error, f"node {node.name!r} ({node.op}, opset {self.opset})") from error
+        values.update((n, v) for n, v in zip(node.outputs, results, strict=False) if n)
+
+    def _value(self, builder: Builder, name: str, values: dict[str, Value]) -> Value:
+        """A value by name; a constant of the file enters when it is first read."""
+        if name not in values:
+            values[name] = builder.constant(self.constants[name])
+        return values[name]
+
+
+def _fitted(
+    declared: ModelInput, given: tuple[int, ...], symbols: dict[str, int]
+) -> tuple[int, ...]:
+    """Check a shape against the declared one and against the symbols bound before."""
+    name = shown(declared.name)
+    if any(extent < 1 for extent in given):
+        raise InputError(f"input {name!r} got the shape {given}; expected extents of at least 1")
+    try:
+        checked(given, "float64")
+    except ModelError as error:
+        raise InputError(f"input {name!r}: {error}") from error
+    if declared.shape is None:
+        return given
+    fits = len(given) == len(declared.shape)
+    for extent, wanted in zip(given, declared.shape, strict=False):
+        if isinstance(wanted, str):
+            wanted = symbols.setdefault(wanted, extent)
+        fits = fits and (wanted is None or wanted == extent)
+    if not fits:
+        known = {symbol: n for symbol, n in symbols.items() if symbol in declared.shape}
+        raise InputError(
+            f"input {name!r} got the shape {given}; expected {declared.shape}"
+            + (f" with {known}" if known else "")
+        )
+    return given
+
+
+def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:
+    """Read and check an ONNX model.
+
+    Args:
+        source: the path of a file, beside which external data may lie, or the file's bytes.
+        limits: how much the file may use; the defaults are meant for files of any origin.
+
+    Returns:
+        The model; large weights are views of the mapped file, which must not shrink while
+        the model is in use.
+
+    Raises:
+        InputError: the file cannot be read.
+        ModelError: the file is damaged, malicious or breaks ONNX's rules.
+        UnsupportedError: it asks for something that leanconv does not do.
+    """
+    limits = limits or Limits()
+    if isinstance(source, bytes):
+        if len(source) > limits.file_bytes:
+            raise ModelError(f"got {len(source)} bytes; expected at most {limits.file_bytes}")
+        return _read(memoryview(source), ExternalFiles(None), limits)
+    path = Path(source)
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"the model {str(source)!r} cannot be read: {error}") from error
+    data = open_view(target, limits.file_bytes, InputError)
+    try:
+        return _read(data, ExternalFiles(path.parent), limits)
+    except LeanConvError as error:
+        raise located(error, f"model {str(source)!r}") from error
+
+
+def _read(data: memoryview, files: ExternalFiles, limits: Limits) -> Model:
+    file = read_file(data, files, limits)
+    nodes = check_flow(file)
+    inputs = tuple(_model_input(each) for each in file.inputs)
+    dtypes = sorted({each.dtype for each in inputs})
+    if len(dtypes) != 1:
+        raise UnsupportedError(
+            f"the model has {len(inputs)} inputs of dtypes {', '.join(dtypes) or '(none)'}; "
+            "expected at least one, and one dtype for all"
+        )
+    return Model(
+        inputs=inputs,
+        outputs=file.outputs,
+        opset=file.opset,
+        nodes=nodes,
+        constants=MappingProxyType(file.constants),
+        dtype=dtypes[0],
+        bytes=len(data) + files.bytes,
+        limits=limits,
+    )
+
+
+def _model_input(declared: FileInput) -> ModelInput:
+    if declared.dtype not in FLOATS:
+        raise UnsupportedError(
+            f"input {shown(declared.name)!r} holds {declared.dtype}; expected float32 or float64; "
+            "convert the model to float32"
+        )
+    return ModelInput(declared.name, declared.dtype, declared.shape)

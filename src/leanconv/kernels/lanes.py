@@ -1,0 +1,132 @@
+"""Sums and extremes over many values: in several accumulators, then across the lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from leanconv.codegen.emitter import Function, Value, lanes_of
+from leanconv.spec.format import ceil_div
+
+# Values taken by one set of accumulators before they go into the total, and their number.
+RUN = 256
+PARTIAL = 4
+# Elements of a tile of columns: a multiple of every target's lanes, so that grids depend on shapes.
+TILE = 64
+
+NEUTRAL = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
+
+
+def combine(e: Function, how: str, total: Value, x: Value) -> Value:
+    """Take one more value into a total; NaN on either side stays."""
+    if how in ("mean", "sum"):
+        return total + x
+    better = x.compare("ogt" if how == "max" else "olt", total)
+    return e.select(x.compare("uno", x), x, e.select(better, x, total))
+
+
+def across_lanes(e: Function, how: str, x: Value) -> Value:
+    """Combine all lanes of a vector into a scalar, in halves."""
+    while (lanes := lanes_of(x.kind)) > 2:
+        half = lanes // 2
+        low, high = e.shuffle(x, None, range(half)), e.shuffle(x, None, range(half, lanes))
+        x = combine(e, how, low, high)
+    if lanes_of(x.kind) == 1:
+        return x
+    return combine(e, how, e.extract(x, 0), e.extract(x, 1))
+
+
+def neutral_load(e: Function, how: str, address: Value, kind: str, count: int) -> Value:
+    """Load the first lanes; the others do not change a total."""
+    lanes = lanes_of(kind)
+    x = e.load_first(address, kind, count)
+    if count >= lanes or how in ("mean", "sum"):
+        return x
+    return e.select(e.first_lanes(count, lanes), x, e.const(kind, NEUTRAL[how]))
+
+
+Leaf = Callable[[Value], list[Value]]
+
+
+def run_of(
+    e: Function,
+    how: str,
+    leaf: Leaf,
+    count: int,
+    tile: Sequence[str],
+    sets: int = PARTIAL,
+    first: Value | int = 0,
+) -> list[Value]:
+    """Combine `leaf(i)` over `first <= i < first + count`.
+
+    Args:
+        e: the function under construction.
+        how: a key of `NEUTRAL`.
+        leaf: loads, or computes, one tile of values.
+        count: at least 1.
+        tile: the types of the tile's values.
+        sets: accumulators at most, of a value each.
+        first: the first index.
+
+    Returns:
+        One total for each value of a tile.
+    """
+    start = first if isinstance(first, Value) else e.const("i64", first)
+    if count >= 2 * RUN:
+        totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
+        with e.loop("run", count // RUN, [totals]) as run:
+            part = run_of(e, how, leaf, RUN, tile, sets, run * RUN + start)
+            totals[:] = _combined(e, how, totals, part)
+        if not count % RUN:
+            return totals
+        part = run_of(e, how, leaf, count % RUN, tile, sets, start + count // RUN * RUN)
+        return _combined(e, how, totals, part)
+    sets = min(count, max(1, sets // len(tile)))
+    partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
+    groups = count // sets
+    with e.loop("group", groups, partial) as group:
+        index = group * sets + start
+        for u, sums in enumerate(partial):
+            sums[:] = _combined(e, how, sums, leaf(index + u))
+    for u in range(count % sets):
+        partial[u] = _combined(e, how, partial[u], leaf(start + (groups * sets + u)))
+    while len(partial) > 1:
+        half = ceil_div(len(partial), 2)
+        pairs = zip(partial, partial[half:], strict=False)
+        partial = [_combined(e, how, a, b) for a, b in pairs] + partial[len(partial) - half : half]
+    return partial[0]
+
+
+def _combined(e: Function, how: str, totals: list[Value], more: list[Value]) -> list[Value]:
+    return [combine(e, how, t, m) for t, m in zip(totals, more, strict=True)]
+
+
+def each_column(
+    e: Function, tile: Value, extent: int, lanes: int, body: Callable[[Value, int], None]
+) -> None:
+    """Run `body(offset, count)` for each vector of a tile of columns.
+
+    Args:
+        e: the function under construction.
+        tile: which `TILE` columns of the axis.
+        extent: of the axis.
+        lanes: of a vector.
+        body: emits the work on the `count` columns (all lanes, or the rest) from `offset` on.
+    """
+    whole, left = divmod(extent, TILE)
+
+    def columns(count: int) -> None:
+        first, tail = tile * TILE, count % lanes
+        if count >= lanes:
+            with e.loop("column", count - tail, step=lanes) as v:
+                body(first + v, lanes)
+        if tail:
+            body(first + (count - tail), tail)
+
+    if not (whole and left):
+        columns(left or TILE)
+        return
+    with e.when(tile.compare("ult", whole)):
+        columns(TILE)
+    with e.when(tile.compare("eq", whole)):
+        columns(left)

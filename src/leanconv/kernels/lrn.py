@@ -1,0 +1,196 @@
+"""Local response normalisation across channels of a plain tensor.
+
+    y[n, c, i] = x[n, c, i] / (bias + alpha / size * sum_j x[n, j, i]^2) ^ beta
+
+with j from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2), cut at the ends (Krizhevsky et
+al. 2012, section 3.3, as ONNX has it). Lanes run along i, the merged spatial axes. The squares of
+the window stay in registers and move on by one channel a step; a window too long for that is
+summed anew for each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.codegen import math
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.lanes import TILE, each_column
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+
+# Elements of one chunk.
+PIECE = 16384
+# The longest window that is carried in registers.
+LONGEST = 9
+
+OPS: tuple[str, ...] = ("LRN",)
+
+
+@dataclass(frozen=True)
+class ResponseNorm(Kernel):
+    """Local response normalisation of (images, channels, inner).
+
+    Attributes:
+        dtype: `float32` or `float64`.
+        images, channels, inner: the shape.
+        size: channels of the window.
+        alpha, beta, bias: as in the formula.
+    """
+
+    dtype: str
+    images: int
+    channels: int
+    inner: int
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def before(self) -> int:
+        """Channels of the window before the one in the middle."""
+        return (self.size - 1) // 2
+
+    @property
+    def after(self) -> int:
+        """Channels of the window after the one in the middle."""
+        return self.size // 2
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of columns in each image."""
+        return ceil_div(self.inner, TILE)
+
+    @property
+    def group(self) -> int:
+        """Tiles in a chunk."""
+        return max(1, PIECE // (self.channels * min(self.inner, TILE)))
+
+    @property
+    def chunks(self) -> int:
+        if not self.channels * self.inner:
+            return 0
+        return ceil_div(self.images * self.tiles, self.group)
+
+    @property
+    def flops(self) -> int:
+        return self.images * self.channels * self.inner * (self.size + 4)
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        nest = _Nest(self, e, target.lanes(self.dtype))
+        column = nest.rolling if self.size <= LONGEST else nest.summed
+        x, y = e.pointer(0), e.pointer(1)
+        with e.chunks(self.chunks) as (chunk,):
+            first, items = chunk * self.group, self.images * self.tiles
+            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
+                image = item // self.tiles * (self.channels * self.inner)
+
+                def body(offset: Value, count: int, image: Value = image) -> None:
+                    at = image + offset
+                    column(x.at(at, nest.element), y.at(at, nest.element), count)
+
+                each_column(e, item % self.tiles, self.inner, nest.lanes, body)
+        return e.finish()
+
+
+class _Nest:
+    """The loop over the channels of one vector of columns while it is written."""
+
+    def __init__(self, kernel: ResponseNorm, e: Function, lanes: int) -> None:
+        self.k, self.e, self.lanes = kernel, e, lanes
+        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.kind = vector(self.element, lanes)
+
+    def _load(self, x: Value, channel: Value | int, count: int) -> Value:
+        address = x.at(self._offset(channel), self.element)
+        return self.e.load_first(address, self.kind, count)
+
+    def _offset(self, channel: Value | int) -> Value | int:
+        return channel * self.k.inner
+
+    def rolling(self, x: Value, y: Value, count: int) -> None:
+        """Carry the squares of the window: load one channel a step, nothing twice but the middle.
+
+        Each channel is read before it is overwritten, so the result may stand in x's place.
+        """
+        k, e = self.k, self.e
+        zero = e.const(self.kind, 0.0)
+        ahead = [self._square(x, c, count) for c in range(min(k.after, k.channels))]
+        ahead += [zero] * (k.after - len(ahead))
+        window = [*[zero] * (k.before + 1), *ahead]  # the last `size` squares, oldest first
+        with_more = max(0, k.channels - k.after)
+        if with_more:
+            with e.loop("c", with_more, [window]) as c:
+                newest = self._load(x, c + k.after, count)
+                window[:] = [*window[1:], newest * newest]
+                self._finish(x, y, c, self._sum(window), count)
+        for channel in range(with_more, k.channels):
+            window = [*window[1:], zero]
+            self._finish(x, y, channel, self._sum(window), count)
+
+    def summed(self, x: Value, y: Value, count: int) -> None:
+        """Sum a long window for each channel."""
+        k, e = self.k, self.e
+        with e.loop("c", k.channels) as c:
+            first = e.smax(c - k.before, 0)
+            last = e.smin(c + (k.after + 1), k.channels)
+            total = [e.const(self.kind, 0.0)]
+            with e.loop("j", last, [total], start=first) as j:
+                v = self._load(x, j, count)
+                total[0] = e.fma(v, v, total[0])
+            self._finish(x, y, c, total[0], count)
+
+    def _square(self, x: Value, channel: int, count: int) -> Value:
+        v = self._load(x, channel, count)
+        return v * v
+
+    def _sum(self, values: Sequence[Value]) -> Value:
+        while len(values) > 1:
+            pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=False)]
+            values = [*pairs, *values[len(values) // 2 * 2 :]]
+        return values[0]
+
+    def _finish(self, x: Value, y: Value, channel: Value | int, total: Value, count: int) -> None:
+        k, e = self.k, self.e
+        scale = e.fma(total, e.const(self.kind, k.alpha / k.size), e.const(self.kind, k.bias))
+        result = self._divided(self._load(x, channel, count), scale)
+        e.store_first(result, y.at(self._offset(channel), self.element), count)
+
+    def _divided(self, x: Value, scale: Value) -> Value:
+        """x / scale^beta; the usual beta, 3/4, needs square roots only."""
+        e, beta = self.e, self.k.beta
+        if beta == 1.0:
+            return x / scale
+        if beta not in (0.5, 0.75):
+            return x * math.exp(e, math.log(e, scale) * -beta)
+        root = e.unary("sqrt", scale)
+        return x / (root if beta == 0.5 else root * e.unary("sqrt", root))
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """False: the window slides across channels, which blocks would cut."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel."""
+    del formats, target
+    (x,), (y,) = node.inputs, node.outputs
+    kind, a = graph.types[x], node.attributes
+    images, channels, *spatial = kind.shape
+    shape = (images, channels, prod(spatial))
+    numbers = (float(a["alpha"]), float(a["beta"]), float(a["bias"]))
+    kernel = ResponseNorm(kind.dtype, *shape, int(a["size"]), *numbers)
+    in_place = (0,) if kernel.size <= LONGEST else ()
+    return Lowered((Call(kernel, (x, y), in_place),), algorithm="lrn")

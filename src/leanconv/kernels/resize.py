@@ -1,0 +1,247 @@
+"""Resize, nearest and linear, any axes, through tables of cells and weights.
+
+    y[o] = sum over the taps of all axes of  prod weight[axis][o, tap] * x[cell[axis][o, tap]]
+
+Which cells are read with which weights is computed once, from the shapes, and handed to the kernel
+as constants. In blocks of channels every cell is one vector; in plain tensors it is one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.resize import linear_cells, nearest_cells
+from leanconv.kernels.boxes import row_major
+from leanconv.kernels.copy import ELEMENT
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+
+OPS = ("Resize",)
+
+_CHUNK_LOADS = 16 * 1024
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis of the result is read.
+
+    Attributes:
+        extent: of the result.
+        stride: of the source, in elements.
+        taps: cells that are mixed; 0 for an axis that is not resized, and has no table.
+        entry: where this axis begins in the tables, which hold `taps` entries per index.
+    """
+
+    extent: int
+    stride: int
+    taps: int = 0
+    entry: int = 0
+
+
+@dataclass(frozen=True)
+class Resize(Kernel):
+    """Resize through tables.
+
+    Attributes:
+        dtype: NumPy's name.
+        width: contiguous elements of a cell: the block, or 1.
+        axes: of the result in memory order, without the one of the cell.
+        weighted: whether there is a table of weights; nearest neighbours need none.
+    """
+
+    dtype: str
+    width: int
+    axes: tuple[Axis, ...]
+    weighted: bool
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "cells", "weights", "y") if self.weighted else ("x", "cells", "y")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result: all axes but the last."""
+        return prod(axis.extent for axis in self.axes[:-1])
+
+    @property
+    def loads(self) -> int:
+        """Cells read for one cell of the result."""
+        return prod(max(1, axis.taps) for axis in self.axes)
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Consecutive rows that one chunk does."""
+        work = self.loads * self.axes[-1].extent
+        return ceil_div(self.rows, ceil_div(self.rows, max(1, _CHUNK_LOADS // work)))
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows, self.rows_per_chunk)
+
+    @property
+    def flops(self) -> int:
+        cells = self.rows * self.axes[-1].extent * self.width
+        return 2 * cells * self.loads if self.weighted else 0
+
+    def emit(self, target: Target) -> str:
+        del target  # the width is its vector
+        e = Function(self.NAME)
+        pointers = [e.pointer(i) for i in range(len(self.operands))]
+        tables = _Tables(
+            e, ELEMENT[self.dtype], pointers[1], pointers[2] if self.weighted else None
+        )
+        with e.loop("chunk", e.hi, start=e.lo) as chunk:
+            first = chunk * self.rows_per_chunk
+            last = e.smin(first + self.rows_per_chunk, self.rows)
+            with e.loop("row", last, start=first) as row:
+                y = pointers[-1].at(row * (self.axes[-1].extent * self.width), tables.element)
+                self._emit_row(e, tables, pointers[0], row, y)
+        return e.finish()
+
+    def _emit_row(self, e: Function, tables: _Tables, x: Value, row: Value, y: Value) -> None:
+        """Mix the source's rows that this row needs, cell by cell."""
+        kind = vector(tables.element, self.width)
+        sources: list[_Tap] = [(x, None)]
+        rest = row
+        for number, axis in enumerate(reversed(self.axes[:-1]), 2):
+            index = rest if number == len(self.axes) else rest % axis.extent
+            rest = rest // axis.extent
+            sources = [
+                (place.at(cell, tables.element), _product(weight, share))
+                for place, weight in sources
+                for cell, share in tables.taps(axis, index)
+            ]
+        rows = [(place, None if w is None else e.splat(w, self.width)) for place, w in sources]
+        with e.loop("o", self.axes[-1].extent) as o:
+            taps = [
+                (cell, None if w is None else e.splat(w, self.width))
+                for cell, w in tables.taps(self.axes[-1], o)
+            ]
+            total: Value | None = None
+            for place, weight in rows:
+                mixed: Value | None = None
+                for cell, share in taps:
+                    loaded = e.load(place.at(cell, tables.element), kind)
+                    mixed = _mix(e, mixed, loaded, share)
+                assert mixed is not None
+                total = _mix(e, total, mixed, weight)
+            assert total is not None
+            e.store(total, y.at(o * self.width, tables.element))
+
+
+_Tap = tuple[Value, Value | None]  # a place or offset, and its weight if it is not one
+
+
+def _product(a: Value | None, b: Value | None) -> Value | None:
+    return a * b if a is not None and b is not None else a or b
+
+
+def _mix(e: Function, total: Value | None, new: Value, weight: Value | None) -> Value:
+    """`total + new * weight`, where an absent total is zero and an absent weight one."""
+    if weight is None:
+        assert total is None
+        return new
+    return new * weight if total is None else e.fma(new, weight, total)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The constant operands: offsets of cells, and weights."""
+
+    e: Function
+    element: str
+    cells: Value
+    weights: Value | None
+
+    def taps(self, axis: Axis, index: Value) -> list[_Tap]:
+        """Offsets that an index of the result reads, with their weights."""
+        if not axis.taps:
+            return [(index * axis.stride, None)]
+        found: list[_Tap] = []
+        for tap in range(axis.taps):
+            entry = index * axis.taps + (axis.entry + tap)
+            weight = None
+            if self.weights is not None:
+                weight = self.e.load(self.weights.at(entry, self.element), self.element)
+            found.append((self.e.load(self.cells.at(entry, "i64"), "i64"), weight))
+        return found
+
+
+def _resized(node: Node, shape: tuple[int, ...]) -> list[bool]:
+    sizes, scales = node.attributes["sizes"], node.attributes["scales"]
+    return [
+        size != extent or scale != 1
+        for extent, size, scale in zip(shape, sizes, scales, strict=True)
+    ]
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Whether the channels keep their number."""
+    del block
+    shape = graph.types[node.inputs[0]].shape
+    return len(shape) >= 3 and not _resized(node, shape)[1]
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel and its tables; a view where nothing is resized."""
+    del target
+    x, y = node.inputs[0], node.outputs[0]
+    source, result = graph.types[x], graph.types[y]
+    resized = _resized(node, source.shape)
+    if not any(resized):
+        return Lowered((), algorithm="view", alias=x)
+    block = formats[y].block
+    physical = formats[y].physical_shape
+    extents = physical(result.shape)[: len(result.shape)]
+    strides = row_major(physical(source.shape))[: len(result.shape)]
+    cells: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    axes: list[Axis] = []
+    entry = 0
+    for number, (extent, stride) in enumerate(zip(extents, strides, strict=True)):
+        if not resized[number]:
+            axes.append(Axis(extent, stride))
+            continue
+        offsets, shares = _axis_tables(node, number, source.shape[number])
+        axes.append(Axis(extent, stride, offsets.shape[1], entry))
+        cells.append(offsets.ravel() * stride)
+        weights.append(shares.ravel().astype(result.dtype))
+        entry += offsets.size
+    linear = node.attributes["mode"] == "linear"
+    kernel = Resize(result.dtype, block or 1, _joined(axes), linear)
+    constants = {f"{y}.cells": np.concatenate(cells)}
+    if linear:
+        constants[f"{y}.weights"] = np.concatenate(weights)
+    return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resize")
+
+
+def _axis_tables(node: Node, axis: int, extent: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cells (int64) and weights (float64) of an axis, both of shape (size, taps)."""
+    attributes = node.attributes
+    size, scale = attributes["sizes"][axis], attributes["scales"][axis]
+    mode = attributes["coordinate_transformation_mode"]
+    if attributes["mode"] == "nearest":
+        cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
+        return cells[:, None], np.ones((size, 1))
+    low, high, share = linear_cells(extent, size, scale, mode)
+    return np.stack([low, high], axis=1), np.stack([1 - share, share], axis=1)
+
+
+def _joined(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Join neighbouring axes that are not resized, such as images and blocks of channels."""
+    joined: list[Axis] = []
+    for axis in axes:
+        last = joined[-1] if joined else None
+        if last and not last.taps and not axis.taps and last.stride == axis.extent * axis.stride:
+            joined[-1] = Axis(last.extent * axis.extent, axis.stride)
+        else:
+            joined.append(axis)
+    return tuple(joined)

@@ -1,0 +1,213 @@
+"""Softmax and log-softmax over one axis of a plain tensor.
+
+    y[o, r, i] = exp(x[o, r, i] - m) / s        or    (x[o, r, i] - m) - log s
+
+with m the largest of x[o, :, i] and s the sum of exp(x[o, :, i] - m), so nothing overflows. Where
+the axis is the last one (one i) the lanes run along r, otherwise along i: the same three passes
+(largest, sum, result), with or without a step across the lanes. A pass over one line stays in the
+nearest cache. Softmax stores its exponentials in the second pass and scales them in the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.codegen import math
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.lanes import (
+    NEUTRAL,
+    TILE,
+    across_lanes,
+    combine,
+    each_column,
+    neutral_load,
+    run_of,
+)
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+
+# Elements of one chunk: about 10 microseconds.
+PIECE = 8192
+# Exponentials in flight at once; more would need more registers than AVX2 has.
+SETS = 2
+
+OPS: tuple[str, ...] = ("Softmax", "LogSoftmax")
+
+
+@dataclass(frozen=True)
+class Softmax(Kernel):
+    """Softmax over the middle axis of (outer, extent, inner).
+
+    Attributes:
+        dtype: `float32` or `float64`.
+        logarithm: log-softmax instead.
+        outer, extent, inner: the shape; one inner element means that the axis is contiguous.
+    """
+
+    dtype: str
+    logarithm: bool
+    outer: int
+    extent: int
+    inner: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of columns in each outer line."""
+        return ceil_div(self.inner, TILE)
+
+    @property
+    def group(self) -> int:
+        """Tiles in a chunk."""
+        return max(1, PIECE // (self.extent * min(self.inner, TILE)))
+
+    @property
+    def chunks(self) -> int:
+        if not self.extent:
+            return 0
+        return ceil_div(self.outer * self.tiles, self.group)
+
+    @property
+    def flops(self) -> int:
+        return 4 * self.outer * self.extent * self.inner
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        nest = _Nest(self, e, target.lanes(self.dtype))
+        x, y = e.pointer(0), e.pointer(1)
+        with e.chunks(self.chunks) as (chunk,):
+            first, items = chunk * self.group, self.outer * self.tiles
+            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
+                offset = item // self.tiles * (self.extent * self.inner)
+                source, result = x.at(offset, nest.element), y.at(offset, nest.element)
+                if self.inner == 1:
+                    nest.line(source, result)
+                else:
+                    nest.columns(source, result, item % self.tiles)
+        return e.finish()
+
+
+class _Nest:
+    """The three passes while they are written."""
+
+    def __init__(self, kernel: Softmax, e: Function, lanes: int) -> None:
+        self.k, self.e, self.lanes = kernel, e, lanes
+        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.kind = vector(self.element, lanes)
+
+    def line(self, x: Value, y: Value) -> None:
+        """A contiguous axis, lanes along it."""
+        k, e, lanes = self.k, self.e, self.lanes
+        count, left = divmod(k.extent, lanes)
+        end = e.const("i64", count * lanes)
+        largest = self._all_lanes("max", self._largest_of_line(x))
+
+        total = e.const(self.kind, 0.0)
+        if count:
+
+            def leaf(i: Value) -> list[Value]:
+                return [self._exponential(x, y, i * lanes, largest, lanes)]
+
+            (total,) = run_of(e, "sum", leaf, count, [self.kind], SETS)
+        if left:
+            rest = self._exponential(x, y, end, largest, left)
+            total += e.select(e.first_lanes(left, lanes), rest, e.const(self.kind, 0.0))
+        scale = self._scale(self._all_lanes("sum", total))
+
+        if count:
+            with e.loop("r", count) as r:
+                self._result(x, y, r * lanes, largest, scale, lanes)
+        if left:
+            self._result(x, y, end, largest, scale, left)
+
+    def _largest_of_line(self, x: Value) -> Value:
+        e, lanes = self.e, self.lanes
+        count, left = divmod(self.k.extent, lanes)
+        largest = e.const(self.kind, NEUTRAL["max"])
+        if count:
+
+            def leaf(i: Value) -> list[Value]:
+                return [e.load(x.at(i * lanes, self.element), self.kind)]
+
+            (largest,) = run_of(e, "max", leaf, count, [self.kind])
+        if left:
+            address = x.at(count * lanes, self.element)
+            largest = combine(e, "max", largest, neutral_load(e, "max", address, self.kind, left))
+        return largest
+
+    def _all_lanes(self, how: str, x: Value) -> Value:
+        return self.e.splat(across_lanes(self.e, how, x), self.lanes)
+
+    def columns(self, x: Value, y: Value, tile: Value) -> None:
+        """A strided axis, lanes along the axis inside of it."""
+        each_column(
+            self.e,
+            tile,
+            self.k.inner,
+            self.lanes,
+            lambda offset, count: self._column(
+                x.at(offset, self.element), y.at(offset, self.element), count
+            ),
+        )
+
+    def _column(self, x: Value, y: Value, count: int) -> None:
+        k, e = self.k, self.e
+
+        def load(i: Value) -> list[Value]:
+            return [e.load_first(x.at(i * k.inner, self.element), self.kind, count)]
+
+        (largest,) = run_of(e, "max", load, k.extent, [self.kind])
+
+        def exponential(i: Value) -> list[Value]:
+            return [self._exponential(x, y, i * k.inner, largest, count)]
+
+        (total,) = run_of(e, "sum", exponential, k.extent, [self.kind], SETS)
+        scale = self._scale(total)
+        with e.loop("r", k.extent) as r:
+            self._result(x, y, r * k.inner, largest, scale, count)
+
+    def _exponential(self, x: Value, y: Value, offset: Value, largest: Value, count: int) -> Value:
+        e = self.e
+        value = e.load_first(x.at(offset, self.element), self.kind, count)
+        power = math.exp(e, value - largest)
+        if not self.k.logarithm:
+            e.store_first(power, y.at(offset, self.element), count)
+        return power
+
+    def _scale(self, total: Value) -> Value:
+        return math.log(self.e, total) if self.k.logarithm else 1.0 / total
+
+    def _result(
+        self, x: Value, y: Value, offset: Value, largest: Value, scale: Value, count: int
+    ) -> None:
+        e, out = self.e, y.at(offset, self.element)
+        if self.k.logarithm:
+            value = e.load_first(x.at(offset, self.element), self.kind, count)
+            result = (value - largest) - scale
+        else:
+            result = e.load_first(out, self.kind, count) * scale
+        e.store_first(result, out, count)
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """False: softmax stands at the end of a network, where tensors are small and plain."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel, which may work in place."""
+    del formats, target
+    (x,), (y,) = node.inputs, node.outputs
+    kind, axis = graph.types[x], node.attributes["axis"]
+    outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])
+    kernel = Softmax(kind.dtype, node.op == "LogSoftmax", outer, kind.shape[axis], inner)
+    return Lowered((Call(kernel, (x, y), (0,)),), algorithm="softmax")

@@ -1,0 +1,85 @@
+"""Offsets in one arena, so that no two buffers that live at once overlap."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TRIES = 300
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer: its size, and the first and last call during which it holds something."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
+    """Bytes alive at once, at most: no arena can be smaller."""
+    events: dict[int, int] = {}
+    for one in lifetimes:
+        events[one.first] = events.get(one.first, 0) + one.bytes
+        events[one.last + 1] = events.get(one.last + 1, 0) - one.bytes
+    most = alive = 0
+    for time in sorted(events):
+        alive += events[time]
+        most = max(most, alive)
+    return most
+
+
+def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """Place buffers in an arena.
+
+    Greedy by size, then by other orders until the largest live set is reached; if no order reaches
+    it (it need not be reachable), the best of a fixed number of shuffles, the same every time.
+
+    Returns:
+        The offset of each buffer, and the arena's bytes.
+    """
+    bound = largest_live_set(lifetimes)
+    orders = [
+        sorted(lifetimes, key=lambda b: (-b.bytes, b.first)),
+        sorted(lifetimes, key=lambda b: (b.first - b.last, -b.bytes)),
+        sorted(lifetimes, key=lambda b: (b.first, -b.bytes)),
+    ]
+    best: tuple[dict[str, int], int] | None = None
+    shuffler = random.Random(0)
+    for attempt in range(_TRIES if len(lifetimes) < 2000 else len(orders)):
+        if attempt < len(orders):
+            order = orders[attempt]
+        else:
+            order = sorted(lifetimes, key=lambda b: -b.bytes * shuffler.uniform(0.5, 1.5))
+        placed = _place(order)
+        if best is None or placed[1] < best[1]:
+            best = placed
+        if best[1] == bound:
+            break
+    assert best is not None
+    return best
+
+
+def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """Give each buffer in turn the lowest gap among those that live at the same time."""
+    offsets: dict[str, int] = {}
+    done: list[Lifetime] = []
+    end = 0
+    for buffer in order:
+        busy = sorted(
+            (offsets[o.name], o.bytes)
+            for o in done
+            if o.first <= buffer.last and buffer.first <= o.last
+        )
+        place = 0
+        for start, size in busy:
+            if place + buffer.bytes <= start:
+                break
+            place = max(place, start + size)
+        offsets[buffer.name] = place
+        done.append(buffer)
+        end = max(end, place + buffer.bytes)
+    return offsets, end

@@ -1,0 +1,78 @@
+"""Which layout every value gets, so that reorders happen at most at the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leanconv import kernels
+from leanconv.algorithms import convolution
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec import PLAIN, Format
+
+
+# Operations whose kernels run their lanes along channels whatever stands around them.
+_BLOCKED_ONLY = frozenset({"MaxPool", "AveragePool"})
+
+
+@dataclass(frozen=True)
+class FormatRules:
+    """What the kernels of a graph can work on.
+
+    Attributes:
+        graph: the network.
+        blocked: the blocked format of the graph's dtype.
+    """
+
+    graph: Graph
+    blocked: Format
+
+    def accepts_blocked(self, node: Node) -> bool:
+        """Whether all of a node's images may stand in blocks."""
+        if node.op in convolution.OPS:
+            return convolution.accepts_blocked(node, self.graph, self.blocked.block)
+        return kernels.accepts_blocked(node, self.graph, self.blocked.block)
+
+    def images(self, node: Node) -> list[str]:
+        """The inputs of a node that have channels and are not constant."""
+        return [n for n in dict.fromkeys(node.inputs) if n and self.is_image(n)]
+
+    def is_image(self, name: str) -> bool:
+        """Whether a value can stand in blocks: it has channels, and is not constant."""
+        return name not in self.graph.constants and len(self.graph.types[name].shape) >= 3
+
+
+def choose_formats(
+    rules: FormatRules, now: Callable[[str], Format], node: Node, users: list[Node]
+) -> tuple[dict[str, Format], Format]:
+    """Choose the formats that a node reads and writes.
+
+    Args:
+        rules: what the kernels accept.
+        now: the format in which a value stands already.
+        node: the node, all of whose inputs are placed.
+        users: the nodes that read its output.
+
+    Returns:
+        The format wanted of each image that it reads, and the format of its output.
+    """
+    output = node.outputs[0]
+    images = rules.images(node)
+    if not rules.is_image(output) and not images:
+        return {}, PLAIN
+    if not rules.accepts_blocked(node):
+        return dict.fromkeys(images, PLAIN), PLAIN
+    wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
+    if node.op in convolution.OPS and convolution.accepts_mixed(node):
+        result = rules.blocked if wanted else PLAIN
+        formats = {name: result for name in images}
+        formats[node.inputs[0]] = now(node.inputs[0])
+        return formats, result
+    if node.op in _BLOCKED_ONLY or node.op in convolution.OPS:
+        chosen = rules.blocked
+    else:
+        sizes = {PLAIN: 0, rules.blocked: 0}
+        for name in images:
+            sizes[now(name)] += rules.graph.types[name].elements
+        chosen = rules.blocked if sizes[rules.blocked] >= max(1, sizes[PLAIN]) else PLAIN
+    return dict.fromkeys(images, chosen), chosen if rules.is_image(output) else PLAIN

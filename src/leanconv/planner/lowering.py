@@ -1,0 +1,188 @@
+"""From a graph to calls over values: formats, reorders, views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv import kernels
+from leanconv.algorithms import convolution
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.reorder import reorder_call
+from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.spec import PLAIN, Format
+from leanconv.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation of the network, or a reorder between two.
+
+    Attributes:
+        name: of the node in the file.
+        op: the operation, `"Reorder"` for a change of layout.
+        algorithm: how it is done.
+        calls: kernels over values.
+    """
+
+    name: str
+    op: str
+    algorithm: str
+    calls: tuple[Call, ...]
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of all calls."""
+        return sum(call.kernel.flops for call in self.calls)
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredGraph:
+    """A network as calls over values.
+
+    Attributes:
+        steps: in order.
+        bytes: size of every value that is computed or given, as it stands in memory.
+        views: values that are the bytes of another one: name to name.
+        constants: arrays by the names that calls use.
+        inputs, outputs: names of what the user gives and gets, plain.
+    """
+
+    steps: tuple[Step, ...]
+    bytes: Mapping[str, int]
+    views: Mapping[str, str]
+    constants: Mapping[str, np.ndarray]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def lower_graph(graph: Graph, target: Target) -> LoweredGraph:
+    """Choose formats and lower every node."""
+    return _Lowering(graph, target).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self._graph, self._target = graph, target
+        dtypes = {graph.types[n].dtype for n in graph.inputs}
+        self._dtype = next(iter(dtypes), "float32")
+        block = target.lanes(self._dtype)
+        self._rules = FormatRules(graph, Format(block))
+        self._users = graph.users()
+        self._steps: list[Step] = []
+        self._bytes: dict[str, int] = {}
+        self._views: dict[str, str] = {}
+        self._constants: dict[str, np.ndarray] = {}
+        # In which formats each value stands already, and under which name.
+        self._places: dict[str, dict[Format, str]] = {}
+        self._formats: dict[str, Format] = {}
+        self._taken: set[str] = set()  # the user's arrays that are spoken for
+
+    def run(self) -> LoweredGraph:
+        graph = self._graph
+        for name in graph.inputs:
+            self._define(name, PLAIN)
+        for node in graph.nodes:
+            self._lower(node)
+        self._outs = [self._deliver(name) for name in graph.outputs]
+        return LoweredGraph(
+            tuple(self._steps),
+            self._bytes,
+            self._views,
+            self._constants,
+            graph.inputs,
+            tuple(self._outs),
+        )
+
+    def _fresh(self, name: str) -> str:
+        """A name that nothing in the graph has, whatever the file calls its values."""
+        while name in self._graph.types or name in self._bytes or name in self._constants:
+            name += "'"
+        return name
+
+    def _define(self, name: str, form: Format) -> None:
+        kind = self._graph.types[name]
+        self._formats[name] = form
+        self._places[name] = {form: name}
+        self._bytes[name] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+
+    def _lower(self, node: Node) -> None:
+        output = node.outputs[0]
+        wanted, form = choose_formats(
+            self._rules, lambda n: self._formats[n], node, self._users[output]
+        )
+        renamed = {name: self._in_format(name, wanted[name]) for name in wanted}
+        formats = {n: PLAIN for n in node.inputs if n}
+        formats.update(wanted)
+        formats[output] = form
+        module = convolution if node.op in convolution.OPS else kernels
+        lowered: Lowered = module.lower(node, self._graph, formats, self._target)
+        self._define(output, form)
+        for name, size in lowered.temporaries.items():
+            renamed[name] = self._fresh(name)
+            self._bytes[renamed[name]] = size
+        for name, array in lowered.constants.items():
+            renamed[name] = self._fresh(name)
+            self._constants[renamed[name]] = array
+        if lowered.alias:
+            self._views[output] = renamed.get(lowered.alias, lowered.alias)
+            self._take_constant(lowered.alias)
+            return
+        calls = []
+        for call in lowered.calls:
+            values = tuple(renamed.get(v, v) for v in call.values)
+            for value in values:
+                self._take_constant(value)
+            calls.append(Call(call.kernel, values, call.in_place))
+        label = node.name or output
+        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls)))
+
+    def _take_constant(self, name: str) -> None:
+        if name in self._graph.constants and name not in self._constants:
+            self._constants[name] = np.ascontiguousarray(self._graph.constants[name])
+
+    def _in_format(self, name: str, form: Format) -> str:
+        """The name under which a value stands in a format; reordered if it does not yet."""
+        places = self._places[name]
+        if form not in places:
+            source_form, source = next(iter(places.items()))
+            result = self._fresh(f"{name}/{form}")
+            self._reorder(name, source, result, source_form, form)
+            places[form] = result
+        return places[form]
+
+    def _reorder(
+        self, name: str, source: str, result: str, source_form: Format, form: Format
+    ) -> None:
+        kind = self._graph.types[name]
+        self._bytes[result] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+        shape = kind.shape if len(kind.shape) >= 2 else (1, kind.elements)
+        call = reorder_call(shape, kind.dtype, source, result, source_form, form)
+        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", (call,)))
+
+    def _deliver(self, name: str) -> str:
+        """Bring an output into the user's array: by a view if its bytes can be computed there."""
+        out = self._fresh(f"{name}/out")
+        kind = self._graph.types[name]
+        if name in self._graph.constants:
+            self._take_constant(name)
+            form, source = PLAIN, name
+        else:
+            places = self._places[name]
+            form = PLAIN if PLAIN in places else self._formats[name]
+            source = places[form]
+        root, size = source, self._bytes.get(source, 0)
+        while root in self._views:
+            root = self._views[root]
+            size = max(size, self._bytes.get(root, 0))
+        fixed = root in self._graph.inputs or root in self._constants or root in self._taken
+        self._bytes[out] = kind.bytes
+        self._taken.add(out)
+        if form == PLAIN and not fixed and size <= kind.bytes:
+            self._views[root] = out
+        else:
+            self._reorder(name, source, out, form, PLAIN)
+        return out

@@ -1,0 +1,72 @@
+"""A network that answers by a rule, so that the command line is tested without a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.network import ProfileRow
+
+
+@dataclass
+class FakeNetwork:
+    """Ten classes; the class is the mean brightness of the image, in tenths."""
+
+    shape: tuple[Any, ...] = ("N", 1, 8, 8)
+    metadata: dict[str, str] = field(default_factory=dict)
+    used_bytes: int = 4096
+    options: dict[str, Any] = field(default_factory=dict)
+    seen: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return (SimpleNamespace(name="x", shape=self.shape, dtype="float32"),)
+
+    @property
+    def plan(self) -> Any:
+        step = SimpleNamespace(
+            name="conv0",
+            op="Conv",
+            algorithm="direct",
+            flops=1000,
+            weight_bytes=64,
+            output_bytes=32,
+        )
+        return SimpleNamespace(
+            arena_bytes=1024, weight_bytes=3072, memory_bytes=4096, steps=(step,)
+        )
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        self.seen.append(x)
+        scores = np.zeros((len(x), 10), np.float32)
+        scores[:, min(9, int(float(x.mean()) * 10))] = 8.0
+        return scores
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"y": self(inputs["x"])}
+
+    def profile(self, x: dict[str, np.ndarray], repeats: int = 20) -> list[ProfileRow]:
+        self(x["x"])
+        return [
+            ProfileRow("relu0", "Relu", "", repeats, 500.0, 400, 900, 0.2, 0),
+            ProfileRow("conv0", "Conv", "direct", repeats, 2000.0, 1500, 9000, 0.8, 64000),
+        ]
+
+    def explain(self) -> str:
+        return "conv0: direct, because nothing else is there"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Result]

@@ -1,0 +1,202 @@
+"""The sub-commands run, explain and profile, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_fakes import Call, FakeNetwork
+
+import leanconv
+
+Picture = Callable[..., str]
+
+
+def test_run_prints_answer_latency_and_memory(
+    network: FakeNetwork, call: Call, picture: Picture
+) -> None:
+    network.metadata["labels"] = json.dumps([f"tenth {i}" for i in range(10)])
+    result = call("run", "m.onnx", picture(191), picture(20), "--repeat", "2")
+    assert result.code == 0
+    assert "tenth 7" in result.out
+    assert "tenth 0" in result.out
+    assert "memory predicted 4,096 bytes (4 KiB), used 4,096 bytes (4 KiB): as predicted" in (
+        result.out
+    )
+    assert "latency" in result.out
+    assert len(network.seen) == 2 * (1 + 2)
+
+
+def test_run_json_holds_everything(network: FakeNetwork, call: Call, picture: Picture) -> None:
+    image = picture(191)
+    result = call("run", "m.onnx", image, "--json", "--top", "3", "--threads", "2")
+    document = json.loads(result.out)
+    assert document["memory_predicted_bytes"] == document["memory_used_bytes"] == 4096
+    (one,) = document["images"]
+    assert one["image"] == image
+    assert one["latency_ns"] > 0
+    assert one["answers"][0]["label"] == "7"
+    assert len(one["answers"]) == 3
+    assert one["answers"][0]["probability"] == pytest.approx(np.exp(8) / (np.exp(8) + 9))
+    assert network.options["threads"] == 2
+    assert network.options["reproducible"] is False
+
+
+def test_run_passes_the_budget_in_bytes(network: FakeNetwork, call: Call, picture: Picture) -> None:
+    assert call("run", "m.onnx", picture(1), "--memory-limit", "12 MiB").code == 0
+    assert network.options["memory_limit"] == 12 * 2**20
+    assert call("run", "m.onnx", picture(1), "--memory-limit", "12 parsecs").code == 2
+
+
+def test_run_fails_when_memory_is_not_as_predicted(
+    network: FakeNetwork, call: Call, picture: Picture
+) -> None:
+    network.used_bytes = 5000
+    result = call("run", "m.onnx", picture(1))
+    assert result.code == 3
+    assert "NOT as predicted" in result.out
+
+
+def test_run_refuses_an_output_of_nan(
+    network: FakeNetwork, call: Call, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan = np.full((1, 10), np.nan, np.float32)
+    monkeypatch.setattr(FakeNetwork, "__call__", lambda *_: nan)
+    result = call("run", "m.onnx", picture(1))
+    assert result.code == 1
+    assert "NaN" in result.err
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("missing.onnx", "leanconv: missing.onnx: No such file or directory"),
+        ("broken.onnx", "leanconv: broken.onnx is no ONNX file; \N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_errors_are_one_clean_line(
+    network: FakeNetwork, call: Call, picture: Picture, model: str, expected: str
+) -> None:
+    result = call("run", model, picture(1))
+    assert result.code == 1
+    assert result.out == ""
+    assert result.err.startswith(expected)
+    assert result.err.count("\n") == 1
+    assert "\x1b" not in result.err
+
+
+def test_a_defect_is_called_one(
+    network: FakeNetwork, call: Call, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setitem(vars(leanconv), "load", broken)
+    result = call("run", "m.onnx", picture(1))
+    assert result.code == 70
+    assert "defect" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("run", "m.onnx"),
+        ("run", "m.onnx", "i.png", "--threads", "0"),
+        ("run", "m.onnx", "i.png", "--dtype", "int8"),
+        ("profile", "m.onnx", "--shape", "x=1,0,3"),
+        ("profile", "m.onnx", "--repeat", "many"),
+    ],
+)
+def test_wrong_usage_is_code_2(call: Call, arguments: tuple[str, ...]) -> None:
+    assert call(*arguments).code == 2
+
+
+def test_help_and_version(call: Call) -> None:
+    shown = call("--help")
+    assert shown.code == 0
+    assert "exit codes:" in shown.out
+    version = call("--version")
+    assert version.code == 0
+    assert version.out.startswith("leanconv ")
+
+
+def test_explain_a_model(network: FakeNetwork, call: Call) -> None:
+    result = call("explain", "m.onnx")
+    assert result.code == 0
+    assert "because nothing else is there" in result.out
+    document = json.loads(call("explain", "m.onnx", "--json").out)
+    assert document["inputs"] == {"x": [1, 1, 8, 8]}
+    assert document["memory_bytes"] == 4096
+    assert document["steps"][0]["algorithm"] == "direct"
+
+
+def test_explain_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def plan_conv2d(x_shape: Any, w: np.ndarray, **options: Any) -> Any:
+        given.update(options, x_shape=x_shape, w_shape=w.shape, dtype=str(w.dtype))
+        return SimpleNamespace(
+            algorithm="direct",
+            workspace_bytes=0,
+            weight_bytes=10,
+            memory_bytes=10,
+            predicted_error=1e-7,
+            explain=lambda: "direct won",
+        )
+
+    monkeypatch.setitem(vars(leanconv), "plan_conv2d", plan_conv2d)
+    result = call("explain", "ic3ih224oc64oh112kh7sh2ph3", "--json", "--dtype", "float64")
+    document = json.loads(result.out)
+    assert result.code == 0
+    assert document["algorithm"] == "direct"
+    assert document["flops"] == 2 * 64 * 112 * 112 * 3 * 49
+    assert given["x_shape"] == (1, 3, 224, 224)
+    assert given["w_shape"] == (64, 3, 7, 7)
+    assert given["stride"] == (2, 2)
+    assert given["padding"] == (3, 3, 2, 2)  # top, left, bottom, right
+    assert given["dtype"] == "float64"
+
+
+def test_explain_says_what_is_wrong_with_a_problem(call: Call) -> None:
+    result = call("explain", "ic64ih56oc64oh10kh3")
+    assert result.code == 1
+    assert "oh10" in result.err
+
+
+def test_profile(network: FakeNetwork, call: Call) -> None:
+    result = call("profile", "m.onnx", "--repeat", "7", "--batch", "3")
+    assert result.code == 0
+    assert "32.0" in result.out  # 64000 FLOPs in 2000 ns
+    assert "80.0%" in result.out
+    assert network.seen[0].shape == (3, 1, 8, 8)
+    document = json.loads(call("profile", "m.onnx", "--sort", "--json").out)
+    assert [layer["name"] for layer in document["layers"]] == ["conv0", "relu0"]
+    assert document["total_average_ns"] == 2500.0
+    assert document["layers"][0]["calls"] == 20
+
+
+def test_open_shapes_must_be_given(network: FakeNetwork, call: Call) -> None:
+    network.shape = ("N", 3, "H", "W")
+    result = call("profile", "m.onnx")
+    assert result.code == 1
+    assert "--shape x=" in result.err
+    assert call("profile", "m.onnx", "--shape", "x=2,3,16,24").code == 0
+    assert network.seen[-1].shape == (2, 3, 16, 24)
+    assert call("profile", "m.onnx", "--shape", "1,3,9,9").code == 0
+    assert "has 4" in call("profile", "m.onnx", "--shape", "x=2,3").err
+    assert "'z'" in call("profile", "m.onnx", "--shape", "z=2,3,4,5").err
+
+
+def test_a_model_may_be_called_like_a_problem(
+    network: FakeNetwork, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ic3ih5oc4kh3").write_bytes(b"")
+    assert "because nothing else" in call("explain", "ic3ih5oc4kh3").out

@@ -1,0 +1,112 @@
+"""Settings from the environment; bytes and durations as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leanconv.errors import SpecError
+from leanconv.settings import Settings
+from leanconv.units import format_bytes, format_ns, parse_bytes
+
+
+def test_defaults() -> None:
+    settings = Settings.from_environment({"HOME": "/home/u", "XDG_CACHE_HOME": "/cache"})
+    assert settings.cache_dir.name == "leanconv"
+    assert settings.threads is None
+    assert settings.target is None
+    assert settings.debug is False
+    assert settings.cache_bytes > 0
+    assert settings.spin_us > 0
+
+
+def test_every_variable() -> None:
+    settings = Settings.from_environment(
+        {
+            "LEANCONV_CACHE_DIR": "/somewhere",
+            "LEANCONV_CACHE_BYTES": "64 MiB",
+            "LEANCONV_THREADS": "3",
+            "LEANCONV_TARGET": "haswell",
+            "LEANCONV_SPIN_US": "0",
+            "LEANCONV_DEBUG": "1",
+            "LEANCONV_BENCH_PYTHON": "/opt/python",
+        }
+    )
+    assert settings == Settings(
+        cache_dir=Path("/somewhere"),
+        cache_bytes=64 * 2**20,
+        threads=3,
+        target="haswell",
+        spin_us=0,
+        debug=True,
+        bench_python="/opt/python",
+    )
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    names = ("CACHE_DIR", "CACHE_BYTES", "THREADS", "TARGET", "SPIN_US", "DEBUG", "BENCH_PYTHON")
+    empty = {f"LEANCONV_{name}": "" for name in names}
+    home = {"HOME": "/home/u"}
+    assert Settings.from_environment({**home, **empty}) == Settings.from_environment(home)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("LEANCONV_THREADS", "0"),
+        ("LEANCONV_THREADS", "two"),
+        ("LEANCONV_SPIN_US", "-1"),
+        ("LEANCONV_DEBUG", "perhaps"),
+        ("LEANCONV_CACHE_BYTES", "much"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(name: str, text: str) -> None:
+    with pytest.raises(SpecError, match=name) as raised:
+        Settings.from_environment({"HOME": "/home/u", name: text})
+    assert repr(text) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (0, 0),
+        (4096, 4096),
+        ("4096", 4096),
+        ("12 MiB", 12 * 2**20),
+        ("12mib", 12 * 2**20),
+        ("1.5 GB", 1_500_000_000),
+        (" 2KiB ", 2048),
+        ("9007199254740993 B", 9007199254740993),
+    ],
+)
+def test_parse_bytes(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 parsec", "1e9", "nan", -1, True, None, 1.5])
+def test_parse_bytes_refuses(text: str) -> None:
+    with pytest.raises(SpecError, match="expected"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (2048, "2 KiB"),
+        (6018826, "5.74 MiB"),
+        (2**30, "1 GiB"),
+    ],
+)
+def test_format_bytes(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "text"),
+    [(12, "12 ns"), (1330, "1.33 us"), (1_330_000, "1.33 ms"), (999_600, "1 ms"), (3e9, "3 s")],
+)
+def test_format_ns(duration_ns: float, text: str) -> None:
+    assert format_ns(duration_ns) == text

@@ -1,0 +1,159 @@
+"""Reductions against float64 NumPy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.errors import UnsupportedError
+from leanconv.kernels.reduce import OPS, accepts_blocked, lower
+from leanconv.spec.format import Format
+from leanconv.target import Target, preset
+from node_runner import one_node, run_node
+
+TARGETS = [host(), preset("haswell")]
+
+
+def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
+    generator = np.random.default_rng(len(shape) * 1000 + sum(shape))
+    return generator.normal(size=shape).astype(dtype)
+
+
+def check(y: np.ndarray, expected: np.ndarray, x: np.ndarray, roundings: float = 12) -> None:
+    """Sums may be off by some roundings of the sum of absolute values."""
+    assert y.shape == expected.shape
+    scale = np.abs(x).mean() * x.size / max(1, expected.size)
+    eps = float(np.finfo(y.dtype).eps)
+    np.testing.assert_allclose(y, expected, rtol=eps, atol=roundings * eps * scale)
+
+
+AXES = [a for n in (1, 2, 3, 4) for a in itertools.combinations(range(4), n)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_any_axes(op: str, axes: tuple[int, ...], target: Target) -> None:
+    for shape, keepdims in (((2, 19, 6, 35), True), ((3, 5, 2, 3), False), ((2, 1, 5, 1), True)):
+        x = numbers(*shape)
+        outcome = run_node(lower, op, {"x": x}, target=target, axes=axes, keepdims=keepdims)
+        check(outcome.y, outcome.expected, x)
+
+
+SIZES = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 8191, 8209)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_along_and_across_lanes(size: int, dtype: str, target: Target) -> None:
+    for shape, axis in (((3, size), 1), ((size, 3), 0), ((3, size), 0), ((2, size, 70), 1)):
+        for op in ("ReduceSum", "ReduceMax", "ReduceMin"):
+            x = numbers(*shape, dtype=dtype)
+            outcome = run_node(
+                lower, op, {"x": x}, target=target, parts=(0.5,), axes=(axis,), keepdims=False
+            )
+            check(outcome.y, outcome.expected, x)
+
+
+@pytest.mark.parametrize("plain_result", [False, True])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 16, 7, 7), (2, 35, 7, 5), (3, 1, 1, 1), (1, 40, 60, 61)])
+def test_global_pool_of_blocks(
+    shape: tuple[int, ...], dtype: str, target: Target, plain_result: bool
+) -> None:
+    x = numbers(*shape, dtype=dtype)
+    for op in ("ReduceMean", "ReduceMax"):
+        outcome = run_node(
+            lower,
+            op,
+            {"x": x},
+            blocked=True,
+            block_output=not plain_result,
+            target=target,
+            parts=(0.5,),
+            axes=(2, 3),
+            keepdims=not plain_result,
+        )
+        check(outcome.y, outcome.expected, x)
+
+
+@pytest.mark.parametrize(("axes", "keepdims"), [((2,), True), ((3,), False), ((0,), True)])
+def test_other_axes_of_blocks(axes: tuple[int, ...], keepdims: bool) -> None:
+    x = numbers(2, 35, 6, 5)
+    outcome = run_node(lower, "ReduceSum", {"x": x}, blocked=True, axes=axes, keepdims=keepdims)
+    check(outcome.y, outcome.expected, x)
+
+
+def test_accepts_blocked_unless_channels_are_reduced() -> None:
+    def accepts(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> bool:
+        attributes = {"axes": axes, "keepdims": keepdims}
+        return accepts_blocked(
+            *one_node("ReduceSum", {"x": numbers(*shape)}, {}, "x", attributes), 16
+        )
+
+    assert accepts((2, 3, 4, 5), (2, 3), True)
+    assert accepts((2, 3, 4, 5), (2, 3), False)
+    assert accepts((2, 3, 4, 5), (0,), True)
+    assert not accepts((2, 3, 4, 5), (0,), False)
+    assert not accepts((2, 3, 4, 5), (1, 2), True)
+    assert not accepts((2, 3), (0,), True)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1 << 20,), 0), ((60000, 3), 0), ((50000, 2, 3), 0)])
+def test_error_of_long_sums_is_small(shape: tuple[int, ...], axis: int) -> None:
+    x = np.abs(numbers(*shape)) + 1
+    axes = (axis, *range(2, len(shape)))
+    outcome = run_node(lower, "ReduceSum", {"x": x}, axes=axes, keepdims=False)
+    np.testing.assert_allclose(outcome.y, outcome.expected, rtol=3e-6)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan_stays(op: str, axis: int) -> None:
+    x = numbers(41, 43)
+    for place in (0, 20, 40):
+        x[place, place] = np.nan
+        outcome = run_node(lower, op, {"x": x}, axes=(axis,), keepdims=False)
+        np.testing.assert_array_equal(np.isnan(outcome.y), np.isnan(outcome.expected))
+
+
+def test_results_do_not_depend_on_the_cuts() -> None:
+    x = numbers(40, 300, 70)
+    for axes in ((1,), (2,), (0, 2)):
+        whole = run_node(lower, "ReduceSum", {"x": x}, axes=axes, keepdims=False)
+        cut = run_node(
+            lower, "ReduceSum", {"x": x}, parts=(0.1, 0.3, 0.7), axes=axes, keepdims=False
+        )
+        np.testing.assert_array_equal(whole.y, cut.y)
+
+
+def test_infinities() -> None:
+    x = np.full((3, 40), -np.inf, np.float32)
+    outcome = run_node(lower, "ReduceMax", {"x": x}, axes=(1,), keepdims=False)
+    np.testing.assert_array_equal(outcome.y, outcome.expected)
+
+
+def test_empty_reduction_is_refused() -> None:
+    attributes = {"axes": (0,), "keepdims": False}
+    node, graph = one_node("ReduceSum", {"x": numbers(0, 3)}, {}, "x", attributes)
+    with pytest.raises(UnsupportedError, match="empty axis"):
+        lower(node, graph, {"x": Format(), "y": Format()}, host())
+
+
+@pytest.mark.parametrize("name", ["neoverse-n1", "icelake-server", "haswell"])
+@pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 3)], ids=str)
+def test_emission_for_other_targets(axes: tuple[int, ...], name: str) -> None:
+    target = preset(name)
+    attributes = {"axes": axes, "keepdims": True}
+    node, graph = one_node("ReduceMax", {"x": numbers(2, 35, 9, 31)}, {}, "x", attributes)
+    lowered = lower(node, graph, {"x": Format(), "y": Format()}, target)
+    text = assembly(lowered.calls[0].kernel, target)
+    assert "call" not in text
+    assert "\tbl\t" not in text
+    assert len(text.splitlines()) < 700

@@ -1,0 +1,122 @@
+"""Resize against NumPy: nearest exactly, linear to rounding, every mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from kernel_cases import DTYPES, TARGETS, Case, distinct
+from leanconv.codegen.host import host
+from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
+from leanconv.kernels import resize
+from leanconv.target import Target, preset
+
+targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def attributes_of(
+    shape: tuple[int, ...],
+    scales: tuple[float, ...],
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    nearest: str = "round_prefer_floor",
+) -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "sizes": tuple(int(n * s) for n, s in zip(shape, scales, strict=True)),
+        "scales": scales,
+        "coordinate_transformation_mode": coordinates,
+        "nearest_mode": nearest,
+    }
+
+
+def check(case: Case, target: Target, blocked: bool) -> None:
+    wanted = case.expected()
+    exact = case.node.attributes["mode"] == "nearest"
+    assert case.accepts(target) == blocked
+    for chosen in [False, True][: 1 + blocked]:
+        got = case.run(target, chosen)
+        error = np.abs(got - wanted).max() / np.abs(wanted).max()
+        assert np.array_equal(got, wanted) if exact else error < 8 * np.finfo(got.dtype).eps
+
+
+SHAPES = [
+    ((2, 17, 5, 7), (1.0, 1.0, 2.0, 2.0)),
+    ((1, 16, 13, 9), (1.0, 1.0, 0.5, 1.7)),
+    ((1, 33, 4, 6), (1.0, 1.0, 1.0, 3.0)),
+    ((1, 15, 4, 6), (1.0, 1.0, 2.5, 1.0)),
+    ((2, 9, 8), (1.0, 1.0, 1.5)),
+    ((1, 8, 3, 4, 5), (1.0, 1.0, 2.0, 1.5, 0.6)),
+    ((2, 8, 1, 1), (2.0, 1.0, 4.0, 4.0)),
+]
+
+
+@targets
+@dtypes
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("shape", "scales"), SHAPES, ids=str)
+def test_resize(
+    target: Target, dtype: str, mode: str, shape: tuple[int, ...], scales: tuple[float, ...]
+) -> None:
+    x = distinct(shape, dtype, 1)
+    check(Case(resize, "Resize", [x], attributes_of(shape, scales, mode)), target, True)
+
+
+@targets
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_channels_and_short_ranks_are_plain(target: Target, mode: str) -> None:
+    for shape, scales in [
+        ((2, 3, 4, 5), (1.0, 2.0, 2.0, 1.0)),
+        ((1, 4, 3), (2.0, 1.5, 1.0)),
+        ((6, 7), (0.5, 2.0)),
+        ((5,), (1.8,)),
+    ]:
+        x = distinct(shape, "float32", 1)
+        check(Case(resize, "Resize", [x], attributes_of(shape, scales, mode)), target, False)
+
+
+@pytest.mark.parametrize("coordinates", COORDINATE_MODES)
+@pytest.mark.parametrize("nearest", [*NEAREST_MODES, "linear"])
+def test_every_mode(coordinates: str, nearest: str) -> None:
+    shape = (1, 18, 6, 7)
+    mode = "linear" if nearest == "linear" else "nearest"
+    nearest = "floor" if nearest == "linear" else nearest
+    for scales in [(1.0, 1.0, 2.0, 1.6), (1.0, 1.0, 0.5, 0.4)]:
+        attributes = attributes_of(shape, scales, mode, coordinates, nearest)
+        check(Case(resize, "Resize", [distinct(shape, "float32", 1)], attributes), host(), True)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
+def test_resize_is_onnxruntimes(mode: str, coordinates: str) -> None:
+    x = np.random.default_rng(1).standard_normal((1, 19, 6, 8)).astype(np.float32)
+    scales = np.array([1, 1, 2, 1.5], np.float32)
+    node = helper.make_node(
+        "Resize", ["x", "", "s"], ["y"], mode=mode, coordinate_transformation_mode=coordinates
+    )
+    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    fixed = helper.make_tensor("s", TensorProto.FLOAT, [4], scales)
+    graph = helper.make_graph([node], "g", tensors[:1], tensors[1:], [fixed])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"x": x})
+    attributes = attributes_of(x.shape, tuple(map(float, scales)), mode, coordinates)
+    got = Case(resize, "Resize", [x], attributes).run(host(), True)
+    assert np.abs(got - wanted).max() < 1e-5
+
+
+def test_nothing_to_resize_is_a_view() -> None:
+    x = distinct((1, 4, 3, 3), "float32")
+    case = Case(resize, "Resize", [x], attributes_of(x.shape, (1.0,) * 4))
+    assert case.lower(host(), True).alias == "x0"
+
+
+def test_resize_is_emitted_for_neon() -> None:
+    x = distinct((1, 8, 3, 3), "float32")
+    case = Case(resize, "Resize", [x], attributes_of(x.shape, (1.0, 1.0, 2.0, 2.0), "linear"))
+    assert "fmla" in case.assembles(preset("neoverse-n1"), True)
