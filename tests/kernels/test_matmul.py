@@ -105,6 +105,14 @@ def test_many_chunks_and_long_sums(target: Target) -> None:
         assert error < 4 * 700 * np.finfo(np.float32).eps
 
 
+def test_rows_that_share_a_cache_set_are_few() -> None:
+    for k, few in ((1024, True), (1000, False)):
+        a, b = integers((64, k), "float32", 1), integers((k, 64), "float32", 2)
+        kernel = Case(matmul, "MatMul", [a, b], {}).lower(host(), False).calls[0].kernel
+        assert isinstance(kernel, matmul.MatMul)
+        assert (kernel.tile.rows <= 6) == few or host().registers < 32
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inner_loop_has_no_spills(dtype: str) -> None:
     a, b = integers((256, 256), dtype, 1), integers((256, 256), dtype, 2)

@@ -2,9 +2,10 @@
 
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 
 # In the order in which they are asked; the first that does not reject is taken.
-ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, DIRECT)
+ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, PLANAR, DIRECT)
 
 __all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]

@@ -3,9 +3,10 @@
     y[n, k, o…] = act(bias[k] + residual + sum over kd, kh, kw, j of
         x[n, k // og · ig + j, i…] · w[k, j, kd, kh, kw])
 
-for groups of `ig` input and `og` output channels, `og` a divisor of the lanes: one vector of output
-channels covers lanes/og whole groups, and its inputs are `lanes/og·ig` neighbouring channels, moved
-to their lanes by a shuffle (none for a plain depthwise layer). No broadcast, no lane is wasted.
+for groups of `ig` input and `og` output channels: one vector of output channels covers lanes/og
+whole groups, and its inputs are `lanes/og·ig` neighbouring channels, moved to their lanes by a
+shuffle (none for a plain depthwise layer). No broadcast, and no lane is wasted unless `og` does not
+divide the lanes.
 
 One tile is a few output columns of one row. Per tap row kh, each input vector is loaded once and
 used for every (column, kw) that meets it; the weights of the tap row stay in registers. Rows of taps
@@ -73,9 +74,14 @@ class DepthwiseConv(Kernel):
         return ("x", "w", *self.epilogue.operands, "y")
 
     @property
+    def width(self) -> int:
+        """Output channels in one vector: as many whole groups as fit."""
+        return self.lanes // self.group_outputs * self.group_outputs
+
+    @property
     def blocks(self) -> int:
         """Vectors of output channels."""
-        return ceil_div(self.channels, self.lanes)
+        return ceil_div(self.channels, self.width)
 
     @property
     def span(self) -> int:
@@ -100,34 +106,38 @@ class DepthwiseConv(Kernel):
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
-        padded = np.zeros((self.blocks * self.lanes, *w.shape[1:]), w.dtype)
+        padded = np.zeros((self.blocks * self.width, *w.shape[1:]), w.dtype)
         padded[: self.channels] = w
-        split = padded.reshape(self.blocks, self.lanes, *w.shape[1:])
-        return split.transpose(0, 3, 4, 5, 2, 1).reshape(-1)
+        split = padded.reshape(self.blocks, self.width, *w.shape[1:])
+        packed = np.zeros((self.blocks, *w.shape[2:], w.shape[1], self.lanes), w.dtype)
+        packed[..., : self.width] = split.transpose(0, 3, 4, 5, 2, 1)
+        return packed.reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel, zero past the last."""
-        packed = np.zeros(self.blocks * self.lanes, values.dtype)
-        packed[: self.channels] = values
-        return packed
+        padded = np.zeros(self.blocks * self.width, values.dtype)
+        padded[: self.channels] = values
+        packed = np.zeros((self.blocks, self.lanes), values.dtype)
+        packed[:, : self.width] = padded.reshape(self.blocks, self.width)
+        return packed.reshape(-1)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         row_blocks = ceil_div(self.row_count, self.rows)
-        rest = self.channels % self.lanes
+        rest = self.channels % self.width
         with e.chunks(self.batch, self.blocks, row_blocks) as (n, block, part):
             first = part * self.rows
             last = e.smin(first + self.rows, self.row_count)
             bounded = self.x.block == 1 or self.y.block == 1
             if rest and bounded and self.blocks > 1:
                 with e.when(block.compare("ult", self.blocks - 1)):
-                    _Body(e, self, pointers, n, block, self.lanes).rows(first, last)
+                    _Body(e, self, pointers, n, block, self.width).rows(first, last)
                 with e.when(block.compare("uge", self.blocks - 1)):
                     _Body(e, self, pointers, n, block, rest).rows(first, last)
             else:
-                live = rest if rest and bounded else self.lanes
+                live = rest if rest and bounded else self.width
                 _Body(e, self, pointers, n, block, live).rows(first, last)
         return e.finish()
 
@@ -158,7 +168,7 @@ class _Body:
         else:
             place = place + channel * conv.x.block_stride
         self.x = pointers["x"].at(place, self.element)
-        out = n * conv.y.image + block * conv.y.channel(conv.lanes)
+        out = n * conv.y.image + block * conv.y.channel(conv.width)
         self.y = pointers["y"].at(out, self.element)
         residual, bias = pointers.get("residual"), pointers.get("bias")
         slope = pointers.get("slope")
@@ -272,9 +282,15 @@ class _Body:
             high = None
         else:
             low = e.load_first(address, self.kind, min(live, lanes))
-            high = e.load_first(address.at(conv.x.channel(lanes), self.element), self.kind, live - lanes)
-        picks = [[lane // conv.group_outputs * conv.group_inputs + j for lane in range(lanes)]
-                 for j in range(conv.group_inputs)]
+            above = address.at(conv.x.channel(lanes), self.element)
+            high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
+        picks = [
+            [
+                lane // conv.group_outputs * conv.group_inputs + j if lane < conv.width else -1
+                for lane in range(lanes)
+            ]
+            for j in range(conv.group_inputs)
+        ]
         return [e.shuffle(low, high, pick) for pick in picks]
 
 
@@ -286,10 +302,12 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "there is only one group"
     if not (problem.x.lanes_contiguous and problem.y.lanes_contiguous):
         return "channels do not stand next to each other in memory"
-    if lanes % outputs:
+    if outputs > lanes:
+        return f"groups of {outputs} output channels do not fit {lanes} lanes"
+    if problem.y.block > 1 and lanes % outputs:
         return f"groups of {outputs} output channels do not divide {lanes} lanes"
     span = lanes // outputs * inputs
-    if span > lanes and span != 2 * lanes:
+    if span > 2 * lanes or (problem.x.block > 1 and span > lanes and span != 2 * lanes):
         return f"a vector of outputs needs {span} inputs; at most {2 * lanes} can be shuffled"
     if problem.x.block > 1 and span % lanes and lanes % span:
         return f"{span} inputs of a vector straddle blocks of {lanes} channels"

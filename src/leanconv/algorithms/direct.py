@@ -24,7 +24,7 @@ from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
-from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles
+from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles, merge_rows
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
@@ -373,27 +373,8 @@ def _merge(kernel: DirectConv) -> DirectConv:
     window = kernel.window
     if prod(window.out) == 1 and kernel.batch > 1 and window.pad == (0, 0, 0):
         return _batch_as_columns(kernel)
-    plain = prod(window.kernel) == 1 and window.stride == (1, 1, 1) and window.pad == (0, 0, 0)
-    if not plain or window.out != window.size:
-        return kernel
-    d, h, w = window.out
-    for access in (kernel.x, kernel.y):
-        if access.spatial[1] != w * access.spatial[2] or access.spatial[0] != h * access.spatial[1]:
-            return kernel
-    total = d * h * w
-    width = _good_width(total)
-    flat = (1, total // width, width)
-
-    def flatten(access: Access) -> Access:
-        step = access.spatial[2]
-        return replace(access, spatial=(total * step, width * step, step))
-
-    return replace(
-        kernel,
-        window=replace(window, size=flat, out=flat),
-        x=flatten(kernel.x),
-        y=flatten(kernel.y),
-    )
+    window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
+    return replace(kernel, window=window, x=x, y=y)
 
 
 def _good_width(total: int) -> int:

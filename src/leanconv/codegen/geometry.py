@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.spec import Format
+from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
 
 Triple = tuple[int, int, int]
@@ -51,6 +52,11 @@ class Access:
         return Access(ceil_div(channels, block) * volume, block, volume, spatial)
 
     @staticmethod
+    def planes(shape: tuple[int, ...]) -> Access:
+        """Access of a plain tensor (N, C, spatial…)."""
+        return Access.of_format(shape, PLAIN)
+
+    @staticmethod
     def channels_last(shape: tuple[int, ...]) -> Access:
         """Access of a tensor whose memory order is (N, spatial…, C); shape is (N, C, spatial…)."""
         c, (d, h, w) = shape[1], triple(shape[2:], 1)
@@ -85,6 +91,40 @@ class Window:
         """Whether at some output position no tap touches the input."""
         bounds = (self.taps(axis, o) for o in range(self.out[axis]))
         return any(low >= high for low, high in bounds)
+
+
+def merge_rows(
+    window: Window, x: Access, y: Access, width_of: Callable[[int], int]
+) -> tuple[Window, Access, Access]:
+    """Make rows of another length where that changes nothing: 1x1 kernels of stride 1.
+
+    Args:
+        window: the sliding window.
+        x, y: places of input and output.
+        width_of: chooses the new width, a divisor of the number of positions that it is given.
+
+    Returns:
+        The same problem over (1, positions / width, width), or as it was.
+    """
+    plain = prod(window.kernel) == 1 and window.stride == (1, 1, 1) and window.pad == (0, 0, 0)
+    if not plain or window.out != window.size:
+        return window, x, y
+    d, h, w = window.out
+    for access in (x, y):
+        step = access.spatial[2]
+        if (h > 1 or d > 1) and access.spatial[1] != w * step:
+            return window, x, y
+        if d > 1 and access.spatial[0] != h * w * step:
+            return window, x, y
+    total = d * h * w
+    width = width_of(total)
+    flat = (1, total // width, width)
+
+    def flatten(access: Access) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(total * step, width * step, step))
+
+    return replace(window, size=flat, out=flat), flatten(x), flatten(y)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class Limits:
     """
 
     file_bytes: int = (2 << 30) - 1
-    fields: int = 4_000_000
+    fields: int = 1_000_000
     nodes: int = 100_000
     fold_bytes: int = 64 << 20
     fold_factor: int = 8

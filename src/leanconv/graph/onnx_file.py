@@ -18,6 +18,7 @@ from leanconv.graph.wire import Message, Reader, fixed, integers, text
 
 _NAME = 200  # characters of a name that messages show
 _DOMAINS = ("", "ai.onnx")
+_LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,8 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     if "graph" not in model:
         raise ModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
-    graph = reader.message(model["graph"], schema.GRAPH, "GraphProto")
-    if len(graph["node"]) > limits.nodes:
-        raise ModelError(
-            f"the graph has {len(graph['node'])} nodes; expected at most {limits.nodes}; raise the "
-            "limit `nodes` if you trust the file"
-        )
+    most = {"node": limits.nodes}
+    graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     if graph["sparse_initializer"]:
         raise UnsupportedError("the graph has sparse initializers; expected dense ones")
     constants: dict[str, Array] = {}
@@ -183,7 +180,12 @@ def _attribute(
         raise ModelError(f"attribute {name} is of kind {got}; expected {wanted}")
     if wanted == "tensor":
         return name, read_tensor(message.get("t", memoryview(b"")), reader, files, name)[1]
-    return name, _DECODERS[wanted](message, name)
+    value = _DECODERS[wanted](message, name)
+    if isinstance(value, tuple) and name not in _LONG and len(value) > 4 * MAX_RANK:
+        raise ModelError(
+            f"attribute {name} holds {len(value)} numbers; expected at most {4 * MAX_RANK}"
+        )
+    return name, value
 
 
 def _guessed(message: Message) -> str:

@@ -76,7 +76,10 @@ class ExternalFiles:
         """
         path = self._resolve(location)
         if path not in self._open:
-            self._open[path] = open_view(path, None, ModelError)
+            try:
+                self._open[path] = open_view(path, None, ModelError)
+            except ModelError as error:
+                raise ModelError(f"external data {location!r}: {error}") from error
         data = self._open[path]
         if length is None:
             length = len(data) - offset

@@ -22,32 +22,25 @@ from leanconv.errors import ModelError
 
 
 class Kind(Enum):
-    """What a field holds."""
+    """What a field holds: the wire types it may have, and whether it is repeated."""
 
-    INT = "int"  # varint, as a signed 64-bit number
-    FLOAT = "float"  # four bytes
-    TEXT = "text"  # UTF-8
-    BYTES = "bytes"  # a view; also messages
-    INTS = "ints"  # repeated varint, packed or not: list of numbers and views
-    FLOATS = "floats"  # repeated fixed-width numbers: list of views
-    TEXTS = "texts"
-    MANY = "many"  # repeated bytes or messages: list of views
+    INT = ("int", (0,), False)  # varint, as a signed 64-bit number
+    FLOAT = ("float", (5,), False)  # four bytes
+    TEXT = ("text", (2,), False)  # UTF-8
+    BYTES = ("bytes", (2,), False)  # a view; also messages
+    INTS = ("ints", (0, 2), True)  # varints, packed or not: list of numbers and views
+    FLOATS = ("floats", (5, 1, 2), True)  # fixed-width numbers: list of views
+    TEXTS = ("texts", (2,), True)
+    MANY = ("many", (2,), True)  # bytes or messages: list of views
+
+    def __init__(self, _: str, wires: tuple[int, ...], repeated: bool) -> None:
+        self.wires = wires
+        self.repeated = repeated
 
 
 Schema = Mapping[int, tuple[str, Kind]]
 Message = dict[str, Any]
-_REPEATED = (Kind.INTS, Kind.FLOATS, Kind.TEXTS, Kind.MANY)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_EXPECTED = {
-    Kind.INT: (_VARINT,),
-    Kind.FLOAT: (_FIXED32,),
-    Kind.TEXT: (_BYTES,),
-    Kind.BYTES: (_BYTES,),
-    Kind.INTS: (_VARINT, _BYTES),
-    Kind.FLOATS: (_FIXED32, _FIXED64, _BYTES),
-    Kind.TEXTS: (_BYTES,),
-    Kind.MANY: (_BYTES,),
-}
 
 
 class Reader:
@@ -57,13 +50,16 @@ class Reader:
         self._limit = fields
         self._left = fields
 
-    def message(self, data: memoryview, schema: Schema, what: str) -> Message:
+    def message(
+        self, data: memoryview, schema: Schema, what: str, most: Mapping[str, int] | None = None
+    ) -> Message:
         """Decode one level of a message.
 
         Args:
             data: the message's bytes.
             schema: the fields wanted, by number; others are skipped.
             what: the message's name, for errors.
+            most: how often repeated fields may stand, by name.
 
         Returns:
             The fields that are there, by name. Repeated ones are lists, and always there.
@@ -71,7 +67,7 @@ class Reader:
         Raises:
             ModelError: the bytes are not such a message, or the file has too many fields.
         """
-        result: Message = {name: [] for name, kind in schema.values() if kind in _REPEATED}
+        result: Message = {name: [] for name, kind in schema.values() if kind.repeated}
         place, end = 0, len(data)
         while place < end:
             self._left -= 1
@@ -86,21 +82,26 @@ class Reader:
             if entry is None:
                 continue
             name, kind = entry
-            if tag & 7 not in _EXPECTED[kind]:
+            if tag & 7 not in kind.wires:
                 raise ModelError(
                     f"{what}.{name} has the wire type {tag & 7}; expected "
-                    f"{' or '.join(map(str, _EXPECTED[kind]))}; the file is damaged"
+                    f"{' or '.join(map(str, kind.wires))}; the file is damaged"
                 )
             _store(result, name, kind, value, what)
+            if most and name in most and len(result[name]) > most[name]:
+                raise ModelError(
+                    f"{what} has over {most[name]} entries {name!r}; expected at most that many; "
+                    "raise the limit if you trust the file"
+                )
         return result
 
 
 def _store(result: Message, name: str, kind: Kind, value: Any, what: str) -> None:
-    if kind in (Kind.TEXT, Kind.TEXTS):
+    if kind is Kind.TEXT or kind is Kind.TEXTS:
         value = text(value, f"{what}.{name}")
     elif kind is Kind.FLOAT:
         value = struct.unpack("<f", value)[0]
-    if kind in _REPEATED:
+    if kind.repeated:
         result[name].append(value)
     elif kind is Kind.BYTES and name in result:
         raise ModelError(f"{what}.{name} stands twice; expected it once; the file is damaged")
@@ -110,8 +111,10 @@ def _store(result: Message, name: str, kind: Kind, value: Any, what: str) -> Non
 
 def varint(data: memoryview, place: int, what: str) -> tuple[int, int]:
     """Read a variable-length number as a signed 64-bit one, and the place behind it."""
-    value = shift = 0
     end = min(len(data), place + 10)
+    if place < end and data[place] < 0x80:
+        return data[place], place + 1
+    value = shift = 0
     while place < end:
         byte = data[place]
         place += 1
@@ -120,7 +123,7 @@ def varint(data: memoryview, place: int, what: str) -> tuple[int, int]:
             value &= (1 << 64) - 1
             return (value - (1 << 64) if value >> 63 else value), place
         shift += 7
-    raise ModelError(f"{what} ends within a number, or has one of over 10 bytes; got damaged bytes")
+    raise ModelError(f"{what} ends within a number, or has one of over 10 bytes; expected numbers")
 
 
 def _payload(data: memoryview, place: int, wire: int, what: str) -> tuple[Any, int]:
@@ -170,7 +173,7 @@ def _packed(data: memoryview, what: str) -> npt.NDArray[np.int64]:
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]) if ends.size else ends
     lengths = ends - starts + 1
     if (raw.size and (not ends.size or ends[-1] != raw.size - 1)) or np.any(lengths > 10):
-        raise ModelError(f"{what} ends within a number, or has one of over 10 bytes")
+        raise ModelError(f"{what} ends within a number, or one has over 10 bytes; expected numbers")
     values = np.zeros(starts.size, np.uint64)
     for k in range(int(lengths.max(initial=0))):
         has = np.flatnonzero(lengths > k)

@@ -105,7 +105,7 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
-    """A part of a length that takes at most `room`, in whole grains; without a rest if it can be."""
+    """A part of a length, at most `room`, in whole grains; one that leaves no rest if possible."""
     parts = ceil_div(length, max(1, room // grain) * grain)
     for more in range(parts, min(2 * parts, length)):
         if length % (more * grain) == 0:

@@ -26,7 +26,7 @@ from leanconv.target import Target
 
 OPS = ("Resize",)
 
-_CHUNK_LOADS = 16 * 1024
+_CHUNK_LOADS = 8 * 1024  # 5 to 10 us
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,401 @@
+"""One convolution: planned once, run many times, or in one call."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from leanconv.algorithms import ALGORITHMS, Problem
+from leanconv.algorithms.convolution import choose
+from leanconv.codegen import compiler
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
+from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.runtime.memory import Memory, aligned
+from leanconv.runtime.pool import default_threads
+from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.settings import current_settings
+from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.arguments import Padding, Steps, spec_of
+from leanconv.target import Target, preset
+from leanconv.units import format_bytes, parse_bytes
+
+_CACHE_BYTES = 256 * 2**20  # of the plans that `conv2d` keeps
+_EPSILON = {"float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def plan_conv2d(
+    x_shape: Sequence[int],
+    w: np.ndarray,
+    bias: np.ndarray | None = None,
+    stride: Steps = 1,
+    padding: Padding = 0,
+    dilation: Steps = 1,
+    groups: int = 1,
+    activation: str | Activation | None = None,
+    layout: str = "NCHW",
+    algorithm: str | None = None,
+    memory_limit: int | str | None = None,
+    max_error: float | None = None,
+    threads: int | None = None,
+    tune: bool = False,
+    reproducible: bool = False,
+    *,
+    residual: bool = False,
+    slope: np.ndarray | None = None,
+) -> ConvPlan:
+    """Plan one convolution: choose the algorithm, emit its code, pack its weights.
+
+    y = activation(conv(x, w) + bias + residual). One, two and three spatial axes work alike.
+
+    Args:
+        x_shape: (N, C, H, W), or (N, H, W, C) for layout "NHWC".
+        w: weights (K, C / groups, kh, kw), float32 or float64: the dtype of everything.
+        bias: (K,), or None.
+        stride, dilation: an int, or (h, w); dilation 1 is dense.
+        padding: an int, (h, w), (top, left, bottom, right), "same" or "valid".
+        groups: channel groups.
+        activation: None, or a name with its parameters: "relu", "relu6", "clip:0:1",
+            "leaky_relu:0.1", "prelu", "sigmoid", "silu", "hard_sigmoid", "hard_swish", "tanh",
+            "gelu", "gelu_tanh", "elu".
+        layout: "NCHW" or "NHWC", of input, residual and output.
+        algorithm: the one to use; None takes the best.
+        memory_limit: bytes, or text such as "1 MiB", for workspace and packed weights together.
+        max_error: the largest relative error accepted: max|y - exact| / max|exact|.
+        threads: threads that take part; by default the cores that this process may use.
+        tune, reproducible: every algorithm that exists sums in one fixed order, so the second
+            always holds; the first finds nothing to choose between yet.
+        residual: whether each run is given a tensor of y's shape to add.
+        slope: (K,), the slopes of "prelu".
+
+    Returns:
+        The plan; call it with x.
+
+    Raises:
+        SpecError: the arguments describe no convolution, or the algorithm rejects it.
+        BudgetError: the plan does not keep the memory limit or the error.
+    """
+    del tune, reproducible
+    spec = _spec(
+        x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
+    )
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads)
+
+
+def conv2d(
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None = None,
+    stride: Steps = 1,
+    padding: Padding = 0,
+    dilation: Steps = 1,
+    groups: int = 1,
+    activation: str | Activation | None = None,
+    layout: str = "NCHW",
+    *,
+    residual: np.ndarray | None = None,
+    slope: np.ndarray | None = None,
+    algorithm: str | None = None,
+    threads: int | None = None,
+) -> np.ndarray:
+    """Convolve: `plan_conv2d` and one run; plans are kept in a cache of bounded size.
+
+    Args:
+        x: the input, of w's dtype.
+        residual: of y's shape, added before the activation, or None.
+        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm, threads:
+            as in `plan_conv2d`.
+
+    Returns:
+        y, a new array in the layout of x.
+
+    Raises:
+        SpecError, InputError: as `plan_conv2d` and `ConvPlan.__call__` do.
+    """
+    if not isinstance(x, np.ndarray):
+        raise InputError(f"x is {type(x).__name__}; expected a NumPy array")
+    spec = _spec(
+        x.shape,
+        w,
+        bias,
+        stride,
+        padding,
+        dilation,
+        groups,
+        activation,
+        layout,
+        residual is not None,
+        slope,
+    )
+    key = (spec, algorithm, threads)
+    plan = _cache.take(key)
+    if plan is None:
+        plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
+    else:
+        plan.repack(w, bias, slope)
+    result = plan(x, residual=residual)
+    _cache.give_back(key, plan)
+    return result
+
+
+class ConvPlan:
+    """One convolution, ready to run. Calls from several threads run in turn.
+
+    Attributes:
+        spec: what is computed.
+        algorithm: how.
+        threads: threads that take part.
+        workspace_bytes: memory that runs work in.
+        weight_bytes: packed weights, bias and slopes.
+        predicted_error: expected relative error in the max norm, for data of random sign.
+    """
+
+    def __init__(
+        self,
+        spec: ConvSpec,
+        w: np.ndarray,
+        bias: np.ndarray | None,
+        slope: np.ndarray | None,
+        algorithm: str | None,
+        memory_limit: int | None,
+        max_error: float | None,
+        threads: int | None,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise SpecError(f"threads is {threads}; expected at least 1")
+        self.spec = spec
+        self.threads = threads or default_threads()
+        name = current_settings().target
+        self._target: Target = preset(name) if name else host()
+        self._problem = _problem(spec)
+        self._candidate = choose(self._problem, self._target, algorithm)
+        self.algorithm = self._candidate.algorithm
+        # Error of a sum of random signs: a random walk of roundings over `reduction` steps.
+        self.predicted_error = _EPSILON[spec.dtype] * (1.0 + spec.reduction**0.5)
+        kernel = self._candidate.kernel
+        packed = self._pack(w, bias, slope)
+        self._places, self.weight_bytes = _offsets(packed)
+        stride = aligned(kernel.scratch_bytes)
+        self.workspace_bytes = stride * self.threads
+        self._check(memory_limit, max_error)
+        self._memory = Memory()
+        self._weights = self._memory.allocate("weights", self.weight_bytes)
+        workspace = self._memory.allocate("workspace", self.workspace_bytes)
+        self._fill(packed)
+        self._roles = ["x", *(["residual"] if spec.residual else []), "y"]
+        operands = tuple(
+            Slot(self._roles.index(role))
+            if role in self._roles
+            else self._weights.address + self._places[role]
+            for role in kernel.operands
+        )
+        library = compiler.load([kernel], self._target)
+        self._program = Program(
+            [Stage(kernel, operands)],
+            library,
+            len(self._roles),
+            workspace.address,
+            stride,
+            self.threads,
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Workspace and packed weights."""
+        return self.workspace_bytes + self.weight_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that the runtime has allocated for this plan, counted as they were."""
+        return self._memory.used_bytes
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        out: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Convolve.
+
+        Args:
+            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
+            out: where to write y: contiguous, and no part of x; a new array if None.
+            residual: of y's shape, if the plan adds one; it may be `out`.
+
+        Returns:
+            y.
+
+        Raises:
+            InputError: an array does not fit the plan.
+        """
+        spec = self.spec
+        x = _fitting("x", x, spec.input_shape, spec.dtype)
+        arrays = [x]
+        if (residual is not None) != spec.residual:
+            raise InputError(
+                "the plan adds a residual; give one"
+                if spec.residual
+                else "the plan adds no residual; plan with residual=True"
+            )
+        if residual is not None:
+            arrays.append(_fitting("residual", residual, spec.output_shape, spec.dtype))
+        if out is None:
+            out = np.empty(spec.output_shape, spec.dtype)
+        else:
+            _check_output(out, x, spec)
+        self._program.run([a.ctypes.data for a in (*arrays, out)])
+        return out
+
+    def explain(self) -> str:
+        """Say which algorithm was chosen, what it needs, and why the others were not."""
+        lines = [
+            f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
+            f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
+            f"expected error {self.predicted_error:.1e}"
+        ]
+        for other in ALGORITHMS:
+            if other.name == self.algorithm:
+                continue
+            reason = other.reject(self._problem, self._target)
+            lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
+        return "\n".join(lines)
+
+    def _check(self, memory_limit: int | None, max_error: float | None) -> None:
+        if memory_limit is not None and self.memory_bytes > memory_limit:
+            raise BudgetError(
+                f"{self.spec}: {self.algorithm} needs {self.memory_bytes} bytes, the limit is "
+                f"{memory_limit}; give memory_limit={self.memory_bytes} or more",
+                self.memory_bytes,
+            )
+        if max_error is not None and self.predicted_error > max_error:
+            raise BudgetError(
+                f"{self.spec}: {self.algorithm} is expected to err by "
+                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
+                self.memory_bytes,
+            )
+
+    def _pack(
+        self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        channels = {k: v for k, v in (("bias", bias), ("slope", slope)) if v is not None}
+        return self._candidate.pack(w, channels)
+
+    def _fill(self, packed: dict[str, np.ndarray]) -> None:
+        for role, array in packed.items():
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._weights.view(self._places[role], array.nbytes)[:] = data
+
+    def repack(
+        self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None = None
+    ) -> None:
+        """Take over other weights of the same shapes; no run may be under way."""
+        self._fill(self._pack(w, bias, slope))
+
+
+class _PlanCache:
+    """The plans that `conv2d` made, the least recently used leave first."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[object, ConvPlan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, key: object) -> ConvPlan | None:
+        """Take a plan out, so that no other thread runs it with other weights meanwhile."""
+        with self._lock:
+            return self._plans.pop(key, None)
+
+    def give_back(self, key: object, plan: ConvPlan) -> None:
+        """Keep a plan for the next call."""
+        with self._lock:
+            self._plans[key] = plan
+            held = sum(p.memory_bytes for p in self._plans.values())
+            while held > _CACHE_BYTES and self._plans:
+                _, oldest = self._plans.popitem(last=False)
+                held -= oldest.memory_bytes
+
+
+_cache = _PlanCache()
+
+
+def _problem(spec: ConvSpec) -> Problem:
+    """The places of a spec's tensors in the user's arrays."""
+    x = (spec.batch, spec.in_channels, *spec.size)
+    y = (spec.batch, spec.out_channels, *spec.output_size)
+    if spec.layout == "NHWC":
+        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y))
+    return Problem.of(spec, Access.planes(x), Access.planes(y))
+
+
+def _spec(
+    x_shape: Sequence[int],
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    stride: Steps,
+    padding: Padding,
+    dilation: Steps,
+    groups: int,
+    activation: str | Activation | None,
+    layout: str,
+    residual: bool,
+    slope: np.ndarray | None,
+) -> ConvSpec:
+    if not isinstance(w, np.ndarray) or str(w.dtype) not in _EPSILON:
+        raise InputError(
+            f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
+        )
+    spec = spec_of(
+        x_shape,
+        w.shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dtype=str(w.dtype),
+        layout=layout,
+        bias=bias is not None,
+        residual=residual,
+        activation=activation,
+    )
+    for label, values in (("bias", bias), ("slope", slope)):
+        if values is not None:
+            _fitting(label, values, (spec.out_channels,), spec.dtype)
+    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
+    if wants_slope != (slope is not None):
+        raise SpecError(
+            "activation 'prelu' needs slope, an array (K,)"
+            if wants_slope
+            else f"slope is given, but the activation is {spec.activation}; expected 'prelu'"
+        )
+    return spec
+
+
+def _fitting(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """The array, contiguous, if it has that shape and dtype."""
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        have = (
+            f"{array.dtype}{list(array.shape)}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
+        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _check_output(out: np.ndarray, x: np.ndarray, spec: ConvSpec) -> None:
+    checked = _fitting("out", out, spec.output_shape, spec.dtype)
+    if checked is not out or not out.flags.writeable:
+        raise InputError("out is not contiguous and writeable; expected an array that is")
+    if np.may_share_memory(out, x):
+        raise InputError("out shares memory with x; expected an array of its own")
+
+
+def _offsets(packed: dict[str, np.ndarray]) -> tuple[dict[str, int], int]:
+    places, end = {}, 0
+    for role, array in packed.items():
+        places[role] = end
+        end += aligned(array.nbytes)
+    return places, end

@@ -1,0 +1,116 @@
+"""From the public arguments of a convolution, in PyTorch's conventions, to a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leanconv.errors import SpecError
+from leanconv.spec.activation import Activation
+from leanconv.spec.conv import ConvSpec, effective_extent
+from leanconv.spec.format import ceil_div
+
+Steps = int | Sequence[int]
+Padding = int | str | Sequence[int]
+
+
+def spec_of(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    *,
+    stride: Steps = 1,
+    padding: Padding = 0,
+    dilation: Steps = 1,
+    groups: int = 1,
+    dtype: str = "float32",
+    layout: str = "NCHW",
+    bias: bool = False,
+    residual: bool = False,
+    activation: str | Activation | None = None,
+) -> ConvSpec:
+    """Build the spec of a convolution.
+
+    Args:
+        x_shape: (N, C, spatial…), or (N, spatial…, C) for layout "NHWC"; 1 to 3 spatial axes.
+        w_shape: (K, C / groups, kernel…).
+        stride, dilation: one number, or one for each spatial axis; dilation 1 is dense.
+        padding: one number, one for each axis, all begins and then all ends, "same" or "valid".
+        groups, dtype, layout, bias, residual, activation: as in `ConvSpec`.
+
+    Raises:
+        SpecError: an argument makes no sense; the message says what was expected.
+    """
+    shape, weights = tuple(map(int, x_shape)), tuple(map(int, w_shape))
+    rank = len(shape) - 2
+    if not 1 <= rank <= 3 or len(weights) != len(shape):
+        raise SpecError(
+            f"x has shape {shape} and w {weights}; expected (N, C, spatial…) and "
+            "(K, C/groups, kernel…) with the same 1 to 3 spatial axes"
+        )
+    if layout == "NCHW":
+        batch, channels, size = shape[0], shape[1], shape[2:]
+    elif layout == "NHWC":
+        batch, channels, size = shape[0], shape[-1], shape[1:-1]
+    else:
+        raise SpecError(f"layout is {layout!r}; expected 'NCHW' or 'NHWC'")
+    if groups < 1 or channels != weights[1] * groups:
+        raise SpecError(
+            f"x has {channels} channels and w takes {weights[1]} in each of {groups} group(s); "
+            f"expected w of shape ({weights[0]}, {channels}/groups, …)"
+        )
+    steps = _per_axis("stride", stride, rank)
+    spread = _per_axis("dilation", dilation, rank)
+    begin, end = _padding(padding, size, weights[2:], steps, spread)
+    return ConvSpec(
+        batch=batch,
+        in_channels=channels,
+        out_channels=weights[0],
+        size=size,
+        kernel=weights[2:],
+        stride=steps,
+        dilation=spread,
+        pad_begin=begin,
+        pad_end=end,
+        groups=groups,
+        dtype=dtype,
+        layout=layout,
+        bias=bias,
+        residual=residual,
+        activation=Activation.parse(activation),
+    )
+
+
+def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
+    values = (value,) * rank if isinstance(value, int) else tuple(map(int, value))
+    if len(values) != rank or min(values) < 1:
+        raise SpecError(f"{label} is {value}; expected {rank} integer(s) of at least 1")
+    return values
+
+
+def _padding(
+    padding: Padding,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    rank = len(size)
+    if padding == "valid":
+        return (0,) * rank, (0,) * rank
+    if padding == "same":
+        totals = [
+            max(0, (ceil_div(i, s) - 1) * s + effective_extent(k, d) - i)
+            for i, k, s, d in zip(size, kernel, stride, dilation, strict=True)
+        ]
+        begin = tuple(t // 2 for t in totals)
+        return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
+    if isinstance(padding, str):
+        raise SpecError(f"padding is {padding!r}; expected 'same', 'valid' or integers")
+    values = (padding,) * rank if isinstance(padding, int) else tuple(map(int, padding))
+    if len(values) == rank:
+        values = values * 2
+    if len(values) != 2 * rank or min(values) < 0:
+        raise SpecError(
+            f"padding is {padding}; expected one integer of at least 0, {rank} (one for each axis) "
+            f"or {2 * rank} (all begins, then all ends)"
+        )
+    return values[:rank], values[rank:]

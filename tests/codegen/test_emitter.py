@@ -1,0 +1,417 @@
+"""The emitter: types, literals, arithmetic, loops that carry values, conditions, masks."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emitted import compiles, integer_function, map_arrays
+from leanconv.codegen.compiler import load_text
+from leanconv.codegen.emitter import (
+    Function,
+    Value,
+    bytes_of,
+    element_of,
+    lanes_of,
+    literal,
+    vector,
+)
+from leanconv.errors import CompileError
+
+
+# -- types and literals --------------------------------------------------------------------
+@pytest.mark.parametrize("element", ["float", "double", "i1", "i32", "i64", "half"])
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+def test_types_round_trip(element: str, lanes: int) -> None:
+    kind = vector(element, lanes)
+    assert (element_of(kind), lanes_of(kind)) == (element, lanes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("float", 4), ("double", 8), ("ptr", 8), ("i64", 8), ("i32", 4), ("i1", 1)]
+)
+def test_sizes(kind: str, size: int) -> None:
+    assert bytes_of(kind) == size
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.0, -0.0, 1.0, 0.1, 1 / 3, 1e-45, 1e-310, 3.4028235e38, 1e39, -1e300, float("inf"), 2**24 + 1],
+)
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_float_literals_are_exact(kind: str, value: float) -> None:
+    lanes = 4
+    dtype = np.float32 if kind == "float" else np.float64
+    found = map_arrays(
+        vector(kind, lanes),
+        lambda e, x: e.const(x.kind, value) + e.zero(x.kind) if value else e.const(x.kind, value),
+        np.ones(lanes, dtype),
+    )
+    with np.errstate(over="ignore"):
+        expected = np.full(lanes, value).astype(dtype)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_nan_literal() -> None:
+    found = map_arrays("<4 x float>", lambda e, x: e.const(x.kind, float("nan")), np.ones(4, "f4"))
+    assert np.isnan(found).all()
+
+
+def test_sequence_literal_keeps_order() -> None:
+    found = map_arrays(
+        "<4 x double>", lambda e, x: x * e.const(x.kind, [1, 0.5, -2, 3]), np.arange(1.0, 5.0)
+    )
+    assert found.tolist() == [1.0, 1.0, -6.0, 12.0]
+    assert literal("i64", -7) == "-7"
+
+
+# -- arithmetic ----------------------------------------------------------------------------
+OPERATIONS = {
+    "a + b": lambda a, b: a + b,
+    "a - b": lambda a, b: a - b,
+    "7 - a": lambda a, b: 7 - a,
+    "a * b": lambda a, b: a * b,
+    "3 * a": lambda a, b: 3 * a,
+    "a // b": lambda a, b: a // b,
+    "a // 1": lambda a, b: a // 1,
+    "a % b": lambda a, b: a % b,
+    "a % 1": lambda a, b: a % 1,
+    "a & b": lambda a, b: a & b,
+    "a | 5": lambda a, b: a | 5,
+    "a ^ b": lambda a, b: a ^ b,
+    "a << 3": lambda a, b: a << 3,
+    "a + 0 - 0 * 1": lambda a, b: (a + 0) - 0 + b * 1,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_integer_arithmetic(name: str) -> None:
+    operation = OPERATIONS[name]
+    native = integer_function(lambda e, a, b: operation(a, b))
+    for a, b in ((0, 1), (1, 1), (17, 5), (1000, 7), (12345678901, 98765)):
+        assert native(a, b) == operation(a, b)
+
+
+def test_integer_minimum_and_maximum_are_signed() -> None:
+    smallest = integer_function(lambda e, a, b: e.smin(a, b))
+    largest = integer_function(lambda e, a, b: e.smax(a, 0))
+    assert smallest(-3, 2) == -3
+    assert (largest(-3, 0), largest(4, 0)) == (0, 4)
+
+
+@pytest.mark.parametrize("kind", ["<8 x float>", "<2 x double>", "double"])
+def test_float_arithmetic(kind: str) -> None:
+    lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
+    random = np.random.default_rng(0)
+    a, b, c = (random.normal(size=lanes).astype(dtype) for _ in range(3))
+    assert np.array_equal(map_arrays(kind, lambda e, x, y: x + y, a, b), a + b)
+    assert np.array_equal(map_arrays(kind, lambda e, x, y: x - y, a, b), a - b)
+    assert np.array_equal(map_arrays(kind, lambda e, x, y: x * y, a, b), a * b)
+    assert np.array_equal(map_arrays(kind, lambda e, x, y: x / y, a, b), a / b)
+    assert np.array_equal(map_arrays(kind, lambda e, x: 1.0 / x, a), np.divide(1, a, dtype=dtype))
+    assert np.array_equal(map_arrays(kind, lambda e, x: 2.0 - x, a), (2 - a).astype(dtype))
+    root = map_arrays(kind, lambda e, x: e.unary("sqrt", x), np.abs(a))
+    assert np.array_equal(root, np.sqrt(np.abs(a)))
+    fused = map_arrays(kind, lambda e, x, y, z: e.fma(x, y, z), a, b, c)
+    wide = a.astype(np.longdouble) * b + c
+    assert np.array_equal(fused, wide.astype(dtype))
+
+
+def test_minimum_and_maximum_take_the_second_where_the_first_is_nan() -> None:
+    a = np.array([1, np.nan, 3, -0.5], "f4")
+    b = np.array([2, 5, np.nan, -0.5], "f4")
+    largest = map_arrays("<4 x float>", lambda e, x, y: e.maximum(x, y), a, b)
+    smallest = map_arrays("<4 x float>", lambda e, x, y: e.minimum(x, y), a, b)
+    np.testing.assert_array_equal(largest, np.array([2, 5, np.nan, -0.5], "f4"))
+    np.testing.assert_array_equal(smallest, np.array([1, 5, np.nan, -0.5], "f4"))
+
+
+def test_conversions_lanes_and_shuffles() -> None:
+    x = np.arange(4, dtype="f4")
+    wide = map_arrays("<4 x float>", lambda e, v: e.convert("fpext", v, "<4 x double>"), x)
+    assert wide.dtype == np.float64
+    assert wide.tolist() == [0, 1, 2, 3]
+    whole = map_arrays("<4 x float>", lambda e, v: e.convert("fptosi", v, "<4 x i32>"), x)
+    assert whole.tolist() == [0, 1, 2, 3]
+    turned = map_arrays("<4 x float>", lambda e, v, w: e.shuffle(v, w, [7, 0, 4, 3]), x, x + 10)
+    assert turned.tolist() == [13, 0, 10, 3]
+    partly = map_arrays("<4 x float>", lambda e, v: e.shuffle(v, None, [-1, 2]), x)
+    assert partly[1] == 2
+    other = map_arrays("<4 x float>", lambda e, v: e.insert(v, e.extract(v, 3), 0), x)
+    assert other.tolist() == [3, 1, 2, 3]
+    same = map_arrays("float", lambda e, v: e.splat(e.extract(v, 0), 8), x[2:])
+    assert same.tolist() == [2] * 8
+
+
+# -- loops and conditions ------------------------------------------------------------------
+def test_loop_runs_over_the_range_with_a_step() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        total = [e.const("i64", 0)]
+        with e.loop("i", b, [total], start=a, step=3) as i:
+            total[0] = total[0] + i
+        return total[0]
+
+    native = integer_function(body)
+    for a, b in ((0, 1), (0, 10), (4, 5), (4, 50), (5, 17)):
+        assert native(a, b) == sum(range(a, b, 3))
+
+
+def test_loop_body_runs_at_least_once() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        count = [e.const("i64", 0)]
+        with e.loop("i", a, [count]):
+            count[0] = count[0] + 1
+        return count[0]
+
+    assert integer_function(body)(0, 0) == 1
+
+
+def test_carried_values_change_together() -> None:
+    """Both phis read the iteration before: a, b = b, a + b."""
+
+    def body(e: Function, a: Value, b: Value) -> Value:
+        pair = [e.const("i64", 0), e.const("i64", 1)]
+        with e.loop("i", a, [pair]):
+            pair[0], pair[1] = pair[1], pair[0] + pair[1]
+        return pair[0]
+
+    native = integer_function(body)
+    assert [native(n, 0) for n in range(1, 10)] == [1, 1, 2, 3, 5, 8, 13, 21, 34]
+
+
+def test_one_value_carried_twice_becomes_two() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        both, other = [e.const("i64", 1)] * 2, [b]
+        with e.loop("i", a, [both, other]) as i:
+            both[1] = both[1] * 2
+            other[0] = other[0] + i
+        return both[0] * 1000 + both[1] + other[0]
+
+    assert integer_function(body)(5, 7) == 1000 + 32 + 7 + 10
+
+
+def test_nested_loops_carry_through() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        total, outer = [e.const("i64", 0)], [e.const("i64", 0)]
+        with e.loop("i", a, [total, outer]) as i:
+            with e.loop("j", b, [total], start=2) as j:
+                with e.loop("k", 3, [total]) as k:
+                    total[0] = total[0] + i * j + k
+                total[0] = total[0] + 100
+            outer[0] = outer[0] + total[0]
+        return total[0] * 7 + outer[0]
+
+    def model(a: int, b: int) -> int:
+        total = outer = 0
+        for i in range(a):
+            for j in range(2, b):
+                for k in range(3):
+                    total += i * j + k
+                total += 100
+            outer += total
+        return total * 7 + outer
+
+    native = integer_function(body)
+    for a, b in ((1, 3), (4, 5), (7, 11)):
+        assert native(a, b) == model(a, b)
+
+
+def test_when_passes_values_through_both_ways() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        values = [a, b]
+        with e.when(a.compare("slt", b), [values]):
+            values[0] = values[0] + 100
+        return values[0] * 1000 + values[1]
+
+    native = integer_function(body)
+    assert native(1, 2) == 101_002
+    assert native(3, 2) == 3_002
+
+
+def test_when_and_loops_in_each_other() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        total, kept = [e.const("i64", 0)], [b]
+        with e.loop("i", a, [total, kept]) as i:
+            with e.when((i % 3).compare("ne", 0), [total, kept]):
+                with e.loop("j", i, [total]) as j:
+                    with e.when(j.compare("ugt", 2), [total]):
+                        total[0] = total[0] + j * i
+                kept[0] = kept[0] + 1
+        return total[0] + kept[0] * 1_000_000
+
+    def model(a: int, b: int) -> int:
+        total, kept = 0, b
+        for i in range(a):
+            if i % 3:
+                total += sum(j * i for j in range(i) if j > 2)
+                kept += 1
+        return total + kept * 1_000_000
+
+    native = integer_function(body)
+    for a, b in ((1, 0), (2, 5), (5, 1), (12, 3)):
+        assert native(a, b) == model(a, b)
+
+
+Tree = tuple[str, int, int, "Tree | None"]
+
+
+def _trees() -> st.SearchStrategy[Tree]:
+    leaf = st.tuples(
+        st.sampled_from(["loop", "when"]), st.integers(1, 5), st.integers(0, 9), st.none()
+    )
+    return st.recursive(
+        leaf,
+        lambda inner: st.tuples(
+            st.sampled_from(["loop", "when"]), st.integers(1, 5), st.integers(0, 9), inner
+        ),
+        max_leaves=4,
+    )
+
+
+def _emit(e: Function, tree: Tree, cells: list[Value]) -> None:
+    what, count, number, inner = tree
+    if what == "loop":
+        with e.loop("t", count, [cells]) as i:
+            cells[0], cells[1] = cells[1] + i, cells[0]
+            if inner:
+                _emit(e, inner, cells)
+            cells[1] = (cells[1] + number) & 0xFFFF
+        return
+    with e.when((cells[0] % 3).compare("ult", count % 3), [cells]):
+        if inner:
+            _emit(e, inner, cells)
+        cells[0] = (cells[0] + number + 1) & 0xFFFF
+
+
+def _model(tree: Tree, cells: list[int]) -> None:
+    what, count, number, inner = tree
+    if what == "loop":
+        for i in range(count):
+            cells[0], cells[1] = cells[1] + i, cells[0]
+            if inner:
+                _model(inner, cells)
+            cells[1] = (cells[1] + number) & 0xFFFF
+    elif cells[0] % 3 < count % 3:
+        if inner:
+            _model(inner, cells)
+        cells[0] = (cells[0] + number + 1) & 0xFFFF
+
+
+@settings(max_examples=40, deadline=None)
+@given(_trees(), st.integers(0, 50), st.integers(0, 50))
+def test_any_nest_of_loops_and_conditions(tree: Tree, a: int, b: int) -> None:
+    def body(e: Function, first: Value, second: Value) -> Value:
+        cells = [first, second]
+        _emit(e, tree, cells)
+        return cells[0] * 0x1000000 + cells[1]
+
+    cells = [a, b]
+    _model(tree, cells)
+    assert integer_function(body)(a, b) == cells[0] * 0x1000000 + cells[1]
+
+
+def test_chunks_give_every_coordinate_once() -> None:
+    extents = (3, 4, 5)
+    e = Function("f")
+    y = e.pointer(0)
+    with e.chunks(*extents) as (i, j, k):
+        place = (i * 4 + j) * 5 + k
+        e.store(i * 100 + j * 10 + k, y.at(place, "i64"))
+    library = load_text(e.finish(), ["f"], "test")
+    word, pointer = ctypes.c_int64, ctypes.c_void_p
+    native = ctypes.CFUNCTYPE(None, pointer, word, word, pointer)(library.address("f"))
+    out = np.full(60, -1, np.int64)
+    table = (word * 1)(out.ctypes.data)
+    native(ctypes.addressof(table), 7, 31, None)
+    expected = [i * 100 + j * 10 + k for i, j, k in np.ndindex(*extents)]
+    assert out[7:31].tolist() == expected[7:31]
+    assert (out[:7] == -1).all()
+    assert (out[31:] == -1).all()
+    native(ctypes.addressof(table), 0, 60, None)
+    assert out.tolist() == expected
+
+
+# -- memory --------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["<4 x float>", "<8 x float>", "<16 x float>", "<8 x double>"])
+def test_first_lanes_only(kind: str) -> None:
+    lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
+    x = np.arange(1, lanes + 1, dtype=dtype)
+    for count in range(1, lanes + 1):
+        found = map_arrays(kind, lambda e, v, n=count: e.load_first(e.pointer(0), v.kind, n), x)
+        assert found.tolist() == [*x[:count].tolist(), *[0] * (lanes - count)]
+        e = Function("f", [("args", "ptr")])
+        e.store_first(e.const(kind, 7.0), e.pointer(0), count)
+        library = load_text(e.finish(), ["f"], "test")
+        out = np.zeros(lanes + 4, dtype)
+        table = (ctypes.c_int64 * 1)(out.ctypes.data)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("f"))(ctypes.addressof(table))
+        assert out.tolist() == [7.0] * count + [0.0] * (len(out) - count)
+
+
+_AT_THE_END_OF_A_PAGE = """
+import ctypes, mmap
+from leanconv.codegen.compiler import load_text
+from leanconv.codegen.emitter import Function
+page = mmap.PAGESIZE
+pages = mmap.mmap(-1, 2 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.mprotect(ctypes.c_void_p(start + page), page, 0) == 0
+for kind, size in (("<16 x float>", 4), ("<8 x float>", 4), ("<4 x float>", 4), ("<8 x double>", 8)):
+    e = Function("f", [("args", "ptr")])
+    place = e.pointer(0)
+    v = e.load_first(place, kind, 3)
+    e.store_first(v + 1.0, place, 3)
+    library = load_text(e.finish(), ["f"], "test")
+    table = (ctypes.c_int64 * 1)(start + page - 3 * size)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("f"))(ctypes.addressof(table))
+print("untouched")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects a page with mprotect")
+def test_masked_lanes_are_never_touched() -> None:
+    """Three lanes before a page that may not be read: one byte more is a crash."""
+    result = subprocess.run(
+        [sys.executable, "-c", _AT_THE_END_OF_A_PAGE], capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.strip() == "untouched", result.stderr
+
+
+def test_local_arrays_are_aligned_and_separate() -> None:
+    def body(e: Function, a: Value, b: Value) -> Value:
+        first, second = e.local("i64", 8), e.local("i64", 8)
+        with e.loop("i", 8) as i:
+            e.store(i * a, first.at(i, "i64"))
+            e.store(i * b, second.at(i, "i64"))
+        total = [e.const("i64", 0)]
+        with e.loop("i", 8, [total]) as i:
+            total[0] = total[0] + e.load(first.at(i, "i64"), "i64")
+        last = e.load(second.at(7, "i64"), "i64")
+        address = e.convert("ptrtoint", first, "i64") % 64
+        return total[0] * 1000 + last + address * 1_000_000
+
+    assert integer_function(body)(2, 3) == 56 * 1000 + 21
+
+
+def test_an_intrinsic_is_declared_once() -> None:
+    e = Function("f", [("args", "ptr")])
+    x = e.load(e.pointer(0), "<4 x float>")
+    e.store(e.fma(e.fma(x, x, x), x, x), e.pointer(0))
+    e.prefetch(e.pointer(0))
+    e.prefetch(e.pointer(0), write=True, locality=2)
+    text = e.finish()
+    assert text.count("declare <4 x float> @llvm.fma.v4f32") == 1
+    assert text.count("declare void @llvm.prefetch") == 1
+    assert compiles(text)
+
+
+def test_invalid_code_is_an_error_of_ours() -> None:
+    with pytest.raises(CompileError, match="invalid code"):
+        compiles("define void @f() { ret i64 1 }")

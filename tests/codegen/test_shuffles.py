@@ -1,0 +1,57 @@
+"""Transposition of squares in registers, for every number of lanes there is."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from emitted import DTYPE
+from leanconv.codegen.compiler import _machine, _parse, load_text
+from leanconv.codegen.emitter import Function, vector
+from leanconv.codegen.shuffles import transpose
+from leanconv.target import preset
+
+SQUARES = [
+    *[("float", n) for n in (1, 2, 4, 8, 16, 32)],
+    *[("double", n) for n in (1, 2, 4, 8, 16)],
+    *[("i32", n) for n in (4, 8, 16)],
+]
+
+
+def _square(element: str, lanes: int) -> str:
+    e = Function("f", [("x", "ptr"), ("y", "ptr")])
+    kind = vector(element, lanes)
+    x, y = e.arguments
+    rows = [e.load(x.at(i * lanes, element), kind) for i in range(lanes)]
+    for i, column in enumerate(transpose(e, rows)):
+        e.store(column, y.at(i * lanes, element))
+    return e.finish()
+
+
+@pytest.mark.parametrize(("element", "lanes"), SQUARES)
+def test_transpose(element: str, lanes: int) -> None:
+    library = load_text(_square(element, lanes), ["f"], "test")
+    x = np.arange(lanes * lanes, dtype=DTYPE[element]).reshape(lanes, lanes)
+    y = np.zeros_like(x)
+    native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("f"))
+    native(x.ctypes.data, y.ctypes.data)
+    assert np.array_equal(y, x.T)
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes"), [("haswell", 8), ("skylake-avx512", 16), ("neoverse-n1", 4)]
+)
+def test_number_of_shuffles(name: str, lanes: int) -> None:
+    """L·log2(L) shuffles are written, and the machine needs no more instructions than that."""
+    text = _square("float", lanes)
+    most = lanes * (lanes.bit_length() - 1)
+    assert text.count("shufflevector") == most
+    machine = _machine(preset(name), False)
+    listing = machine.emit_assembly(_parse(text, machine))
+    words = ("vunpck", "vshuf", "vperm", "vinsert", "vblend", "zip", "trn", "uzp", "ext", "vmovlh")
+    moves = [
+        line for line in listing.splitlines() if line.split() and line.split()[0].startswith(words)
+    ]
+    assert 0 < len(moves) <= most

@@ -1,0 +1,307 @@
+"""Damaged copies of sound models: whatever happens is a LeanConvError, soon, and in little memory.
+
+Three kinds of damage: to the bytes, to the fields of the message, and to the network that it says.
+What still loads is run with NumPy when it is small. Every case is seeded; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from graph.onnx_models import model, small_cnn
+from leanconv.errors import LeanConvError
+from leanconv.graph.convert import RULES
+from leanconv.graph.interpret import interpret
+from leanconv.graph.ir import Graph
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.verify import verify
+
+SECONDS = 5.0  # each kind of damage
+ONE_SECONDS = 3.0  # the slowest case; the usual one takes a few milliseconds
+PEAK_BYTES = 300 << 20
+RUN_BYTES = 8 << 20
+LIMITS = Limits(fold_bytes=16 << 20)
+NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**60, 2**62, 2**63 - 1, -(2**63)]
+FLOATS = [0.0, -1.0, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40]
+
+
+def shapes_and_pools() -> onnx.ModelProto:
+    """A model of what the small network lacks: slices, resizing, pads, ranges, windows."""
+    held = {
+        "starts": np.array([1, 0]),
+        "ends": np.array([9, -1]),
+        "axes": np.array([2, 3]),
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        "scales": np.array([1, 1, 2, 1.5], "f4"),
+        "zero": np.int64(0),
+        "four": np.int64(4),
+        "one": np.int64(1),
+        "w": np.ones((4, 2, 3, 3), "f4"),
+        "slope": np.full((4, 1, 1), 0.1, "f4"),
+        "shape": np.array([4, 1, 1]),
+        "parts": np.array([1, 3]),
+        "last": np.array([-1]),
+    }
+    nodes = [
+        helper.make_node("Slice", ["x", "starts", "ends", "axes"], ["a"]),
+        helper.make_node("Pad", ["a", "pads"], ["b"], mode="reflect"),
+        helper.make_node("Resize", ["b", "", "scales"], ["c"], mode="linear"),
+        helper.make_node("ConvTranspose", ["c", "w"], ["d"], group=2, strides=[2, 1]),
+        helper.make_node("PRelu", ["d", "slope"], ["e"]),
+        helper.make_node("AveragePool", ["e"], ["f"], kernel_shape=[3, 2], strides=[2, 2],
+                         ceil_mode=1, count_include_pad=1, pads=[1, 0, 1, 1]),
+        helper.make_node("LRN", ["f"], ["g"], size=3),
+        helper.make_node("Range", ["zero", "four", "one"], ["r"]),
+        helper.make_node("Cast", ["r"], ["rf"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Reshape", ["rf", "shape"], ["rs"]),
+        helper.make_node("Mul", ["g", "rs"], ["h"]),
+        helper.make_node("Split", ["h", "parts"], ["i", "j"], axis=1),
+        helper.make_node("ConstantOfShape", ["shape"], ["k"]),
+        helper.make_node("Concat", ["j", "i"], ["l"], axis=1),
+        helper.make_node("Sum", ["l", "k", "h"], ["m"]),
+        helper.make_node("Transpose", ["m"], ["n"], perm=[0, 2, 3, 1]),
+        helper.make_node("ReduceMax", ["n"], ["o"], axes=[-1], keepdims=0),
+        helper.make_node("Unsqueeze", ["o", "last"], ["y"]),
+    ]  # fmt: skip
+    return model(nodes, {"x": (1, 4, "H", 8)}, ["y"], held)
+
+
+MODELS = [small_cnn(), shapes_and_pools()]
+FILES = [each.SerializeToString() for each in MODELS]
+
+
+def survive(data: bytes, what: str) -> bool:
+    """Read, bind and perhaps run a file; True when it went through, False when it was refused."""
+    start = time.perf_counter()
+    try:
+        found = read_model(data, LIMITS)
+        shapes = {
+            each.name: tuple(n if isinstance(n, int) else 8 for n in each.shape or (1, 4, 8, 8))
+            for each in found.inputs
+        }
+        graph = verify(found.bind(shapes))
+        if sum(kind.bytes for kind in graph.types.values()) < RUN_BYTES and _cheap(graph):
+            inputs = {name: np.ones(graph.types[name].shape, "f4") for name in graph.inputs}
+            results = interpret(graph, {n: a.astype(found.dtype) for n, a in inputs.items()})
+            for name, array in results.items():
+                assert array.shape == graph.types[name].shape, what
+        return True
+    except LeanConvError:
+        return False
+    finally:
+        taken = time.perf_counter() - start
+        assert taken < ONE_SECONDS, f"{what} took {taken:.1f} s"
+
+
+def _cheap(graph: Graph) -> bool:
+    """Whether no window reads far more than there is: padding is not in the types."""
+    for node in graph.nodes:
+        for name in ("pads", "kernel_shape", "strides", "dilations", "output_padding"):
+            if any(number > 32 for number in node.attributes.get(name, ())):
+                return False
+    return True
+
+
+def trial(damage: Callable[[random.Random], bytes], least: int) -> None:
+    """Damage and read for `SECONDS`, at least `least` times; count what went through."""
+    end = time.perf_counter() + SECONDS
+    seed = passed = 0
+    tracemalloc.start()
+    try:
+        while time.perf_counter() < end:
+            seed += 1
+            data = damage(random.Random(seed))
+            tracemalloc.reset_peak()
+            passed += survive(data, f"seed {seed}")
+            assert tracemalloc.get_traced_memory()[1] < PEAK_BYTES, f"seed {seed}"
+    finally:
+        tracemalloc.stop()
+    assert seed >= least
+    assert 0 < passed < seed, "all or none went through: the damage is too small or too large"
+
+
+def damaged_bytes(choose: random.Random) -> bytes:
+    """Flip, insert, remove and repeat bytes; cut the end off."""
+    data = bytearray(choose.choice(FILES))
+    for _ in range(choose.choice([1, 1, 2, 4, 16])):
+        place = choose.randrange(len(data))
+        kind = choose.randrange(6)
+        if kind < 3:
+            data[place] ^= 1 << choose.randrange(8)
+        elif kind == 3:
+            data[place:place] = choose.randbytes(choose.randrange(1, 9))
+        elif kind == 4:
+            del data[place : place + choose.randrange(1, 9)]
+        else:
+            end = place + choose.randrange(1, 40)
+            data[place:place] = data[place:end]
+    return bytes(data[: choose.randrange(len(data))] if choose.random() < 0.1 else data)
+
+
+def damaged_fields(choose: random.Random) -> bytes:
+    """Set, clear, repeat or exchange fields anywhere in the message."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(choose.choice(MODELS))
+    for _ in range(choose.choice([1, 1, 2, 3])):
+        message: Message = changed
+        while True:
+            filled = [f for f in message.ListFields() if f[0].name != "opset_import"]
+            if not filled:
+                break
+            field, value = choose.choice(filled)
+            if field.message_type is None:
+                _change(choose, message, field, value)
+                break
+            if not field.is_repeated:
+                message = value
+            elif choose.random() < 0.12:
+                _rearrange(choose, value)
+                break
+            else:
+                message = choose.choice(value)
+    return changed.SerializeToString()
+
+
+def _rearrange(choose: random.Random, items: object) -> None:
+    kind = choose.randrange(3)
+    if kind == 0:
+        del items[choose.randrange(len(items))]  # type: ignore[attr-defined, arg-type]
+    elif kind == 1:
+        items.add().CopyFrom(choose.choice(items))  # type: ignore[attr-defined, call-overload]
+    else:
+        a, b = choose.choice(items), choose.choice(items)  # type: ignore[call-overload]
+        b.CopyFrom(a)
+
+
+def _change(choose: random.Random, message: Message, field: object, value: object) -> None:
+    name = field.name  # type: ignore[attr-defined]
+    if choose.random() < 0.15:
+        message.ClearField(name)
+        return
+    new = _replacement(choose, value[0] if field.is_repeated else value)  # type: ignore[attr-defined, index]
+    try:
+        if not field.is_repeated:  # type: ignore[attr-defined]
+            setattr(message, name, new)
+        elif choose.random() < 0.3:
+            getattr(message, name).append(new)
+        else:
+            getattr(message, name)[choose.randrange(len(value))] = new  # type: ignore[arg-type]
+    except ValueError:  # out of the field's range
+        message.ClearField(name)
+
+
+def _replacement(choose: random.Random, old: object) -> object:
+    if isinstance(old, float):
+        return choose.choice(FLOATS)
+    if isinstance(old, int):
+        return choose.choice([*NUMBERS, old + 1, old - 1])
+    if isinstance(old, bytes):
+        return choose.choice([b"", old[:-1], old + b"\xff", old[::-1], b"SAME_UPPER"])
+    names = [name for each in MODELS for node in each.graph.node for name in node.output]
+    ops = [node.op_type for each in MODELS for node in each.graph.node]
+    return choose.choice([*names, *ops, "", "x", "y", "If"])
+
+
+@pytest.mark.parametrize("damage", [damaged_bytes, damaged_fields])
+def test_damaged_models(damage: Callable[[random.Random], bytes]) -> None:
+    trial(damage, 200)
+
+
+@pytest.mark.parametrize("data", FILES)
+def test_sound_models(data: bytes) -> None:
+    assert survive(data, "undamaged")
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes(data: bytes) -> None:
+    assert not survive(data, "any bytes")
+
+
+KNOWN = b"\x42\x02\x10\x11\x3a"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 25), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=12)))
+)
+@settings(max_examples=300, deadline=None)
+def test_any_fields(fields: list[tuple[int, int, bytes]]) -> None:
+    graph = b""
+    for number, wire, data in fields:
+        tag = number << 3 | wire
+        graph += bytes([tag & 127 | 128, tag >> 7])
+        graph += bytes([len(data)]) + data if wire == 2 else data
+    assert not survive(KNOWN + bytes([len(graph) & 127 | 128, len(graph) >> 7]) + graph, "fields")
+
+
+NUMBER_LISTS = st.one_of(
+    st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=5),
+    st.lists(st.integers(-2, 5), min_size=1, max_size=5),
+)
+VALUES = {
+    "int": st.one_of(st.sampled_from(NUMBERS), st.integers(-3, 5)),
+    "dtype": st.integers(0, 23),
+    "float": st.sampled_from(FLOATS),
+    "ints": NUMBER_LISTS,
+    "floats": st.lists(st.sampled_from(FLOATS), min_size=1, max_size=5),
+    "string": st.sampled_from(
+        ["SAME_UPPER", "VALID", "linear", "nearest", "reflect", "edge", "asymmetric",
+         "align_corners", "floor", "tanh", "x"]
+    ),
+    "tensor": NUMBER_LISTS.map(lambda n: numpy_helper.from_array(np.array(n, np.int64))),
+}  # fmt: skip
+CONSTANTS = st.one_of(
+    st.lists(st.sampled_from(NUMBERS), max_size=5).map(lambda n: np.array(n, np.int64)),
+    st.lists(st.integers(-3, 9), max_size=5).map(lambda n: np.array(n, np.int64)),
+    st.lists(st.integers(0, 4), max_size=5).map(lambda n: np.ones(n, np.float32)),
+    st.lists(st.sampled_from(FLOATS), max_size=5).map(lambda n: np.array(n, np.float32)),
+    st.booleans().map(np.bool_),
+)
+
+
+@st.composite
+def nodes_of_any_kind(draw: st.DrawFn) -> list[onnx.NodeProto]:
+    """A few nodes with attributes and operands of the right kind and any value."""
+    nodes = []
+    for index in range(draw(st.integers(1, 4))):
+        op = draw(st.sampled_from(sorted(RULES)))
+        rule = RULES[op]
+        values = ["x", "x", "a", "b", "c", ""] + [f"v{i}" for i in range(index)] * 2
+        count = draw(st.integers(rule.least, min(rule.most, rule.least + 3)))
+        names = draw(st.lists(st.sampled_from(values), min_size=count, max_size=count))
+        wanted = draw(st.sets(st.sampled_from(sorted(rule.attributes) or ["none"]), max_size=3))
+        attributes = {name: draw(VALUES[rule.attributes.get(name, "int")]) for name in wanted}
+        outputs = [f"v{index}"] + ["", f"w{index}"] * draw(st.integers(0, op == "Split"))
+        nodes.append(helper.make_node(op, names, outputs, **attributes))
+    return nodes
+
+
+@given(
+    st.integers(7, 22),
+    nodes_of_any_kind(),
+    st.tuples(CONSTANTS, CONSTANTS, CONSTANTS),
+    st.lists(st.integers(1, 6), max_size=5),
+)
+@settings(max_examples=1000, deadline=None)
+def test_any_network(
+    opset: int,
+    nodes: list[onnx.NodeProto],
+    held: tuple[object, object, object],
+    shape: list[int],
+) -> None:
+    outputs = [f"v{len(nodes) - 1}"]
+    constants = dict(zip("abc", held, strict=True))
+    proto = model(nodes, {"x": shape}, outputs, constants, opset)
+    survive(proto.SerializeToString(), "any network")
