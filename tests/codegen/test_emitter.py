@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from emitted import compiles, integer_function, map_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emitted import compiles, integer_function, map_arrays
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import (
     Function,
@@ -42,7 +42,20 @@ def test_sizes(kind: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [0.0, -0.0, 1.0, 0.1, 1 / 3, 1e-45, 1e-310, 3.4028235e38, 1e39, -1e300, float("inf"), 2**24 + 1],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        0.1,
+        1 / 3,
+        1e-45,
+        1e-310,
+        3.4028235e38,
+        1e39,
+        -1e300,
+        float("inf"),
+        2**24 + 1,
+    ],
 )
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_float_literals_are_exact(kind: str, value: float) -> None:
@@ -238,9 +251,11 @@ def test_when_and_loops_in_each_other() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
         total, kept = [e.const("i64", 0)], [b]
         with e.loop("i", a, [total, kept]) as i:
-            with e.when((i % 3).compare("ne", 0), [total, kept]):
+            odd = (i % 3).compare("ne", 0)
+            with e.when(odd, [total, kept]):
                 with e.loop("j", i, [total]) as j:
-                    with e.when(j.compare("ugt", 2), [total]):
+                    late = j.compare("ugt", 2)
+                    with e.when(late, [total]):
                         total[0] = total[0] + j * i
                 kept[0] = kept[0] + 1
         return total[0] + kept[0] * 1_000_000
@@ -363,7 +378,8 @@ pages = mmap.mmap(-1, 2 * page)
 start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.mprotect(ctypes.c_void_p(start + page), page, 0) == 0
-for kind, size in (("<16 x float>", 4), ("<8 x float>", 4), ("<4 x float>", 4), ("<8 x double>", 8)):
+for kind in ("<16 x float>", "<8 x float>", "<4 x float>", "<8 x double>"):
+    size = 8 if "double" in kind else 4
     e = Function("f", [("args", "ptr")])
     place = e.pointer(0)
     v = e.load_first(place, kind, 3)

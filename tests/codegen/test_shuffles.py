@@ -6,8 +6,8 @@ import ctypes
 
 import numpy as np
 import pytest
-
 from emitted import DTYPE
+
 from leanconv.codegen.compiler import _machine, _parse, load_text
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.shuffles import transpose

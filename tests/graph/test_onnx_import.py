@@ -254,6 +254,22 @@ def test_operation_of_another_opset() -> None:
 
 
 @pytest.mark.parametrize(
+    ("each", "opset", "what"),
+    [
+        (node("ReduceMean", "x", "y", axes=[1]), 18, "attribute axes; expected an input"),
+        (node("ReduceMean", "x c", "y"), 17, "2 inputs; expected 1 to 1"),
+        (node("Clip", "x", "y", min=0.0), 11, "attribute min; expected an input"),
+        (node("Clip", "x c", "y"), 10, "2 inputs; expected 1 to 1"),
+        (node("Split", "x", "y", num_outputs=2), 18, "num_outputs is 2; expected 1"),
+    ],
+)
+def test_forms_of_another_opset(each: onnx.NodeProto, opset: int, what: str) -> None:
+    held = {"c": np.float32(1)} if "c" in each.input else {}
+    with pytest.raises(ModelError, match=what):
+        read(model([each], {"x": (2, 3)}, ["y"], held, opset)).bind()
+
+
+@pytest.mark.parametrize(
     "kind", [TensorProto.INT64, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UINT8]
 )
 def test_inputs_of_other_dtypes(kind: int) -> None:

@@ -5,7 +5,6 @@ from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 
-# In the order in which they are asked; the first that does not reject is taken.
 ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, PLANAR, DIRECT)
 
 __all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]

@@ -22,17 +22,18 @@ OPS = ("Conv", "ConvTranspose")
 
 
 def choose(problem: Problem, target: Target, algorithm: str | None = None) -> Candidate:
-    """Take the first algorithm that can compute a problem, or the one that is asked for.
+    """Take the cheapest algorithm that can compute a problem, or the one that is asked for.
 
     Raises:
         SpecError: the algorithm that is asked for does not exist or rejects the problem.
     """
     if algorithm is not None:
         return _named(algorithm, problem, target)
-    for candidate in ALGORITHMS:
-        if candidate.reject(problem, target) is None:
-            return candidate.candidate(problem, target)
-    raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
+    possible = [a for a in ALGORITHMS if a.reject(problem, target) is None]
+    if not possible:
+        raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
+    best = min(possible, key=lambda a: a.cost(problem, target))
+    return best.candidate(problem, target)
 
 
 def _named(name: str, problem: Problem, target: Target) -> Candidate:

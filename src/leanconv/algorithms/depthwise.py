@@ -94,9 +94,15 @@ class DepthwiseConv(Kernel):
         return self.window.out[0] * self.window.out[1]
 
     @property
+    def blocks_inside(self) -> bool:
+        """Whether a chunk computes all channels of its rows: where they are neighbours."""
+        return self.x.block == 1
+
+    @property
     def chunks(self) -> int:
-        """Images by vectors of channels by blocks of rows."""
-        return self.batch * self.blocks * ceil_div(self.row_count, self.rows)
+        """Images by vectors of channels (unless they are inside) by blocks of rows."""
+        blocks = 1 if self.blocks_inside else self.blocks
+        return self.batch * blocks * ceil_div(self.row_count, self.rows)
 
     @property
     def flops(self) -> int:
@@ -127,19 +133,53 @@ class DepthwiseConv(Kernel):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         row_blocks = ceil_div(self.row_count, self.rows)
         rest = self.channels % self.width
-        with e.chunks(self.batch, self.blocks, row_blocks) as (n, block, part):
+        outer = 1 if self.blocks_inside else self.blocks
+        with e.chunks(self.batch, outer, row_blocks) as (n, block, part):
             first = part * self.rows
             last = e.smin(first + self.rows, self.row_count)
-            bounded = self.x.block == 1 or self.y.block == 1
-            if rest and bounded and self.blocks > 1:
-                with e.when(block.compare("ult", self.blocks - 1)):
-                    _Body(e, self, pointers, n, block, self.width).rows(first, last)
-                with e.when(block.compare("uge", self.blocks - 1)):
-                    _Body(e, self, pointers, n, block, rest).rows(first, last)
+            if self.blocks_inside:
+                with e.loop("row", last, start=first) as row:
+                    self._all_blocks(e, pointers, n, row)
             else:
-                live = rest if rest and bounded else self.width
-                _Body(e, self, pointers, n, block, live).rows(first, last)
+                rest = self.channels % self.width if self.y.block == 1 else 0
+                self._one_block(e, pointers, n, block, rest, first, last)
         return e.finish()
+
+
+    def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
+        whole, rest = divmod(self.channels, self.width)
+        if whole:
+            with e.loop("block", whole) as block:
+                _Body(e, self, pointers, n, block, self.width).row(row)
+        if rest:
+            _Body(e, self, pointers, n, e.const("i64", whole), rest).row(row)
+
+    def _one_block(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        n: Value,
+        block: Value,
+        rest: int,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """Emit the rows of one vector of channels; `rest` channels are in the last one, 0: all."""
+
+        def rows(live: int) -> None:
+            body = _Body(e, self, pointers, n, block, live)
+            with e.loop("row", last, start=first) as row:
+                body.row(row)
+
+        if not rest:
+            rows(self.width)
+        elif self.blocks == 1:
+            rows(rest)
+        else:
+            with e.when(block.compare("ult", self.blocks - 1)):
+                rows(self.width)
+            with e.when(block.compare("uge", self.blocks - 1)):
+                rows(rest)
 
 
 class _Body:
@@ -177,21 +217,20 @@ class _Body:
         self.bias = e.load(bias.at(lanes, self.element), self.kind) if bias else e.zero(self.kind)
         self.slope = slope.at(lanes, self.element) if slope else None
 
-    def rows(self, first: Value, last: Value) -> None:
-        """Emit the loop over output rows."""
+    def row(self, row: Value) -> None:
+        """Emit one row of output columns."""
         conv, e, window = self.conv, self.e, self.conv.window
-        with e.loop("row", last, start=first) as row:
-            od, oh = row // window.out[1], row % window.out[1]
-            self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
-            start = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-            row_x = self.x.at(start[0] + start[1], self.element)
-            place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-            for run in column_tiles(window, conv.columns):
-                if run.count == 1:
-                    self.tile(row_x, place, e.const("i64", run.first), run)
-                else:
-                    with e.loop("tile", run.count) as index:
-                        self.tile(row_x, place, index * run.pixels + run.first, run)
+        od, oh = row // window.out[1], row % window.out[1]
+        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        start = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
+        row_x = self.x.at(start[0] + start[1], self.element)
+        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
+        for run in column_tiles(window, conv.columns):
+            if run.count == 1:
+                self.tile(row_x, place, e.const("i64", run.first), run)
+            else:
+                with e.loop("tile", run.count) as index:
+                    self.tile(row_x, place, index * run.pixels + run.first, run)
 
     def tile(self, row_x: Value, place: Value, column: Value, run: ColumnTile) -> None:
         """Emit one tile: start values, taps, epilogue, store."""
@@ -330,15 +369,23 @@ def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
             columns = wanted
             break
     taps = prod(window.kernel) * kernel.group_inputs
-    cycles = width * (taps / target.fma_units + 3)
-    pieces = kernel.batch * kernel.blocks
+    inside = kernel.blocks if kernel.blocks_inside else 1
+    cycles = width * inside * (taps / target.fma_units + 3)
+    pieces = kernel.batch * kernel.blocks // inside
     rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNK_CYCLES)
     return replace(kernel, columns=columns, rows=rows)
 
 
-def _candidate(problem: Problem, target: Target) -> Candidate:
+def _cost(problem: Problem, target: Target) -> float:
+    kernel = _kernel(problem, target)
+    taps = prod(kernel.window.kernel) * kernel.group_inputs
+    outputs = kernel.batch * kernel.blocks * prod(kernel.window.out)
+    return outputs * (taps / target.fma_units + 2.0)
+
+
+def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
     spec = problem.spec
-    kernel = plan_depthwise(
+    return plan_depthwise(
         DepthwiseConv(
             batch=spec.batch,
             channels=spec.out_channels,
@@ -356,6 +403,10 @@ def _candidate(problem: Problem, target: Target) -> Candidate:
         target,
     )
 
+
+def _candidate(problem: Problem, target: Target) -> Candidate:
+    kernel = _kernel(problem, target)
+
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
         return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
@@ -363,4 +414,4 @@ def _candidate(problem: Problem, target: Target) -> Candidate:
     return Candidate("depthwise", kernel, pack)
 
 
-DEPTHWISE = Algorithm("depthwise", _reject, _candidate)
+DEPTHWISE = Algorithm("depthwise", _reject, _cost, _candidate)

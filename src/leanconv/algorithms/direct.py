@@ -33,6 +33,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 40_000.0  # about 10 us
+_TRANSPOSED_STORE = 6.0  # cycles for each vector of results that is turned before it is stored
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
 
 
@@ -429,9 +430,19 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _candidate(problem: Problem, target: Target) -> Candidate:
+def _cost(problem: Problem, target: Target) -> float:
+    kernel = _kernel(problem, target)
+    window = kernel.window
+    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    cycles = rank_tiles(target, window.out[2], vectors, kernel.reduction)[0][0]
+    if not kernel.y.lanes_contiguous:
+        cycles += _TRANSPOSED_STORE * window.out[2] * vectors
+    return cycles * kernel.batch * kernel.groups * kernel.row_count
+
+
+def _kernel(problem: Problem, target: Target) -> DirectConv:
     spec = problem.spec
-    kernel = plan_direct(
+    return plan_direct(
         DirectConv(
             batch=spec.batch,
             groups=spec.groups,
@@ -451,6 +462,10 @@ def _candidate(problem: Problem, target: Target) -> Candidate:
         target,
     )
 
+
+def _candidate(problem: Problem, target: Target) -> Candidate:
+    kernel = _kernel(problem, target)
+
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
         return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
@@ -458,4 +473,4 @@ def _candidate(problem: Problem, target: Target) -> Candidate:
     return Candidate("direct", kernel, pack)
 
 
-DIRECT = Algorithm("direct", _reject, _candidate)
+DIRECT = Algorithm("direct", _reject, _cost, _candidate)

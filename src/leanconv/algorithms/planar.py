@@ -30,6 +30,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 30_000.0
+_UNPACKED = 1.1  # what reading weights as they are costs against a packed stream
 _LARGEST_STRIDE = 4
 _MOST_TAPS = 64  # along a row; each may be written out
 
@@ -343,9 +344,20 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _candidate(problem: Problem, target: Target) -> Candidate:
+def _cost(problem: Problem, target: Target) -> float:
+    kernel = _kernel(problem, target)
+    size = kernel.channels * kernel.vectors
+    loads = (kernel.vectors * kernel.window.stride[2] * 2 + kernel.channels) / 2
+    step = max(size / target.fma_units, loads, float(target.fma_latency))
+    taps = kernel.inputs * prod(kernel.window.kernel)
+    tiles = ceil_div(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
+    rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
+    return rows * tiles * (_UNPACKED * step * taps + 2.0 * size)
+
+
+def _kernel(problem: Problem, target: Target) -> PlanarConv:
     spec = problem.spec
-    kernel = plan_planar(
+    return plan_planar(
         PlanarConv(
             batch=spec.batch,
             groups=spec.groups,
@@ -364,10 +376,14 @@ def _candidate(problem: Problem, target: Target) -> Candidate:
         target,
     )
 
+
+def _candidate(problem: Problem, target: Target) -> Candidate:
+    kernel = _kernel(problem, target)
+
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
 
     return Candidate("planar", kernel, pack)
 
 
-PLANAR = Algorithm("planar", _reject, _candidate)
+PLANAR = Algorithm("planar", _reject, _cost, _candidate)

@@ -86,9 +86,11 @@ class Algorithm:
     Attributes:
         name: as the user selects it.
         reject: says why a problem cannot be computed this way on a target, None if it can.
+        cost: estimated cycles of one core for a problem that is not rejected.
         candidate: the best choice of its parameters for a problem that is not rejected.
     """
 
     name: str
     reject: Callable[[Problem, Target], str | None]
+    cost: Callable[[Problem, Target], float]
     candidate: Callable[[Problem, Target], Candidate]

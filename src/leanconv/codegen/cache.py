@@ -61,13 +61,12 @@ class ObjectCache:
             except BaseException:
                 _remove(Path(aside))
                 raise
+            if self._written == 0 or self._written > self._limit // 16:
+                self._written = 0
+                self._shrink()
+            self._written += len(body)
         except OSError as error:
             log.warning("the object cache in %s cannot be written: %s", self._folder, error)
-            return
-        if self._written == 0 or self._written > self._limit // 16:
-            self._written = 0
-            self._shrink()
-        self._written += len(body)
 
     def _shrink(self) -> None:
         """Drop the oldest entries until the rest fits the bound."""

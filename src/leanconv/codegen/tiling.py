@@ -17,6 +17,8 @@ _EPILOGUE = 1.5
 # The part of that which the processor hides behind the next tile's multiply-adds when the tile is
 # small enough for both to stand in its window.
 _SMALL_TILE, _HIDDEN = 18, 0.5
+# What operands cost beside the arithmetic: a tile of few rows or few vectors reads more of them.
+_TRAFFIC = 0.04
 # Bytes a cycle of packed weights that the second cache delivers beside everything else.
 _STREAM = 24.0
 
@@ -81,6 +83,7 @@ def rank_tiles(
             cycles = panels * panel_cycles(target, columns, tile, vectors, steps)
             if rest:
                 cycles += panel_cycles(target, columns, tile, rest, steps)
+            cycles *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
             ranked.append((cycles, tile))
     return sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors))
 

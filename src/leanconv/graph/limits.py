@@ -13,6 +13,8 @@ class Limits:
         file_bytes: the largest model file, without external data (protobuf's own bound).
         fields: protobuf fields read in all; one takes at most a few hundred bytes of memory.
         nodes: the most nodes of a network.
+        metadata: the most key-value pairs that a file may say about itself.
+        metadata_bytes: the most bytes that these may take together.
         fold_bytes: traffic of computing constants at load, whatever the model's size.
         fold_factor: additional traffic for each byte of the model.
     """
@@ -20,6 +22,8 @@ class Limits:
     file_bytes: int = (2 << 30) - 1
     fields: int = 1_000_000
     nodes: int = 100_000
+    metadata: int = 10_000
+    metadata_bytes: int = 16 << 20
     fold_bytes: int = 64 << 20
     fold_factor: int = 8
 

@@ -32,13 +32,14 @@ class FileInput:
 
 @dataclass(frozen=True, eq=False)
 class FileModel:
-    """All of a file that matters: nodes in file order, constants by name."""
+    """All of a file that matters: nodes in file order, constants by name, what it says of itself."""
 
     opset: int
     inputs: tuple[FileInput, ...]
     outputs: tuple[str, ...]
     nodes: tuple[FileNode, ...]
     constants: dict[str, Array]
+    metadata: dict[str, str]
 
 
 def shown(name: str) -> str:
@@ -54,10 +55,12 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         UnsupportedError: an operation, opset or element type that is not taken.
     """
     reader = Reader(limits.fields)
-    model = reader.message(data, schema.MODEL, "ModelProto")
+    most = {"metadata_props": limits.metadata}
+    model = reader.message(data, schema.MODEL, "ModelProto", most)
     if "graph" not in model:
         raise ModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
+    metadata = _metadata(reader, model, limits)
     most = {"node": limits.nodes}
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     if graph["sparse_initializer"]:
@@ -77,7 +80,20 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         outputs=tuple(each.get("name", "") for each in outputs),
         nodes=tuple(nodes),
         constants=constants,
+        metadata=metadata,
     )
+
+
+def _metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
+    """The file's own key-value pairs; of a key that stands twice, the last."""
+    held = sum(len(each) for each in model["metadata_props"])
+    if held > limits.metadata_bytes:
+        raise ModelError(
+            f"the metadata takes {held} bytes; expected at most {limits.metadata_bytes}; "
+            "raise the limit `metadata_bytes` if you trust the file"
+        )
+    entries = [reader.message(e, schema.ENTRY, "metadata") for e in model["metadata_props"]]
+    return {entry.get("key", ""): entry.get("value", "") for entry in entries}
 
 
 def _opset(reader: Reader, model: Message) -> int:
@@ -138,14 +154,18 @@ def _node(
     where = f"node {name!r} ({shown(op)}, opset {opset})"
     rule = _rule(op, domain, opset, where)
     inputs, outputs = message["input"], message["output"]
-    if not rule.least <= len(inputs) <= rule.most:
-        raise ModelError(f"{where} has {len(inputs)} inputs; expected {rule.least} to {rule.most}")
+    most = rule.least if opset < rule.moved[0] else rule.most
+    if not rule.least <= len(inputs) <= most:
+        raise ModelError(f"{where} has {len(inputs)} inputs; expected {rule.least} to {most}")
     if not outputs:
         raise ModelError(f"{where} has no output; expected at least one")
     try:
         attributes = dict(_attribute(each, reader, files, rule) for each in message["attribute"])
     except LeanConvError as error:
         raise located(error, where) from error
+    moved = [name for name in rule.moved[1] if opset >= rule.moved[0] and name in attributes]
+    if moved:
+        raise ModelError(f"{where} has the attribute {moved[0]}; expected an input in this opset")
     return FileNode(op, tuple(inputs), tuple(outputs), MappingProxyType(attributes), name)
 
 

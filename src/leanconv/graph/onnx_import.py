@@ -59,6 +59,7 @@ class Model:
         dtype: of all inputs.
         bytes: the size of the file and its external data.
         limits: what binding may use.
+        metadata: the file's own key-value pairs.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -69,6 +70,7 @@ class Model:
     dtype: str
     bytes: int
     limits: Limits
+    metadata: Mapping[str, str]
 
     def bind(
         self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: str | None = None
@@ -224,6 +226,7 @@ def _read(data: memoryview, files: ExternalFiles, limits: Limits) -> Model:
         dtype=dtypes[0],
         bytes=len(data) + files.bytes,
         limits=limits,
+        metadata=MappingProxyType(file.metadata),
     )
 
 

@@ -8,6 +8,7 @@ MODEL: Schema = {
     1: ("ir_version", Kind.INT),
     7: ("graph", Kind.BYTES),
     8: ("opset_import", Kind.MANY),
+    14: ("metadata_props", Kind.MANY),
 }
 OPSET: Schema = {1: ("domain", Kind.TEXT), 2: ("version", Kind.INT)}
 GRAPH: Schema = {

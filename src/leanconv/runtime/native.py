@@ -11,8 +11,10 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
   a new program. `inside` counts the workers that may be reading a program's tables, so that the
   tables can be freed when it is zero.
 
-Idle workers spin for a bounded time, then go back to Python, which parks them in a lock. There is
-no system call and nothing that differs between operating systems.
+Idle workers spin for a bounded time, then go back to Python, which parks them in a lock. A thread
+that waits for others at the end of a stage spins too, and gives its core away now and then (by the
+system's yield, where there is one): otherwise two threads that the system has put on one core would
+wait for each other's time slices, 10 ms instead of 3 for a whole network (measured).
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from leanconv.codegen.compiler import Library, load_text
 from leanconv.codegen.host import host
 
 # Byte offsets of the state's fields, each in a cache line of its own.
-TICKET, DONE, CURRENT, BUSY, SLEEPERS, STOP, INSIDE, PARTICIPANTS = range(0, 512, 64)
-STATE_BYTES = 512
+TICKET, DONE, CURRENT, BUSY, SLEEPERS, STOP, INSIDE, PARTICIPANTS, YIELD = range(0, 576, 64)
+STATE_BYTES = 576
 CLOSED = 4095
 MAX_STAGES = 4094
 MAX_CHUNKS = (1 << 20) - 1
@@ -33,6 +35,8 @@ MAX_CHUNKS = (1 << 20) - 1
 # Words of a program's header, and of each stage.
 HEADER_WORDS = 8  # state, stages, table, scratch, scratch stride, claim divisor, threads, unused
 STAGE_WORDS = 4  # function, argument table, chunks, chunks claimed at once (0: guided)
+
+_YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
@@ -80,6 +84,9 @@ entry:
   %scratch.at = getelementptr %program, ptr %program, i64 0, i32 3
   %stride.at = getelementptr %program, ptr %program, i64 0, i32 4
   %divisor.at = getelementptr %program, ptr %program, i64 0, i32 5
+  %yield.at = getelementptr i8, ptr %state, i64 {yield_}
+  %waits = alloca i64
+  store i64 0, ptr %waits
   br label %look
 look:
   %ticket = load atomic i64, ptr %state seq_cst, align 8
@@ -100,6 +107,15 @@ stage.open:
   br i1 %left, label %claim, label %wait
 wait:
   {pause}
+  %waited = load i64, ptr %waits
+  %waits.more = add i64 %waited, 1
+  store i64 %waits.more, ptr %waits
+  %round = and i64 %waits.more, {yield_mask}
+  %long = icmp eq i64 %round, 0
+  br i1 %long, label %give, label %look
+give:
+  %yield = load ptr, ptr %yield.at
+  %answer = call i32 %yield()
   br label %look
 claim:
   %take.at = getelementptr %stage, ptr %entry.at, i64 0, i32 3
@@ -206,6 +222,9 @@ leave:
   ret i64 0
 }}
 
+; What stands for the system's yield where there is none.
+define i32 @no_yield() nounwind {{ ret i32 0 }}
+
 ; Spin: to learn how long a pause lasts here.
 define void @spin(i64 %n) nounwind {{
 entry:
@@ -287,6 +306,7 @@ class Native:
         self._library = library
         self.run = ctypes.CFUNCTYPE(word, pointer)(library.address("run"))
         self.run_alone = ctypes.CFUNCTYPE(word, pointer)(library.address("run_alone"))
+        self.no_yield = library.address("no_yield")
         self.spin = ctypes.CFUNCTYPE(None, word)(library.address("spin"))
         self.serve = ctypes.CFUNCTYPE(word, pointer, word, word, word)(library.address("serve"))
 
@@ -308,5 +328,7 @@ def native() -> Native:
         stop=STOP,
         inside=INSIDE,
         participants=PARTICIPANTS,
+        yield_=YIELD,
+        yield_mask=_YIELD_EVERY - 1,
     )
-    return Native(load_text(text, ["run", "run_alone", "spin", "serve"], "runtime"))
+    return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))

@@ -34,6 +34,7 @@ class Pool:
         self.state = (ctypes.addressof(self._memory) + 63) & ~63
         self._words = (ctypes.c_uint64 * (n.STATE_BYTES // 8)).from_address(self.state)
         self._words[n.TICKET // 8] = n.CLOSED << 20
+        self._words[n.YIELD // 8] = _system_yield()
         self._threads: list[threading.Thread] = []
         self._gates: list[threading.Lock] = []
         self._growing = threading.Lock()
@@ -114,6 +115,15 @@ class Pool:
         self._words[n.TICKET // 8] |= n.CLOSED << 20
         for dependant in list(self._dependants):
             dependant.after_fork()
+
+
+def _system_yield() -> int:
+    """Address of a function that gives the core to another thread; does nothing if unknown."""
+    try:
+        function = ctypes.CDLL(None).sched_yield
+    except (OSError, TypeError, AttributeError):
+        return n.native().no_yield
+    return ctypes.cast(function, ctypes.c_void_p).value or n.native().no_yield
 
 
 def _pauses_in(microseconds: int) -> int:

@@ -120,7 +120,7 @@ def _reduction(op: str, axes_as_input: int) -> Rule:
         return [call.emit(op, [x], axes=kept, keepdims=call.flag("keepdims", 1))]
 
     kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
-    return Rule(convert, kinds, 1, 2)
+    return Rule(convert, kinds, 1, 2, moved=(axes_as_input, ("axes",)))
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -195,7 +195,7 @@ RULES: dict[str, Rule] = {
     "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
     "Elu": _unary("Elu", alpha=1.0),
     "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
-    "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3),
+    "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3, moved=(11, ("min", "max"))),
     "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
     **{op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None) for op in ("Add", "Sub", "Mul", "Div")},
     "Pow": Rule(_power, _NO_KINDS, 2, 2, running=None),
@@ -223,7 +223,7 @@ RULES: dict[str, Rule] = {
     ),
     "MatMul": Rule(_binary("MatMul"), _NO_KINDS, 2, 2, running=None),
     "Identity": Rule(_identity),
-    "Dropout": Rule(_dropout, {"ratio": "float", "seed": "int"}, 1, 3),
+    "Dropout": Rule(_dropout, {"ratio": "float", "seed": "int"}, 1, 3, moved=(12, ("ratio",))),
     "Cast": Rule(_cast, {"to": "dtype"}),
     "CastLike": Rule(_cast, _NO_KINDS, 2, 2, since=15),
 }

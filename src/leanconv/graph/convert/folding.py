@@ -127,9 +127,9 @@ def _tile(call: Call) -> list[Value]:
 
 
 def _fold_rule(
-    convert: Callable[[Call], list[Value]], inputs: int, most: int = 0, since: int = 7, **kinds: str
+    convert: Callable[[Call], list[Value]], inputs: int, since: int = 7, **kinds: str
 ) -> Rule:
-    return Rule(convert, kinds, inputs, max(inputs, most), running=(), since=since)
+    return Rule(convert, kinds, inputs, inputs, running=(), since=since)
 
 
 RULES: dict[str, Rule] = {
@@ -160,8 +160,13 @@ RULES: dict[str, Rule] = {
     "Round": _fold_rule(_each(np.round, "f"), 1, since=11),
     "Sign": _fold_rule(_each(np.sign, "iuf"), 1, since=9),
     "Mod": _fold_rule(_modulo, 2, since=10, fmod="int"),
-    "ReduceProd": _fold_rule(
-        _product, 1, 2, axes="ints", keepdims="int", noop_with_empty_axes="int"
+    "ReduceProd": Rule(
+        _product,
+        {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"},
+        1,
+        2,
+        running=(),
+        moved=(18, ("axes",)),
     ),
     "Tile": _fold_rule(_tile, 2),
 }

@@ -47,6 +47,8 @@ class Rule:
         knows_shape: its outputs depend on shapes only, so they are constants.
         since, until: the opsets that have the operation.
         outputs: how many outputs may be used.
+        moved: the opset that made inputs of some attributes, and those attributes; before it
+            the operation has no more than `least` inputs, from it on not those attributes.
     """
 
     convert: Callable[[Call], Sequence[Value]]
@@ -58,6 +60,7 @@ class Rule:
     since: int = FIRST_OPSET
     until: int = LAST_OPSET
     outputs: int = 1
+    moved: tuple[int, tuple[str, ...]] = (0, ())
 
 
 class Call:

@@ -132,6 +132,10 @@ def _split(call: Call) -> list[Value]:
     if call.opset >= 13:
         sizes = call.integers(1, count) if call.optional(1) is not None else None
     if sizes is None:
+        if call.attribute("num_outputs", count) != count:
+            raise ModelError(
+                f"attribute num_outputs is {call.attribute('num_outputs', count)}; expected {count}"
+            )
         each = -(-extent // count)
         if (call.opset < 18 and extent % count) or each * (count - 1) > extent:
             raise ModelError(f"got {count} outputs for an axis of extent {extent}; expected parts")
@@ -211,15 +215,32 @@ def _gather(call: Call) -> list[Value]:
 RULES: dict[str, Rule] = {
     "Flatten": Rule(_flatten, {"axis": "int"}),
     "Reshape": Rule(_reshape, {"allowzero": "int"}, 2, 2),
-    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2),
-    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2),
+    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
+    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
     "Transpose": Rule(_transpose, {"perm": "ints"}),
     "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None),
     "Expand": Rule(_expand, {}, 2, 2, since=8),
-    "Slice": Rule(_slice, {"starts": "ints", "ends": "ints", "axes": "ints"}, 1, 5),
-    "Split": Rule(
-        _split, {"axis": "int", "split": "ints", "num_outputs": "int"}, 1, 2, outputs=1 << 31
+    "Slice": Rule(
+        _slice,
+        {"starts": "ints", "ends": "ints", "axes": "ints"},
+        1,
+        5,
+        moved=(10, ("starts", "ends", "axes")),
     ),
-    "Pad": Rule(_pad, {"mode": "string", "pads": "ints", "value": "float"}, 1, 4),
+    "Split": Rule(
+        _split,
+        {"axis": "int", "split": "ints", "num_outputs": "int"},
+        1,
+        2,
+        outputs=1 << 31,
+        moved=(13, ("split",)),
+    ),
+    "Pad": Rule(
+        _pad,
+        {"mode": "string", "pads": "ints", "value": "float"},
+        1,
+        4,
+        moved=(11, ("pads", "value")),
+    ),
     "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
 }

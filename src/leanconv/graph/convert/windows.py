@@ -280,5 +280,12 @@ RULES: dict[str, Rule] = {
     "GlobalMaxPool": _global_pool("ReduceMax"),
     "LRN": Rule(_lrn, {"size": "int", "alpha": "float", "beta": "float", "bias": "float"}),
     "Resize": Rule(_resize, _RESIZE, 1, 4, since=10),
-    "Upsample": Rule(_old_resize, {"mode": "string", "scales": "floats"}, 1, 2, until=9),
+    "Upsample": Rule(
+        _old_resize,
+        {"mode": "string", "scales": "floats"},
+        1,
+        2,
+        until=9,
+        moved=(9, ("scales",)),
+    ),
 }

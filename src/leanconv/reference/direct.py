@@ -1,0 +1,128 @@
+"""Direct convolution: the seven loops as they are written, and the oracle of every test.
+
+Thesis, algorithm 1:  O[i][j][m][n] += I[i][r][m·s + u][n·s + v] × F[j][r][u][v]
+
+The document has one stride for both axes; here height and width have their own.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from leanconv.reference.activations import activate
+from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.spec import ConvSpec
+
+
+def seven_loops(x: np.ndarray, w: np.ndarray, stride: Steps = (1, 1)) -> np.ndarray:
+    """Convolve by the seven loops of algorithm 1, one product at a time.
+
+    Args:
+        x: input (N, C, H, W), padding already applied.
+        w: filters (K, C, kh, kw).
+        stride: (sh, sw).
+
+    Returns:
+        (N, K, oh, ow), in float64 or in int64.
+    """
+    sh, sw = stride
+    oh, ow = output_extents(x, w, stride)
+    y = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    for i in range(x.shape[0]):
+        for j in range(w.shape[0]):
+            for m in range(oh):
+                for n in range(ow):
+                    for r in range(w.shape[1]):
+                        for u in range(w.shape[2]):
+                            for v in range(w.shape[3]):
+                                y[i, j, m, n] += x[i, r, m * sh + u, n * sw + v] * w[j, r, u, v]
+    return y
+
+
+def convolve(
+    spec: ConvSpec,
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+    slope: np.ndarray | None = None,
+) -> np.ndarray:
+    """Compute any convolution that a spec describes: the oracle.
+
+    One product of matrices for each tap: y += w[…, tap] · x[…, every window's element at the tap].
+
+    Args:
+        spec: what is computed.
+        x: of `spec.input_shape`.
+        w: of `spec.weight_shape`.
+        bias, slope: (K,), where the spec has them.
+        residual: of `spec.output_shape`, where the spec has one.
+
+    Returns:
+        y of `spec.output_shape`: in int64, exact, if all arrays are integers, else in float64.
+
+    Raises:
+        ValueError: an array has another shape than the spec says.
+    """
+    _check(spec, x, w, bias, residual, slope)
+    dtype = result_dtype(*(a for a in (x, w, bias, residual) if a is not None))
+    padded = np.pad(
+        channels_first(spec, x).astype(dtype),
+        ((0, 0), (0, 0), *zip(spec.pad_begin, spec.pad_end, strict=True)),
+    )
+    out, groups = spec.output_size, spec.groups
+    outputs, inputs = spec.out_channels // groups, spec.in_channels // groups
+    filters = w.astype(dtype).reshape(groups, outputs, inputs, *spec.kernel)
+    y = np.zeros((spec.batch, groups, outputs, prod(out)), dtype)
+    for tap in product(*(range(k) for k in spec.kernel)):
+        windows = padded[(slice(None), slice(None), *_positions(spec, tap))]
+        y += filters[(..., *tap)] @ windows.reshape(spec.batch, groups, inputs, prod(out))
+    y = y.reshape(spec.batch, spec.out_channels, *out)
+    per_channel = (1, -1, *(1 for _ in out))
+    if bias is not None:
+        y = y + bias.astype(dtype).reshape(per_channel)
+    if residual is not None:
+        y = y + channels_first(spec, residual).astype(dtype)
+    y = activate(y, spec.activation, None if slope is None else slope.reshape(per_channel))
+    return channels_back(spec, y)
+
+
+def _positions(spec: ConvSpec, tap: tuple[int, ...]) -> list[slice]:
+    """Along each axis, where the windows have this tap in the padded input."""
+    axes = zip(tap, spec.dilation, spec.stride, spec.output_size, strict=True)
+    return [slice(t * d, t * d + (o - 1) * s + 1, s) for t, d, s, o in axes]
+
+
+def channels_first(spec: ConvSpec, x: np.ndarray) -> np.ndarray:
+    """View an array in the spec's layout as (N, C, spatial…)."""
+    return x if spec.layout == "NCHW" else np.moveaxis(x, -1, 1)
+
+
+def channels_back(spec: ConvSpec, y: np.ndarray) -> np.ndarray:
+    """Turn (N, C, spatial…) into the spec's layout."""
+    return np.ascontiguousarray(y if spec.layout == "NCHW" else np.moveaxis(y, 1, -1))
+
+
+def _check(
+    spec: ConvSpec,
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    residual: np.ndarray | None,
+    slope: np.ndarray | None,
+) -> None:
+    channels = (spec.out_channels,)
+    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
+    for label, array, shape in (
+        ("x", x, spec.input_shape),
+        ("w", w, spec.weight_shape),
+        ("bias", bias, channels if spec.bias else None),
+        ("residual", residual, spec.output_shape if spec.residual else None),
+        ("slope", slope, channels if wants_slope else None),
+    ):
+        got = None if array is None else array.shape
+        if got != shape:
+            raise ValueError(f"{spec}: {label} has shape {got}; expected {shape}")

@@ -1,0 +1,78 @@
+"""What the tests of the object cache share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from leanconv.codegen.cache import ObjectCache
+
+# Fills a cache for ever, with entries whose contents follow from their keys; says when it began.
+FILLER = """
+import sys
+from pathlib import Path
+from leanconv.codegen.cache import ObjectCache
+folder, first, limit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+cache = ObjectCache(folder, limit)
+print("begun", flush=True)
+number = first
+while number < first + int(sys.argv[4]):
+    key = f"{number % 40:040x}"
+    cache.put(key, key.encode() * (1 + 800 * (number % 7)))
+    number += 1
+"""
+
+
+def expected(number: int) -> set[bytes]:
+    """The bodies that a filler may write under a key."""
+    key = f"{number:040x}".encode()
+    return {key * (1 + 800 * i) for i in range(7)}
+
+
+def filler(
+    folder: Path, first: int = 0, limit: int = 2**28, count: int = 2**40
+) -> subprocess.Popen:
+    """Start a process that fills a cache, and return when it has begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FILLER, str(folder), str(first), str(limit), str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def kill_after(process: subprocess.Popen, seconds: float) -> None:
+    """Let it run, then kill it so that it can clean up nothing."""
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def assert_whole(folder: Path, records: list[logging.LogRecord]) -> int:
+    """Read every entry, demand that none is damaged, and return how many there are."""
+    cache, count = ObjectCache(folder), 0
+    for path in folder.glob("*.o"):
+        body = cache.get(path.stem)
+        assert body is not None, f"{path.name} is damaged"
+        assert body in expected(int(path.stem, 16))
+        count += 1
+    assert not records
+    return count
+
+
+def run_program(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with settings in its environment."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )

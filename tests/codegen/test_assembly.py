@@ -1,0 +1,173 @@
+"""What the machine is given: multiply-adds as counted, nothing spilled, every target served."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from listing import innermost_loops, multiply_loops
+from small_kernels import chosen_kernel, conv_kernel, problem, reference, with_tile
+
+from kernel_runner import run_kernel
+from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.depthwise import DepthwiseConv
+from leanconv.algorithms.direct import DirectConv
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.codegen.tiling import fits, rank_tiles
+from leanconv.spec import ConvSpec
+from leanconv.target import PRESETS, preset
+
+WIDE = [(14, 2), (9, 3), (8, 3), (6, 4), (7, 2), (28, 1)]
+NARROW = [(6, 2), (4, 3), (12, 1)]
+TILES = [
+    *[(name, *tile) for name in ("skylake-avx512", "znver4") for tile in WIDE],
+    *[(name, *tile) for name in ("haswell", "znver3") for tile in NARROW],
+    # 14x2 is left out: LLVM keeps two scalars besides, and one accumulator goes to the stack.
+    *[("neoverse-n1", *tile) for tile in WIDE[1:]],
+]
+# Maps are four tiles wide, so that there are whole tiles; rows of 1x1 maps may be merged.
+SHAPES = {
+    "1x1": "ic{c}ih4iw{w}oc{k}oh4ow{w}kh1",
+    "3x3 without padding": "ic{c}ih6iw{p}oc{k}oh4ow{w}kh3",
+}
+
+
+@pytest.mark.parametrize(("name", "rows", "vectors"), TILES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_inner_loop_has_its_multiply_adds_and_no_spills(
+    shape: str, name: str, rows: int, vectors: int
+) -> None:
+    target = preset(name)
+    width = 4 * rows
+    text = SHAPES[shape].format(c=64, w=width, p=width + 2, k=2 * vectors * target.lanes("float32"))
+    kernel = with_tile(conv_kernel(text, target), rows, vectors)
+    loops = multiply_loops(assembly(kernel, target))
+    rest = kernel.window.out[2] % rows
+    assert {loop.fmas for loop in loops} == {rows * vectors} | ({rest * vectors} if rest else set())
+    for loop in loops:
+        assert not loop.stack_references
+
+
+@pytest.mark.parametrize("name", ["skylake-avx512", "haswell"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ic64ih56oc64oh56kh3ph1",
+        "ic64ih56oc256kh1oh56",
+        "ic128ih28oc128oh14kh3ph1sh2",
+        "ic960ih7oc160oh7kh1",
+        "ic512ih7oc512oh7kh3ph1",
+    ],
+)
+def test_real_layers_spill_no_vector_in_the_loop_over_channels(text: str, name: str) -> None:
+    """Layers in blocks and plain, with the tile that the model chose."""
+    target = preset(name)
+    for blocked in (True, False):
+        kernel = conv_kernel(text, target, blocked)
+        tile = kernel.tile
+        assert fits(target, tile.rows, tile.vectors)
+        loops = multiply_loops(assembly(kernel, target))
+        size = tile.rows * tile.vectors
+        assert any(loop.fmas % size == 0 for loop in loops)
+        for loop in loops:
+            # Eight steps of a block of channels are written out: there LLVM may move a few loads.
+            allowed = 0 if loop.fmas <= size else loop.fmas // 20
+            assert len(loop.vector_spills) <= allowed
+
+
+def test_every_tile_that_fits_keeps_a_register_for_each_part() -> None:
+    for target in PRESETS.values():
+        for _, tile in rank_tiles(target, columns=56, channel_vectors=8, steps=576):
+            used = tile.rows * tile.vectors + tile.vectors + 1
+            assert used <= target.registers
+
+
+def test_spills_are_seen() -> None:
+    """The check itself can fail: a tile that is too large spills."""
+    target = preset("haswell")
+    kernel = with_tile(conv_kernel("ic64ih4iw56oc64oh4ow56kh1", target), 14, 2)
+    loops = multiply_loops(assembly(kernel, target))
+    assert any(loop.stack_references for loop in loops)
+
+
+# -- every target --------------------------------------------------------------------------
+PROBLEMS = {
+    "dense 3x3": ("ic20ih14oc36oh14kh3ph1", {"bias": True}),
+    "dense 1x1 residual": ("ic32ih14oc32oh14kh1", {"bias": True, "residual": True}),
+    "first layer": ("ic3ih32oc24oh16kh3sh2ph1", {}),
+    "depthwise 3x3": ("g40ic40ih14oc40oh14kh3ph1", {"bias": True}),
+    "depthwise 5x5 stride 2": ("g32ic32ih15oc32oh8kh5ph2sh2", {}),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("what", PROBLEMS)
+def test_every_target_gets_code(what: str, name: str) -> None:
+    text, changes = PROBLEMS[what]
+    target = preset(name)
+    for dtype, blocked in (("float32", True), ("float64", False)):
+        kernel = chosen_kernel(text, target, blocked, dtype=dtype, **changes)
+        listing = assembly(kernel, target)
+        letter = "ps" if dtype == "float32" else "pd"
+        if target.isa == "neon":
+            assert "fmla" in listing
+            assert (".4s" if dtype == "float32" else ".2d") in listing
+        else:
+            register = {"avx2": "%ymm", "avx512": "%zmm"}[target.isa]
+            assert re.search(rf"vfmadd\d+{letter}\s.*{register}", listing)
+            assert ("%zmm" in listing) == (target.isa == "avx512")
+        assert not re.search(r"^\s+(call|bl)\s", listing, re.MULTILINE)  # no library's function
+
+
+def test_depthwise_is_chosen_where_it_should_be() -> None:
+    target = preset("haswell")
+    assert isinstance(chosen_kernel(PROBLEMS["depthwise 3x3"][0], target, True), DepthwiseConv)
+    assert isinstance(chosen_kernel(PROBLEMS["dense 3x3"][0], target, True), DirectConv)
+
+
+def test_depthwise_does_not_spill_in_its_loops() -> None:
+    for name in ("skylake-avx512", "haswell", "neoverse-n1"):
+        target = preset(name)
+        for text in ("g96ic96ih56oc96oh56kh3ph1", "g144ic144ih56oc144oh28kh3ph1sh2"):
+            for loop in innermost_loops(assembly(chosen_kernel(text, target, True), target)):
+                assert not loop.stack_references
+
+
+def _blocks(array: np.ndarray, block: int) -> np.ndarray:
+    n, c, h, w = array.shape
+    return array.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2).copy()
+
+
+@pytest.mark.parametrize("name", ["haswell", "znver2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ic24ih13oc40oh13kh3ph1",
+        "ic16ih11oc16oh6kh3ph1sh2",
+        "mb2ic40ih7oc24oh7kh1",
+        "g24ic24ih9oc24oh9kh3ph1",
+        "g16ic16ih10oc16oh5kh5ph2sh2",
+    ],
+)
+@pytest.mark.parametrize("blocked", [True, False])
+def test_avx2_code_runs_here_and_is_exact(blocked: bool, text: str, name: str) -> None:
+    if host().isa not in ("avx2", "avx512"):
+        pytest.skip("this machine runs no AVX2 code")
+    target, spec, random = preset(name), ConvSpec.parse(text), np.random.default_rng(5)
+    candidate = choose(problem(text, target, blocked), target)
+    kernel = candidate.kernel
+    x = random.integers(-4, 5, spec.input_shape).astype("f4")
+    w = random.integers(-4, 5, spec.weight_shape).astype("f4")
+    y = reference(x, w, spec)
+    packed = candidate.pack(w, {})
+    given, wanted = (_blocks(x, 8), _blocks(y, 8)) if blocked else (x, y)
+    values = {"x": given, **packed, "y": np.full(wanted.shape, np.nan, "f4")}
+    found = run_kernel(
+        kernel,
+        *(values[operand] for operand in kernel.operands),
+        target=target,
+        parts=[kernel.chunks // 3, kernel.chunks // 2],
+    )
+    assert np.array_equal(found, wanted)

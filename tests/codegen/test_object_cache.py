@@ -1,0 +1,204 @@
+"""The object cache: whole or absent, checked, bounded, harmless when it cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cache_check import assert_whole, expected, filler, kill_after
+
+from leanconv.codegen.cache import ObjectCache
+
+KEY = "ab" * 20
+BODY = bytes(range(256)) * 40
+
+
+def test_what_was_put_is_got(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = ObjectCache(tmp_path / "new" / "objects")
+    assert cache.get(KEY) is None
+    cache.put(KEY, BODY)
+    cache.put(KEY[::-1], b"")
+    assert cache.get(KEY) == BODY
+    assert cache.get(KEY[::-1]) == b""
+    assert ObjectCache(tmp_path / "new" / "objects").get(KEY) == BODY
+    cache.put(KEY, BODY[:100])
+    assert cache.get(KEY) == BODY[:100]
+    assert not caplog.records
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "no body": lambda data: data[:50],
+    "half": lambda data: data[: len(data) // 2],
+    "last byte missing": lambda data: data[:-1],
+    "one bit in the body": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+    "one bit in the digest": lambda data: data[:20] + bytes([data[20] ^ 128]) + data[21:],
+    "one bit in the head": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "another file": lambda data: b"\x7fELF" + bytes(5000),
+    "more": lambda data: data + b"\0",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_a_miss_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.put(KEY, BODY)
+    path = tmp_path / f"{KEY}.o"
+    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    assert cache.get(KEY) is None
+    (record,) = caplog.records
+    assert "damaged" in record.getMessage()
+    assert KEY in record.getMessage()
+    cache.put(KEY, BODY)
+    assert cache.get(KEY) == BODY
+    assert len(caplog.records) == 1
+
+
+def test_killed_at_any_moment_every_entry_is_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attempt in range(20):
+        process = filler(tmp_path, first=attempt * 7)
+        kill_after(process, 0.002 + 0.0017 * attempt)
+        assert_whole(tmp_path, caplog.records)
+    assert assert_whole(tmp_path, caplog.records) == 40  # the processes did fill it
+
+
+def test_leftovers_of_killed_processes_count_and_go(tmp_path: Path) -> None:
+    limit = 200_000
+    for i in range(10):
+        part = tmp_path / f"tmp{i}.part"
+        part.write_bytes(bytes(50_000))
+        os.utime(part, (time.time() - 1000,) * 2)
+    cache = ObjectCache(tmp_path, limit)
+    cache.put(KEY, BODY)
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= limit
+    assert cache.get(KEY) == BODY
+
+
+def test_two_processes_fill_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    both = [filler(tmp_path, count=1500) for _ in range(2)]
+    seen = 0
+    cache = ObjectCache(tmp_path)
+    while any(process.poll() is None for process in both):
+        for number in range(40):
+            body = cache.get(f"{number:040x}")
+            assert body is None or body in expected(number)
+            seen += body is not None
+    assert [process.returncode for process in both] == [0, 0]
+    assert seen > 40
+    assert assert_whole(tmp_path, caplog.records) == 40
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_two_processes_fill_at_once_under_a_small_bound(tmp_path: Path) -> None:
+    """Each drops what the other writes; neither fails, and what is left is whole."""
+    limit = 60_000
+    both = [filler(tmp_path, first=20 * i, limit=limit, count=600) for i in range(2)]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert_whole(tmp_path, [])
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 3 * limit
+
+
+def test_the_size_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+    limit = 50 * len(BODY)
+    cache = ObjectCache(tmp_path, limit)
+    for i in range(300):
+        cache.put(f"{i:040x}", BODY)
+        os.utime(tmp_path / f"{i:040x}.o", (i, i))
+        held = sum(p.stat().st_size for p in tmp_path.iterdir())
+        assert held <= 1.2 * limit  # the bound is looked after once in a while
+    kept = sorted(int(p.stem, 16) for p in tmp_path.iterdir())
+    assert kept == list(range(300 - len(kept), 300))
+    assert len(kept) > 40
+
+
+def test_an_old_cache_that_is_too_large_shrinks_at_the_first_entry(tmp_path: Path) -> None:
+    full = ObjectCache(tmp_path, 2**30)
+    for i in range(20):
+        full.put(f"{i:040x}", BODY)
+    ObjectCache(tmp_path, 5 * len(BODY)).put(KEY, BODY)
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 5 * len(BODY)
+
+
+def test_no_folder_keeps_nothing() -> None:
+    cache = ObjectCache(None)
+    cache.put(KEY, BODY)
+    assert cache.get(KEY) is None
+
+
+@pytest.mark.parametrize("place", ["under a file", "a file", "a broken link", "/proc"])
+def test_a_folder_that_cannot_be_made_is_harmless(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at all")
+    folder = {
+        "under a file": tmp_path / "file" / "objects",
+        "a file": tmp_path / "file",
+        "a broken link": tmp_path / "link",
+        "/proc": Path("/proc/leanconv/objects"),
+    }[place]
+    cache = ObjectCache(folder)
+    cache.put(KEY, BODY)
+    assert cache.get(KEY) is None
+    (record,) = caplog.records
+    assert "cannot be written" in record.getMessage()
+    assert str(folder) in record.getMessage()
+
+
+def test_an_entry_that_is_a_folder_is_harmless(tmp_path: Path) -> None:
+    (tmp_path / f"{KEY}.o").mkdir()
+    cache = ObjectCache(tmp_path)
+    assert cache.get(KEY) is None
+    cache.put(KEY, BODY)
+    assert cache.get(KEY) is None
+
+
+def test_a_folder_removed_meanwhile_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    cache = ObjectCache(folder)
+    cache.put(KEY, BODY)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert cache.get(KEY) is None
+    cache.put(KEY, BODY)
+    assert cache.get(KEY) == BODY
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="drops its privileges in a forked child")
+@pytest.mark.parametrize("mode", [0o500, 0o300, 0o000])
+def test_permissions_are_harmless(mode: int) -> None:
+    """Read-only, write-only and closed folders, for a user who is not root."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "objects"
+        ObjectCache(folder).put(KEY, BODY)
+        folder.chmod(mode)
+        Path(made).chmod(0o755)
+        if os.geteuid() == 0:
+            for path in (folder, folder / f"{KEY}.o"):
+                os.chown(path, 65534, 65534)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                logging.disable()
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                cache = ObjectCache(folder)
+                found = cache.get(KEY)
+                cache.put(KEY[::-1], BODY)
+                cache.put(KEY[::-1], BODY)
+                code = 0 if found == (None if mode == 0 else BODY) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        folder.chmod(0o700)
