@@ -46,7 +46,7 @@ format: $(VENV)/.installed-dev ## put the code into the house's shape
 bench: $(VENV)/.installed-bench models/mobilenetv2.onnx models/resnet50.onnx ## compare with the other engines
 	$(BIN)/python benchmarks/networks.py $(BENCH_ARGS)
 
-models/%.onnx: | $(VENV)/.installed-image
+models/%.onnx: | $(VENV)/.installed-bench
 	@mkdir -p models
 	$(BIN)/python examples/networks/build.py $* --out $@
 

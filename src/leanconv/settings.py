@@ -29,6 +29,9 @@ class Settings:
             `leanconv` in the user's cache folder. Made on first use.
         cache_bytes: the most that this folder may hold; the oldest entries go first.
             `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 turns the cache off.
+        plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
+            together, and those of each network for the input shapes seen (the newest is always
+            kept). `LEANCONV_PLAN_CACHE_BYTES`.
         threads: threads of a plan for which `threads` was not given; None takes one for each CPU
             that this process may use. `LEANCONV_THREADS`.
         target: the CPU to emit code for, by name (such as `haswell`); None is this machine.
@@ -42,6 +45,7 @@ class Settings:
 
     cache_dir: Path
     cache_bytes: int = 512 * 2**20
+    plan_cache_bytes: int = 2**30
     threads: int | None = None
     target: str | None = None
     spin_us: int = 100
@@ -64,6 +68,7 @@ class Settings:
         return Settings(
             cache_dir=Path(given_dir).expanduser() if given_dir else defaults.cache_dir,
             cache_bytes=_bytes(env, "LEANCONV_CACHE_BYTES", defaults.cache_bytes),
+            plan_cache_bytes=_bytes(env, "LEANCONV_PLAN_CACHE_BYTES", defaults.plan_cache_bytes),
             threads=_integer(env, "LEANCONV_THREADS", least=1),
             target=env.get("LEANCONV_TARGET") or None,
             spin_us=defaults.spin_us if spin_us is None else spin_us,

@@ -26,6 +26,7 @@ def test_every_variable() -> None:
         {
             "LEANCONV_CACHE_DIR": "/somewhere",
             "LEANCONV_CACHE_BYTES": "64 MiB",
+            "LEANCONV_PLAN_CACHE_BYTES": "32 MiB",
             "LEANCONV_THREADS": "3",
             "LEANCONV_TARGET": "haswell",
             "LEANCONV_SPIN_US": "0",
@@ -36,6 +37,7 @@ def test_every_variable() -> None:
     assert settings == Settings(
         cache_dir=Path("/somewhere"),
         cache_bytes=64 * 2**20,
+        plan_cache_bytes=32 * 2**20,
         threads=3,
         target="haswell",
         spin_us=0,

@@ -29,21 +29,33 @@ def choose(problem: Problem, target: Target, algorithm: str | None = None) -> Ca
     """
     if algorithm is not None:
         return _named(algorithm, problem, target)
-    possible = [a for a in ALGORITHMS if a.reject(problem, target) is None]
+    possible = [a for a in ALGORITHMS if a.automatic and a.reject(problem, target) is None]
     if not possible:
         raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
     best = min(possible, key=lambda a: a.cost(problem, target))
-    return best.candidate(problem, target)
+    return best.candidate(problem, target, {})
 
 
-def _named(name: str, problem: Problem, target: Target) -> Candidate:
+def _named(text: str, problem: Problem, target: Target) -> Candidate:
+    """The algorithm of a text such as `"winograd"` or `"mec:solution=B"`."""
+    name, _, rest = text.partition(":")
     known: dict[str, Algorithm] = {a.name: a for a in ALGORITHMS}
     if name not in known:
         raise SpecError(f"algorithm {name!r} is not known; expected one of {', '.join(known)}")
-    reason = known[name].reject(problem, target)
+    algorithm, parameters = known[name], {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals or key not in algorithm.parameters:
+            raise SpecError(
+                f"algorithm {text!r}: {part!r} is no parameter of {name}; expected "
+                + (f"key=value with key in {algorithm.parameters}" if algorithm.parameters
+                   else "none")
+            )
+        parameters[key] = value
+    reason = algorithm.reject(problem, target)
     if reason:
         raise SpecError(f"algorithm {name!r} cannot compute {problem.spec}: {reason}")
-    return known[name].candidate(problem, target)
+    return algorithm.candidate(problem, target, parameters)
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -105,21 +117,25 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         pieces = _phases(node, graph, x, y, w)
     calls: list[Call] = []
     constants: dict[str, np.ndarray] = {}
+    temporaries: dict[str, int] = {}
     names: list[str] = []
     for number, (problem, weights) in enumerate(pieces):
         chosen = choose(problem, target)
         suffix = f".{number}" if len(pieces) > 1 else ""
-        packed = chosen.pack(weights, channels)
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-        for operand, array in packed.items():
-            values[operand] = f"{y_name}/{operand}{suffix}"
-            constants[values[operand]] = array
-        operands = chosen.kernel.operands
-        # A tile reads its residual just before it writes the same elements.
-        in_place = (operands.index("residual"),) if "residual" in operands else ()
-        calls.append(Call(chosen.kernel, tuple(values[o] for o in operands), in_place))
+        for role, array in chosen.pack(weights, channels).items():
+            values[role] = f"{y_name}/{role}{suffix}"
+            constants[values[role]] = array
+        for role, size in chosen.temporaries.items():
+            values[role] = f"{y_name}/{role}{suffix}"
+            temporaries[values[role]] = size
+        for piece in chosen.pieces:
+            # A tile reads its residual just before it writes the same elements.
+            residual = piece.roles.index("residual") if "residual" in piece.roles else None
+            in_place = () if residual is None or piece.roles[-1] != "y" else (residual,)
+            calls.append(Call(piece.kernel, tuple(values[r] for r in piece.roles), in_place))
         names.append(chosen.algorithm)
-    return Lowered(tuple(calls), constants, {}, names[0])
+    return Lowered(tuple(calls), constants, temporaries, names[0])
 
 
 def _phases(

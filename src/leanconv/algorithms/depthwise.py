@@ -21,7 +21,14 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Problem,
+    single,
+    sum_error,
+)
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
@@ -404,14 +411,15 @@ def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
     )
 
 
-def _candidate(problem: Problem, target: Target) -> Candidate:
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    del parameters
     kernel = _kernel(problem, target)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
         return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
 
-    return Candidate("depthwise", kernel, pack)
+    return single("depthwise", kernel, pack, sum_error(problem))
 
 
-DEPTHWISE = Algorithm("depthwise", _reject, _cost, _candidate)
+DEPTHWISE = Algorithm("depthwise", (), _reject, _cost, _candidate)

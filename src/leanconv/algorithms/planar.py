@@ -17,7 +17,14 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Problem,
+    single,
+    sum_error,
+)
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
@@ -377,13 +384,14 @@ def _kernel(problem: Problem, target: Target) -> PlanarConv:
     )
 
 
-def _candidate(problem: Problem, target: Target) -> Candidate:
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    del parameters
     kernel = _kernel(problem, target)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
 
-    return Candidate("planar", kernel, pack)
+    return single("planar", kernel, pack, sum_error(problem))
 
 
-PLANAR = Algorithm("planar", _reject, _cost, _candidate)
+PLANAR = Algorithm("planar", (), _reject, _cost, _candidate)

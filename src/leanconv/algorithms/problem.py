@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ROUNDOFF
 from leanconv.spec import ConvSpec
+from leanconv.spec.format import aligned
 from leanconv.target import Target
 
 
@@ -64,19 +66,57 @@ class Problem:
         return w.reshape(*w.shape[:2], *self.window.kernel)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """One kernel of a candidate, with the role of each of its operands.
+
+    A role is `"x"`, `"y"`, `"residual"`, a constant that `Candidate.pack` returns, or one of
+    `Candidate.temporaries`; the last one is what the kernel writes.
+    """
+
+    kernel: Kernel
+    roles: tuple[str, ...]
+
+
+Pack = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A way to compute a problem: a kernel, and how its constant operands are packed.
+    """A way to compute a problem.
 
     Attributes:
         algorithm: its name.
-        kernel: operands are x, w, then those of the epilogue, then y.
-        pack: packs (weights, {"bias": …, "slope": …}) into constants by operand.
+        pieces: kernels, run one after the other.
+        pack: packs (weights, {"bias": …, "slope": …}) into constants by role.
+        error: expected relative error in the max norm, for data of random sign.
+        temporaries: bytes of each buffer between the pieces.
+        parameters: what was chosen, for people: `"tile 14x2"`.
     """
 
     algorithm: str
-    kernel: Kernel
-    pack: Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+    pieces: tuple[Piece, ...]
+    pack: Pack
+    error: float
+    temporaries: Mapping[str, int] = field(default_factory=dict)
+    parameters: str = ""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of one thread."""
+        return aligned(max(piece.kernel.scratch_bytes for piece in self.pieces))
+
+    @property
+    def shared_bytes(self) -> int:
+        """All temporaries together, each aligned."""
+        return sum(aligned(size) for size in self.temporaries.values())
+
+    def workspace_bytes(self, threads: int) -> int:
+        """What runs need besides the user's arrays and the packed constants."""
+        return self.shared_bytes + self.scratch_bytes * threads
+
+
+Parameters = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -85,12 +125,31 @@ class Algorithm:
 
     Attributes:
         name: as the user selects it.
+        parameters: names of the parameters that may go with it, such as `m` in `winograd:m=4`.
         reject: says why a problem cannot be computed this way on a target, None if it can.
         cost: estimated cycles of one core for a problem that is not rejected.
-        candidate: the best choice of its parameters for a problem that is not rejected.
+        candidate: the best choice of its parameters, those that are given fixed, for a problem
+            that is not rejected; raises SpecError for a parameter that makes no sense.
+        automatic: whether it is considered when the user does not ask for an algorithm.
     """
 
     name: str
+    parameters: tuple[str, ...]
     reject: Callable[[Problem, Target], str | None]
     cost: Callable[[Problem, Target], float]
-    candidate: Callable[[Problem, Target], Candidate]
+    candidate: Callable[[Problem, Target, Parameters], Candidate]
+    automatic: bool = True
+
+
+def single(
+    algorithm: str, kernel: Kernel, pack: Pack, error: float, parameters: str = ""
+) -> Candidate:
+    """The candidate of an algorithm that is one kernel, whose operands are its roles."""
+    return Candidate(
+        algorithm, (Piece(kernel, kernel.operands),), pack, error, parameters=parameters
+    )
+
+
+def sum_error(problem: Problem) -> float:
+    """Expected error of a plain sum of products: a random walk of roundings."""
+    return ROUNDOFF[problem.spec.dtype] * (1.0 + problem.spec.reduction**0.5)

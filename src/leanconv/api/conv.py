@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Problem
 from leanconv.algorithms.convolution import choose
+from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, SpecError
-from leanconv.runtime.memory import Memory, aligned
+from leanconv.runtime.memory import Memory
+from leanconv.spec.format import aligned
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.conv import DTYPES
 from leanconv.spec.arguments import Padding, Steps, spec_of
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
 
-_CACHE_BYTES = 256 * 2**20  # of the plans that `conv2d` keeps
-_EPSILON = {"float32": 2.0**-24, "float64": 2.0**-53}
 
 
 def plan_conv2d(
@@ -132,13 +132,14 @@ def conv2d(
         slope,
     )
     key = (spec, algorithm, threads)
-    plan = _cache.take(key)
+    cache = _cache()
+    plan = cache.take(key)  # out of it, so that no other thread runs it with other weights
     if plan is None:
         plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
     else:
         plan.repack(w, bias, slope)
     result = plan(x, residual=residual)
-    _cache.give_back(key, plan)
+    cache.put(key, plan, plan.memory_bytes)
     return result
 
 
@@ -174,34 +175,30 @@ class ConvPlan:
         self._problem = _problem(spec)
         self._candidate = choose(self._problem, self._target, algorithm)
         self.algorithm = self._candidate.algorithm
-        # Error of a sum of random signs: a random walk of roundings over `reduction` steps.
-        self.predicted_error = _EPSILON[spec.dtype] * (1.0 + spec.reduction**0.5)
-        kernel = self._candidate.kernel
+        self.predicted_error = self._candidate.error
         packed = self._pack(w, bias, slope)
         self._places, self.weight_bytes = _offsets(packed)
-        stride = aligned(kernel.scratch_bytes)
-        self.workspace_bytes = stride * self.threads
+        self.workspace_bytes = self._candidate.workspace_bytes(self.threads)
         self._check(memory_limit, max_error)
         self._memory = Memory()
         self._weights = self._memory.allocate("weights", self.weight_bytes)
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
         self._fill(packed)
-        self._roles = ["x", *(["residual"] if spec.residual else []), "y"]
-        operands = tuple(
-            Slot(self._roles.index(role))
-            if role in self._roles
-            else self._weights.address + self._places[role]
-            for role in kernel.operands
-        )
-        library = compiler.load([kernel], self._target)
-        self._program = Program(
-            [Stage(kernel, operands)],
-            library,
-            len(self._roles),
-            workspace.address,
-            stride,
-            self.threads,
-        )
+        self._program = self._make_program(workspace.address)
+
+    def _make_program(self, workspace: int) -> Program:
+        roles = ["x", *(["residual"] if self.spec.residual else []), "y"]
+        places: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
+        for role, offset in self._places.items():
+            places[role] = self._weights.address + offset
+        for role, size in self._candidate.temporaries.items():
+            places[role] = workspace
+            workspace += aligned(size)
+        pieces = self._candidate.pieces
+        library = compiler.load([piece.kernel for piece in pieces], self._target)
+        stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in pieces]
+        stride = self._candidate.scratch_bytes
+        return Program(stages, library, len(roles), workspace, stride, self.threads)
 
     @property
     def memory_bytes(self) -> int:
@@ -296,29 +293,10 @@ class ConvPlan:
         self._fill(self._pack(w, bias, slope))
 
 
-class _PlanCache:
-    """The plans that `conv2d` made, the least recently used leave first."""
-
-    def __init__(self) -> None:
-        self._plans: OrderedDict[object, ConvPlan] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def take(self, key: object) -> ConvPlan | None:
-        """Take a plan out, so that no other thread runs it with other weights meanwhile."""
-        with self._lock:
-            return self._plans.pop(key, None)
-
-    def give_back(self, key: object, plan: ConvPlan) -> None:
-        """Keep a plan for the next call."""
-        with self._lock:
-            self._plans[key] = plan
-            held = sum(p.memory_bytes for p in self._plans.values())
-            while held > _CACHE_BYTES and self._plans:
-                _, oldest = self._plans.popitem(last=False)
-                held -= oldest.memory_bytes
-
-
-_cache = _PlanCache()
+@functools.cache
+def _cache() -> PlanCache[ConvPlan]:
+    """The plans that `conv2d` made."""
+    return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
 
 
 def _problem(spec: ConvSpec) -> Problem:
@@ -343,7 +321,7 @@ def _spec(
     residual: bool,
     slope: np.ndarray | None,
 ) -> ConvSpec:
-    if not isinstance(w, np.ndarray) or str(w.dtype) not in _EPSILON:
+    if not isinstance(w, np.ndarray) or str(w.dtype) not in DTYPES:
         raise InputError(
             f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
         )
@@ -382,7 +360,8 @@ def _fitting(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) 
             else type(array).__name__
         )
         raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
 def _check_output(out: np.ndarray, x: np.ndarray, spec: ConvSpec) -> None:

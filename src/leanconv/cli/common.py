@@ -107,10 +107,11 @@ def input_shapes(
             raise InputError(
                 f"--shape names the input {name!r}, but the network has {', '.join(declared)}"
             )
-        if len(shape) != len(declared[key]):
+        extents = declared[key]
+        if extents is not None and len(shape) != len(extents):
             raise InputError(
                 f"--shape gives {len(shape)} extents for input {key}, which has "
-                f"{len(declared[key])}: {_shown(declared[key])}"
+                f"{len(extents)}: {_shown(extents)}"
             )
         chosen[key] = shape
     for name, extents in declared.items():
@@ -118,9 +119,9 @@ def input_shapes(
             continue
         first = batch or 1
         shape = tuple(
-            e if isinstance(e, int) else first if i == 0 else 0 for i, e in enumerate(extents)
+            e if isinstance(e, int) else first if i == 0 else 0 for i, e in enumerate(extents or ())
         )
-        if 0 in shape:
+        if extents is None or 0 in shape:
             raise InputError(
                 f"the network leaves the shape of input {name} open: {_shown(extents)}; "
                 f"give it with --shape {name}=1,3,224,224"
@@ -139,5 +140,7 @@ def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) 
     }
 
 
-def _shown(extents: Sequence[int | str | None]) -> str:
+def _shown(extents: Sequence[int | str | None] | None) -> str:
+    if extents is None:
+        return "of any rank"
     return "x".join("?" if extent is None else str(extent) for extent in extents)

@@ -13,7 +13,6 @@ from leanconv.cli.common import (
     input_shapes,
     is_problem,
     load_options,
-    random_inputs,
 )
 from leanconv.cli.output import print_json, printable, progress
 from leanconv.errors import InputError
@@ -82,8 +81,7 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
 
     network = leanconv.load(options.what, **load_options(options))
     shapes = input_shapes(network, options.shape)
-    network.run(random_inputs(network, shapes))  # a plan is made for shapes, at the first call
-    plan = network.plan
+    plan = network.bind(shapes)
     return {
         "model": options.what,
         "inputs": {name: list(shape) for name, shape in shapes.items()},

@@ -72,7 +72,7 @@ class Preprocessing:
 
 
 def read_image(
-    file: str | Path, shape: tuple[int | str | None, ...], preprocessing: Preprocessing
+    file: str | Path, shape: tuple[int | str | None, ...] | None, preprocessing: Preprocessing
 ) -> np.ndarray:
     """Decode an image and make it a batch of one.
 
@@ -90,7 +90,7 @@ def read_image(
         MissingExtraError: Pillow is not installed.
         OSError: the file cannot be opened.
     """
-    if len(shape) != 4:
+    if shape is None or len(shape) != 4:
         raise InputError(f"the network takes an input of shape {shape}, not an image (N, C, H, W)")
     nchw = preprocessing.layout == "NCHW"
     channels, height, width = shape[1:] if nchw else (shape[3], shape[1], shape[2])

@@ -32,7 +32,7 @@ class FileInput:
 
 @dataclass(frozen=True, eq=False)
 class FileModel:
-    """All of a file that matters: nodes in file order, constants by name, what it says of itself."""
+    """All of a file that matters: nodes in file order, constants by name, its metadata."""
 
     opset: int
     inputs: tuple[FileInput, ...]

@@ -90,7 +90,7 @@ class Model:
             ModelError: the nodes do not fit each other at these shapes.
             UnsupportedError: something that leanconv does not do.
         """
-        dtype = self._runtime_dtype(dtype)
+        dtype = self.runtime_dtype(dtype)
         single = "float64" if dtype != self.dtype else "float32"
         bound = self._bound_shapes(shapes or {})
         builder = Builder(dtype, single, self.limits.fold_budget(self.bytes))
@@ -103,7 +103,13 @@ class Model:
         outputs = {name: values[name] for name in self.outputs}
         return builder.finish(inputs, outputs, list(values.items()))
 
-    def _runtime_dtype(self, dtype: str | None) -> str:
+    def runtime_dtype(self, dtype: str | None) -> str:
+        """The dtype that the network runs in when `dtype` is asked for.
+
+        Raises:
+            InputError: it is no dtype that networks run in.
+            UnsupportedError: it would lose precision.
+        """
         if dtype is None or dtype == self.dtype:
             return self.dtype
         if dtype not in FLOATS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.ops import infer_node, label
 
@@ -39,6 +39,28 @@ def verify(graph: Graph) -> Graph:
     if lost:
         raise ModelError(f"output {lost[0]!r} is defined by nothing")
     _check_dtypes(graph)
+    return graph
+
+
+def check_flowing(graph: Graph) -> Graph:
+    """Return the graph if everything in it can be planned.
+
+    Raises:
+        UnsupportedError: a value without elements flows at run time, or a BatchNormalization is
+            left, which only happens when folding would make many times the file's constants.
+    """
+    for node in graph.nodes:
+        empty = [n for n in (*node.outputs, *node.inputs) if n and not graph.types[n].elements]
+        if empty:
+            raise UnsupportedError(
+                f"{label(node)}: {empty[0]!r} has the shape {graph.types[empty[0]].shape}, without "
+                "elements; expected extents of at least 1"
+            )
+        if node.op == "BatchNormalization":
+            raise UnsupportedError(
+                f"{label(node)} cannot be folded: with the others it would need many times the "
+                "bytes that the file's constants have; expected parameters of its own"
+            )
     return graph
 
 

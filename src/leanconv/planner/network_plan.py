@@ -13,7 +13,8 @@ from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.lowering import LoweredGraph, Step, lower_graph
 from leanconv.planner.storage import Storage, place
-from leanconv.runtime.memory import Memory, aligned
+from leanconv.runtime.memory import Memory
+from leanconv.spec.format import aligned
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.target import Target
 from leanconv.units import format_bytes

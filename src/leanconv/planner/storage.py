@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from leanconv.planner.arena import Lifetime, assign_offsets, largest_live_set
 from leanconv.planner.lowering import LoweredGraph
-from leanconv.runtime.memory import aligned
+from leanconv.spec.format import aligned
 from leanconv.runtime.program import Slot
 
 

@@ -9,13 +9,7 @@ import numpy as np
 
 from leanconv.errors import LeanConvError
 
-ALIGNMENT = 64
 _HUGE = 4 * 1024 * 1024
-
-
-def aligned(size: int) -> int:
-    """Round a size up to whole cache lines."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Block:

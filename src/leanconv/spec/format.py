@@ -11,6 +11,14 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+ALIGNMENT = 64  # bytes of a cache line; every buffer starts on one
+
+
+def aligned(size: int) -> int:
+    """Round a size in bytes up to whole cache lines."""
+    return ceil_div(size, ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Format:
     """Plain row-major (`block == 0`), or channels in blocks of `block` lanes.

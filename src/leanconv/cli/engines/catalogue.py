@@ -39,7 +39,7 @@ class Installed:
 LEANCONV = Engine(
     "leanconv",
     _HERE / "engine_leanconv.py",
-    ("numpy", "llvmlite", "onnx"),
+    ("numpy", "llvmlite"),
     (_HERE.parents[2],),
 )
 ENGINES: tuple[Engine, ...] = (

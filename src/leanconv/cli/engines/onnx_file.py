@@ -1,6 +1,6 @@
 """One convolution as an ONNX file, for engines that read nothing else.
 
-Written as protobuf by hand, forty lines, because only `leanconv.graph` may import onnx. Field
+Written as protobuf by hand, forty lines, because leanconv does without the package onnx. Field
 numbers are those of onnx.proto.
 """
 

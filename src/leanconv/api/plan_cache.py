@@ -1,0 +1,70 @@
+"""Plans kept for later calls, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+_Plan = TypeVar("_Plan")
+
+# What a plan takes beside its counted memory: tables, loaded code, Python's objects. 56 KiB were
+# measured for a plan of one convolution.
+_OVERHEAD_BYTES = 64 * 2**10
+
+
+class PlanCache(Generic[_Plan]):
+    """Plans by what they were made for; the one not used for longest leaves first.
+
+    Args:
+        limit_bytes: the most that all plans may hold together.
+        keep_newest: keep the plan that was put last even if it alone is over the limit.
+    """
+
+    def __init__(self, limit_bytes: int, *, keep_newest: bool) -> None:
+        self._limit_bytes, self._keep_newest = limit_bytes, keep_newest
+        self._plans: OrderedDict[object, tuple[_Plan, int]] = OrderedDict()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all plans in the cache."""
+        return self._held_bytes
+
+    def get(self, key: object) -> _Plan | None:
+        """Return a plan, which counts as its use, or None."""
+        with self._lock:
+            found = self._plans.get(key)
+            if found is None:
+                return None
+            self._plans.move_to_end(key)
+            return found[0]
+
+    def take(self, key: object) -> _Plan | None:
+        """Take a plan out, so that nobody else can use it meanwhile; None if there is none."""
+        with self._lock:
+            found = self._plans.pop(key, None)
+            if found is None:
+                return None
+            self._held_bytes -= found[1]
+            return found[0]
+
+    def put(self, key: object, plan: _Plan, plan_bytes: int) -> None:
+        """Keep a plan that holds so many bytes, and let others go until all fit."""
+        leaving = []  # let go outside the lock: the end of a plan may wait for workers
+        with self._lock:
+            before = self._plans.pop(key, None)
+            if before is not None:
+                self._held_bytes -= before[1]
+                leaving.append(before)
+            self._plans[key] = plan, plan_bytes + _OVERHEAD_BYTES
+            self._held_bytes += plan_bytes + _OVERHEAD_BYTES
+            while self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest:
+                _, oldest = self._plans.popitem(last=False)
+                self._held_bytes -= oldest[1]
+                leaving.append(oldest)
+        del leaving

@@ -1,0 +1,170 @@
+"""Random convolutions for Hypothesis, their arrays, and a buffer that shows stray accesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from leanconv.reference.direct import convolve
+from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.conv import effective_extent
+
+CHANNELS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 31, 32, 33]))
+COLUMNS = st.one_of(st.integers(1, 20), st.sampled_from([28, 31, 32, 33, 47, 49]))
+# Activations that keep whole numbers whole, and the others.
+EXACT = (None, "relu", "relu6", "clip:-3:11", "prelu")
+SMOOTH = (
+    "leaky_relu:0.2",
+    "sigmoid",
+    "silu",
+    "hard_sigmoid",
+    "hard_swish",
+    "tanh",
+    "gelu",
+    "gelu_tanh",
+    "elu",
+    "clip:-0.5:0.25",
+)
+GUARD = 64  # elements before and after
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A spec, the arguments of `plan_conv2d` that mean it, and a seed for its arrays."""
+
+    spec: ConvSpec
+    seed: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `plan_conv2d`, bias, slope and residual apart."""
+        spec = self.spec
+        activation = spec.activation
+        return {
+            "stride": spec.stride,
+            "padding": spec.pad_begin + spec.pad_end,
+            "dilation": spec.dilation,
+            "groups": spec.groups,
+            "activation": activation,
+            "layout": spec.layout,
+        }
+
+    def arrays(self, whole: bool) -> Arrays:
+        """Small whole numbers, or numbers between -1 and 1."""
+        rng, spec = np.random.default_rng(self.seed), self.spec
+
+        def draw(shape: tuple[int, ...]) -> np.ndarray:
+            values = rng.integers(-3, 4, shape) if whole else rng.uniform(-1, 1, shape)
+            return values.astype(spec.dtype)
+
+        prelu = spec.activation is not None and spec.activation.kind == "prelu"
+        return Arrays(
+            guarded(draw(spec.input_shape)),
+            draw(spec.weight_shape),
+            draw((spec.out_channels,)) if spec.bias else None,
+            draw(spec.output_shape) if spec.residual else None,
+            draw((spec.out_channels,)) if prelu else None,
+        )
+
+    def expected(self, arrays: Arrays, whole: bool) -> np.ndarray:
+        """The oracle's answer: int64 for whole numbers (prelu: exact in float64), else float64."""
+        dtype = np.int64 if whole else np.float64
+        given = (arrays.x, arrays.w, arrays.bias, arrays.residual, arrays.slope)
+        return convolve(self.spec, *(None if a is None else a.astype(dtype) for a in given))
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The operands of one call."""
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray | None
+    residual: np.ndarray | None
+    slope: np.ndarray | None
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy between NaN: whoever reads past its ends and uses what is there gets NaN."""
+    buffer = np.full(array.size + 2 * GUARD + 1, np.nan, array.dtype)
+    view = buffer[GUARD + 1 : -GUARD].reshape(array.shape)  # aligned to one element only
+    view[...] = array
+    return view
+
+
+class Output:
+    """An array full of NaN between two zones that must stay as they are."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self._size = prod(shape)
+        self._buffer = np.full(self._size + 2 * GUARD + 1, -77.0, dtype)
+        self.array = self._buffer[GUARD + 1 : GUARD + 1 + self._size].reshape(shape)
+        self.array[...] = np.nan
+
+    def check(self) -> None:
+        """Raise AssertionError if a zone was written to."""
+        assert (self._buffer[: GUARD + 1] == -77.0).all(), "written before the start of out"
+        assert (self._buffer[GUARD + 1 + self._size :] == -77.0).all(), "written past out's end"
+
+
+@st.composite
+def _channels(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Groups, input and output channels in all."""
+    kind = draw(st.sampled_from(["dense", "dense", "grouped", "narrow", "depthwise"]))
+    if kind == "dense":
+        return 1, draw(CHANNELS), draw(CHANNELS)
+    if kind == "depthwise":
+        groups = draw(CHANNELS)
+        return groups, groups, groups * draw(st.integers(1, 3))
+    if kind == "narrow":
+        groups, width = draw(st.integers(2, 12)), st.sampled_from([1, 2, 4, 8])
+        return groups, groups * draw(width), groups * draw(width)
+    groups = draw(st.integers(2, 4))
+    return groups, groups * draw(CHANNELS), groups * draw(CHANNELS)
+
+
+@st.composite
+def _axis(draw: st.DrawFn, sizes: st.SearchStrategy[int], taps: int) -> tuple[int, ...]:
+    """Size, kernel, stride, dilation, pads of one axis; the kernel fits."""
+    size, kernel = draw(sizes), draw(st.integers(1, taps))
+    stride, dilation = draw(st.sampled_from([1, 1, 1, 2, 2, 3, 5])), draw(st.integers(1, 3))
+    span = effective_extent(kernel, dilation)
+    most = draw(st.sampled_from([0, span - 1, span + 2]))  # none, usual, windows beside the input
+    begin, end = draw(st.integers(0, most)), draw(st.integers(0, most))
+    return size, kernel, stride, dilation, begin, max(end, span - size - begin)
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, activations: tuple[str | None, ...], dtypes: tuple[str, ...] = ("float32",)
+) -> Problem:
+    """Any convolution of item 3: rank, strides, dilations, pads, groups, layout, epilogue."""
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    outer = st.integers(1, 9 if rank < 3 else 4)
+    axes = [draw(_axis(outer, 5 if rank < 3 else 3)) for _ in range(rank - 1)]
+    axes.append(draw(_axis(COLUMNS, 7 if rank < 3 else 3)))
+    size, kernel, stride, dilation, begin, end = zip(*axes, strict=True)
+    groups, inputs, outputs = draw(_channels())
+    batch = draw(st.sampled_from([1, 1, 2, 3]))
+    spec = ConvSpec(
+        batch,
+        inputs,
+        outputs,
+        size,
+        kernel,
+        stride,
+        dilation,
+        begin,
+        end,
+        groups,
+        draw(st.sampled_from(dtypes)),
+        draw(st.sampled_from(["NCHW", "NHWC"])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        Activation.parse(draw(st.sampled_from(activations))),
+    )
+    return Problem(spec, draw(st.integers(0, 2**16)))

@@ -1,0 +1,322 @@
+"""What plans promise: arguments checked, memory counted, weights followed, callers kept apart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import Output
+
+import leanconv as lc
+from leanconv.api import conv as api
+from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
+from leanconv.reference.direct import convolve
+
+
+def whole(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+X, W = whole((2, 5, 9, 11)), whole((7, 5, 3, 3), 1)
+
+
+def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
+    spec = lc.plan_conv2d(x.shape, w, **options).spec
+    return convolve(spec, x.astype(np.int64), w.astype(np.int64))
+
+
+# -- arguments -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "same_as"),
+    [
+        ({"padding": 1}, {"padding": (1, 1, 1, 1)}),
+        ({"padding": (1, 2)}, {"padding": (1, 2, 1, 2)}),
+        ({"padding": "same"}, {"padding": 1}),
+        ({"padding": "same", "stride": 2}, {"padding": (1, 1, 1, 1), "stride": (2, 2)}),
+        ({"padding": "same", "dilation": (2, 1)}, {"padding": (2, 1), "dilation": (2, 1)}),
+        ({"padding": "valid"}, {}),
+        ({"stride": [2, 3]}, {"stride": (2, 3)}),
+        ({"stride": np.int64(2), "padding": np.int32(1)}, {"stride": 2, "padding": 1}),
+        ({"stride": np.array([2, 3])}, {"stride": (2, 3)}),
+    ],
+)
+def test_ways_to_say_the_same(options: dict[str, Any], same_as: dict[str, Any]) -> None:
+    plan = lc.plan_conv2d(X.shape, W, **options)
+    assert plan.spec == lc.plan_conv2d(X.shape, W, **same_as).spec
+    np.testing.assert_array_equal(lc.conv2d(X, W, **options), expected(X, W, **same_as))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stride": 0}, r"stride is 0; expected 2 integer"),
+        ({"stride": (1, 2, 3)}, r"stride is \(1, 2, 3\); expected 2 integer"),
+        ({"stride": "22"}, r"stride is '22'; expected 2 integer"),
+        ({"stride": 1.5}, r"stride is 1.5; expected 2 integer"),
+        ({"stride": (1.5, 1)}, r"stride is \(1.5, 1\); expected 2 integer"),
+        ({"stride": None}, r"stride is None; expected 2 integer"),
+        ({"stride": True}, r"stride is True; expected 2 integer"),
+        ({"dilation": -1}, r"dilation is -1; expected 2 integer"),
+        ({"padding": -1}, r"padding is -1; expected one integer of at least 0"),
+        ({"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\); expected one integer"),
+        ({"padding": "SAME"}, r"padding is 'SAME'; expected 'same', 'valid'"),
+        ({"padding": 0.5}, r"padding is 0.5; expected one integer"),
+        ({"groups": 0}, r"expected w of shape"),
+        ({"groups": 2}, r"x has 5 channels and w takes 5"),
+        ({"groups": "1"}, r"groups is '1'; expected an integer"),
+        ({"layout": "NHWC"}, r"x has 11 channels and w takes 5"),
+        ({"layout": "CHWN"}, r"layout is 'CHWN'; expected 'NCHW' or 'NHWC'"),
+        ({"activation": "swish"}, r"activation 'swish' is not known; expected one of"),
+        ({"activation": "clip:a"}, r"parameters must be numbers"),
+        ({"activation": "relu:1"}, r"takes 0 parameter\(s\), got 1"),
+        ({"activation": 5}, r"activation is 5; expected"),
+        ({"activation": "prelu"}, r"'prelu' needs slope, an array \(K,\)"),
+        ({"slope": whole((7,))}, r"slope is given, but the activation is None"),
+        ({"algorithm": "magic"}, r"algorithm 'magic' is not known; expected one of"),
+        ({"algorithm": "depthwise"}, r"'depthwise' cannot compute .*there is only one group"),
+        ({"threads": 0}, r"threads is 0; expected"),
+        ({"threads": -3}, r"threads is -3; expected"),
+        ({"threads": 1.5}, r"threads is 1.5; expected"),
+        ({"x_shape": (2, 5, 9)}, r"expected \(N, C, spatial…\)"),
+        ({"x_shape": (2, 5, 2, 2)}, r"a kernel that fits the padded input, got 3 over 2"),
+        ({"x_shape": (0, 5, 9, 9)}, r"batch of at least 1, got 0"),
+        ({"x_shape": (2, 5, 0, 9), "padding": 2}, r"input extents of at least 1"),
+        ({"x_shape": (2**30, 5, 2**15, 2**15)}, r"fewer than 2\^48 elements"),
+    ],
+)
+def test_arguments_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"x_shape": X.shape, "w": W, **changes}
+    with pytest.raises(SpecError, match=message):
+        lc.plan_conv2d(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lc.conv2d(X.tolist(), W), r"x is list; expected a NumPy array"),
+        (lambda: lc.conv2d(X, W.tolist()), r"w is list; expected a float32 or float64 array"),
+        (lambda: lc.conv2d(X, W.astype(np.float16)), r"w is float16; expected"),
+        (lambda: lc.conv2d(X, W.astype(">f4")), r"w is >f4; expected"),
+        (lambda: lc.conv2d(X.astype(np.float64), W), r"x is float64\[2, 5, 9, 11\]; expected flo"),
+        (lambda: lc.conv2d(X, W, whole((6,))), r"bias is float32\[6\]; expected float32\[7\]"),
+        (lambda: lc.conv2d(X, W, whole((7,), 0, "float64")), r"bias is float64\[7\]; expected"),
+        (
+            lambda: lc.conv2d(X, W, residual=whole((2, 7, 7, 8))),
+            r"residual is float32\[2, 7, 7, 8\]; expected float32\[2, 7, 7, 9\]",
+        ),
+        (lambda: PLAN()(X[:1]), r"x is float32\[1, 5, 9, 11\]; expected float32\[2, 5, 9, 11\]"),
+        (lambda: PLAN()(X, residual=whole((2, 7, 7, 9))), r"adds no residual; plan with residual"),
+        (lambda: PLAN(residual=True)(X), r"the plan adds a residual; give one"),
+        (lambda: PLAN()(X, out=whole((2, 7, 7, 8))), r"out is float32\[2, 7, 7, 8\]; expected"),
+        (lambda: PLAN()(X, out=whole((2, 7, 9, 7)).swapaxes(2, 3)), r"out is not contiguous"),
+        (lambda: PLAN()(X, out=read_only((2, 7, 7, 9))), r"out is not contiguous and writeable"),
+    ],
+)
+def test_arrays_that_do_not_fit(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def PLAN(**options: Any) -> lc.ConvPlan:  # noqa: N802 - a plan of X and W, short in the table above
+    return lc.plan_conv2d(X.shape, W, **options)
+
+
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    array = whole(shape)
+    array.flags.writeable = False
+    return array
+
+
+def test_input_of_any_strides_is_taken() -> None:
+    x = whole((2, 11, 9, 5)).transpose(0, 3, 2, 1)
+    np.testing.assert_array_equal(lc.conv2d(x, W), expected(x, W))
+    w = whole((3, 3, 5, 7), 1).transpose(3, 2, 0, 1)
+    np.testing.assert_array_equal(lc.conv2d(X, w), expected(X, w))
+
+
+def test_output_must_not_overlap_the_input() -> None:
+    memory = whole((4000,))
+    x = memory[:990].reshape(2, 5, 9, 11)
+    plan = lc.plan_conv2d(x.shape, W)
+    with pytest.raises(InputError, match="out shares memory with x"):
+        plan(x, out=memory[500 : 500 + 882].reshape(2, 7, 7, 9))
+    y = plan(x, out=memory[990 : 990 + 882].reshape(2, 7, 7, 9))
+    np.testing.assert_array_equal(y, expected(x, W))
+
+
+def test_residual_may_be_the_output_itself_but_not_a_part_of_it() -> None:
+    plan = lc.plan_conv2d(X.shape, W, residual=True)
+    residual = whole((2, 7, 7, 9), 5)
+    right = expected(X, W) + residual
+    out = residual.copy()
+    np.testing.assert_array_equal(plan(X, out=out, residual=out), right)
+    memory = np.zeros(883, np.float32)
+    memory[:-1] = residual.reshape(-1)
+    shifted = memory[1:].reshape(residual.shape)
+    with pytest.raises(InputError, match="out shares memory with a part of residual"):
+        plan(X, out=shifted, residual=memory[:-1].reshape(residual.shape))
+
+
+def test_no_tap_ever_reads_what_lies_around_the_input() -> None:
+    """Padding multiplies nothing: an infinity inside stays where its windows are."""
+    x = np.zeros((1, 3, 6, 40), np.float32)
+    x[0, 1, 0, 0] = np.inf
+    y = lc.conv2d(x, np.ones((16, 3, 3, 3), np.float32), padding=1)
+    touched = np.isinf(y)
+    assert touched[0, :, :2, :2].all()
+    assert touched.sum() == 16 * 4
+    assert not np.isnan(y).any()
+
+
+# -- budgets ---------------------------------------------------------------------------------
+def test_memory_limit_is_kept_and_the_error_names_what_works() -> None:
+    free = lc.plan_conv2d(X.shape, W)
+    with pytest.raises(BudgetError, match=r"the limit is 1; give memory_limit=\d+ or more") as info:
+        lc.plan_conv2d(X.shape, W, memory_limit=1)
+    least = info.value.smallest_bytes
+    assert 1 < least <= free.memory_bytes
+    fitting = lc.plan_conv2d(X.shape, W, memory_limit=least)
+    assert fitting.memory_bytes == fitting.used_bytes <= least
+    np.testing.assert_array_equal(fitting(X), expected(X, W))
+    with pytest.raises(BudgetError):
+        lc.plan_conv2d(X.shape, W, memory_limit=least - 1)
+    assert lc.plan_conv2d(X.shape, W, memory_limit="1 MiB").memory_bytes <= 2**20
+    for wrong in ("much", "-5", -5):
+        with pytest.raises(LeanConvError):
+            lc.plan_conv2d(X.shape, W, memory_limit=wrong)
+
+
+def test_max_error_is_kept() -> None:
+    plan = lc.plan_conv2d(X.shape, W)
+    assert 1e-8 < plan.predicted_error < 1e-5
+    assert lc.plan_conv2d(X.shape, W, max_error=plan.predicted_error).predicted_error > 0
+    with pytest.raises(BudgetError, match=r"expected to err by .* the limit is 1.0e-10; use float64"):
+        lc.plan_conv2d(X.shape, W, max_error=1e-10)
+    double = lc.plan_conv2d(X.shape, W.astype(np.float64), max_error=1e-10)
+    assert double.predicted_error < 1e-13
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_predicted_error_is_right_within_a_hundred(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    for channels in (4, 64, 300):
+        x = rng.uniform(-1, 1, (1, channels, 12, 12)).astype(dtype)
+        w = rng.uniform(-1, 1, (32, channels, 3, 3)).astype(dtype)
+        plan = lc.plan_conv2d(x.shape, w)
+        exact = convolve(plan.spec, x.astype(np.longdouble), w)
+        if dtype == "float64":
+            pytest.skip("needs an oracle of more than 53 bits")
+        error = np.abs(plan(x) - exact).max() / np.abs(exact).max()
+        assert error <= plan.predicted_error <= 100 * error
+
+
+def test_explain_names_every_algorithm_once() -> None:
+    text = lc.plan_conv2d(X.shape, W).explain()
+    for algorithm in ("direct", "planar", "depthwise"):
+        assert text.count(algorithm) == 1, text
+    assert "there is only one group" in text
+
+
+# -- plans and the cache of conv2d -----------------------------------------------------------
+def test_a_plan_keeps_its_own_weights() -> None:
+    w, bias = W.copy(), whole((7,), 9)
+    plan = lc.plan_conv2d(X.shape, w, bias)
+    right = plan(X)
+    w[...] = 0
+    bias[...] = 0
+    np.testing.assert_array_equal(plan(X), right)
+
+
+@pytest.mark.parametrize("algorithm", [None, "direct", "planar"])
+def test_conv2d_follows_weights_that_change_between_calls(algorithm: str | None) -> None:
+    w, bias, slope = W.copy(), whole((7,), 2), whole((7,), 3)
+    for step in range(3):
+        w += 1
+        bias *= 2
+        slope -= 1
+        y = lc.conv2d(X, w, bias, activation="prelu", slope=slope, algorithm=algorithm)
+        spec = lc.plan_conv2d(X.shape, w, bias, activation="prelu", slope=slope).spec
+        right = convolve(spec, X, w, bias, None, slope)
+        np.testing.assert_array_equal(y, right, err_msg=f"step {step}")
+    np.testing.assert_array_equal(lc.conv2d(X, w, algorithm=algorithm), expected(X, w))
+
+
+def test_results_of_conv2d_are_not_shared() -> None:
+    first = lc.conv2d(X, W)
+    kept = first.copy()
+    lc.conv2d(X + 1, W)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_cache_of_plans_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = api._PlanCache()
+    monkeypatch.setattr(api, "_cache", cache)
+    one = lc.plan_conv2d(X.shape, W).memory_bytes
+    monkeypatch.setattr(api, "_CACHE_BYTES", 3 * one)
+    for height in range(9, 16):
+        x = whole((1, 5, height, 11))
+        np.testing.assert_array_equal(lc.conv2d(x, W), expected(x, W))
+        assert sum(p.memory_bytes for p in cache._plans.values()) <= 3 * one
+    heights = [key[0].size[0] for key in cache._plans]
+    assert heights == [13, 14, 15], "the least recently used leave first"
+    lc.conv2d(whole((1, 5, 13, 11)), W)
+    assert [key[0].size[0] for key in cache._plans] == [14, 15, 13]
+
+
+# -- threads ---------------------------------------------------------------------------------
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run `work(number)` in several Python threads at once; raise what any of them raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(count)
+
+    def body(number: int) -> None:
+        try:
+            start.wait()
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a call did not return"
+    if errors:
+        raise errors[0]
+
+
+def test_one_plan_may_be_called_from_many_threads() -> None:
+    plan = lc.plan_conv2d((1, 16, 20, 20), whole((32, 16, 3, 3)), padding=1, threads=2)
+    inputs = [whole((1, 16, 20, 20), n) for n in range(4)]
+    right = [plan(x) for x in inputs]
+
+    def work(number: int) -> None:
+        out = Output(right[number].shape, "float32")
+        for _ in range(50):
+            out.array[...] = np.nan
+            plan(inputs[number], out=out.array)
+            np.testing.assert_array_equal(out.array, right[number])
+        out.check()
+
+    in_threads(4, work)
+
+
+def test_conv2d_of_many_threads_does_not_mix_weights() -> None:
+    x = whole((1, 8, 12, 12))
+    weights = [whole((16, 8, 3, 3), n) for n in range(4)]
+    right = [expected(x, w) for w in weights]
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            np.testing.assert_array_equal(lc.conv2d(x, weights[number]), right[number])
+
+    in_threads(4, work)
+
+
+def test_more_threads_than_processors_or_chunks() -> None:
+    for threads in (2, 7, 33):
+        np.testing.assert_array_equal(lc.conv2d(X, W, threads=threads), expected(X, W))
