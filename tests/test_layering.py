@@ -22,12 +22,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "units": ("errors",),
     "settings": ("errors", "units"),
     "spec": ("settings",),
+    "winograd": ("errors",),
     "reference": ("spec",),
     "target": ("spec",),
     "codegen": ("target",),
     "graph": ("spec",),
     "kernels": ("codegen", "graph"),
-    "algorithms": ("kernels",),
+    "algorithms": ("kernels", "winograd"),
     "runtime": ("algorithms",),
     "planner": ("runtime",),
     "api": ("planner",),
@@ -44,7 +45,7 @@ ONLY_IN: dict[str, str] = {
     "openvino": "cli",
 }
 BASE = {"numpy", "llvmlite", "rich"}
-STANDARD_LIBRARY_ONLY = ("errors", "units", "settings", "spec")
+STANDARD_LIBRARY_ONLY = ("errors", "units", "settings", "spec", "winograd")
 
 
 @dataclass(frozen=True)

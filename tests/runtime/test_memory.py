@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from leanconv.errors import LeanConvError
-from leanconv.runtime.memory import ALIGNMENT, Block, Memory, aligned
+from leanconv.runtime.memory import Block, Memory
+from leanconv.spec.format import ALIGNMENT, aligned
 
 
 def resident_bytes() -> int:

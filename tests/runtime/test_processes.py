@@ -75,7 +75,7 @@ def test_fork_while_other_threads_run() -> None:
         _WAIT
         + """
 stop, wrong = threading.Event(), []
-second = insist(lc.load(model, threads=2))
+second = lc.load(model, threads=2)
 
 def caller(network):
     while not stop.is_set():
@@ -109,9 +109,8 @@ def test_fork_while_another_thread_loads() -> None:
     found = lines(
         _WAIT
         + """
-from examples.networks import mobilenet_v3_like
 stop = threading.Event()
-symbolic = lc.load(squeezenet_like().SerializeToString(), threads=2)
+symbolic = lc.load(squeezenet_like(image=32).SerializeToString(), threads=2)
 big = symbolic.inputs[0].shape[2]
 
 def loader():
@@ -124,12 +123,12 @@ t = threading.Thread(target=loader)
 t.start()
 time.sleep(0.05)
 codes = []
-for i in range(12):
+for i in range(5):
     child = os.fork()
     if child == 0:
         try:
             code = 0 if np.array_equal(lc.load(model, threads=2)(x), expected) else 1
-            symbolic(np.zeros((100 + i, 3, big, big), "f4"))
+            symbolic(np.zeros((1, 3, big, big), "f4"))
         except BaseException:
             code = 2
         os._exit(code)
@@ -237,7 +236,7 @@ sys.exit(6)
 @pytest.mark.parametrize("how", ENDINGS)
 def test_workers_never_hold_up_the_end(how: str) -> None:
     body, code = ENDINGS[how]
-    result = run_program("insist(net)(x)\n" + body, seconds=20)
+    result = run_program("net(x)\n" + body, seconds=20)
     assert result.returncode == code
     if how == "an exception":
         assert result.stderr.rstrip().endswith("RuntimeError: mine")
@@ -296,7 +295,7 @@ def test_two_networks_and_two_callers_for_a_while() -> None:
     found = lines(
         """
 wrong, runs = [], []
-second = insist(lc.load(model, threads=2))
+second = lc.load(model, threads=2)
 
 def caller(network, seed):
     mine = np.random.default_rng(seed).normal(size=x.shape).astype("f4")
@@ -331,7 +330,7 @@ def resident():
 
 def churn(count):
     for _ in range(count):
-        other = insist(lc.load(model, threads=3))
+        other = lc.load(model, threads=3)
         assert np.array_equal(other(x), expected)
         del other
 

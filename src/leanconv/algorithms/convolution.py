@@ -12,13 +12,14 @@ from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import ConvSpec, Format
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
+_MOST_PHASES = 1024  # of a transposed convolution: a stride of 32 along two axes
 
 
 def choose(problem: Problem, target: Target, algorithm: str | None = None) -> Candidate:
@@ -161,6 +162,12 @@ def _phases(
         ]
         for a in range(3)
     ]
+    count = len(axes[0]) * len(axes[1]) * len(axes[2])
+    if count > _MOST_PHASES:
+        raise UnsupportedError(
+            f"node {node.name!r} (ConvTranspose): strides {attributes['strides']} split the output "
+            f"into {count} phases with a kernel each; expected at most {_MOST_PHASES}"
+        )
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
     outputs = w.shape[1]
     grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)

@@ -166,8 +166,8 @@ class ConvPlan:
         max_error: float | None,
         threads: int | None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise SpecError(f"threads is {threads}; expected at least 1")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise SpecError(f"threads is {threads!r}; expected an integer of at least 1")
         self.spec = spec
         self.threads = threads or default_threads()
         name = current_settings().target
@@ -221,7 +221,7 @@ class ConvPlan:
         Args:
             x: the input, of the planned shape and dtype; contiguous arrays are read in place.
             out: where to write y: contiguous, and no part of x; a new array if None.
-            residual: of y's shape, if the plan adds one; it may be `out`.
+            residual: of y's shape, if the plan adds one; it may be `out`, but no part of it.
 
         Returns:
             y.
@@ -243,7 +243,7 @@ class ConvPlan:
         if out is None:
             out = np.empty(spec.output_shape, spec.dtype)
         else:
-            _check_output(out, x, spec)
+            _check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])
         return out
 
@@ -268,7 +268,7 @@ class ConvPlan:
                 f"{memory_limit}; give memory_limit={self.memory_bytes} or more",
                 self.memory_bytes,
             )
-        if max_error is not None and self.predicted_error > max_error:
+        if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{self.spec}: {self.algorithm} is expected to err by "
                 f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
@@ -364,12 +364,18 @@ def _fitting(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) 
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
-def _check_output(out: np.ndarray, x: np.ndarray, spec: ConvSpec) -> None:
+def _check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:
+    """Check where the result goes; `inputs` are x and the residual, if there is one."""
     checked = _fitting("out", out, spec.output_shape, spec.dtype)
     if checked is not out or not out.flags.writeable:
         raise InputError("out is not contiguous and writeable; expected an array that is")
-    if np.may_share_memory(out, x):
+    if np.may_share_memory(out, inputs[0]):
         raise InputError("out shares memory with x; expected an array of its own")
+    for residual in inputs[1:]:
+        if np.may_share_memory(out, residual) and out.ctypes.data != residual.ctypes.data:
+            raise InputError(
+                "out shares memory with a part of residual; expected the same array or another one"
+            )
 
 
 def _offsets(packed: dict[str, np.ndarray]) -> tuple[dict[str, int], int]:

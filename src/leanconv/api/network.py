@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
+from leanconv.runtime.locks import Lock
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
@@ -152,7 +152,7 @@ class Network:
         self.outputs = model.outputs
         self._names = tuple(port.name for port in self.inputs)
         self._plans = PlanCache[_Bound](settings.plan_cache_bytes, keep_newest=True)
-        self._planning = threading.Lock()
+        self._planning = Lock()
         self._current: _Bound | None = None
         self._tried: tuple[tuple[Shape, ...], Graph] | None = None
         static = [i.static_shape for i in model.inputs]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Generic, TypeVar
+
+from leanconv.runtime.locks import Lock
 
 _Plan = TypeVar("_Plan")
 
@@ -25,7 +26,7 @@ class PlanCache(Generic[_Plan]):
         self._limit_bytes, self._keep_newest = limit_bytes, keep_newest
         self._plans: OrderedDict[object, tuple[_Plan, int]] = OrderedDict()
         self._held_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._plans)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ from leanconv.settings import current_settings
 from leanconv.target import Target
 
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked child finds the compiler whole and unlocked
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 _library_numbers = itertools.count()
 
 

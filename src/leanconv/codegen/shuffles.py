@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of
+from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of, vector
 
 
 def _interleave(e: Function, a: Value, b: Value, grain: int, segment: int, high: bool) -> Value:
@@ -82,3 +82,26 @@ def _transpose_segments(e: Function, vectors: list[Value], segment: int) -> list
         vectors = swapped
         step *= 2
     return vectors
+
+
+def transpose_groups(e: Function, rows: list[Value], grain: int) -> list[Value]:
+    """Transpose with groups of `grain` neighbouring lanes as the elements.
+
+    Args:
+        e: the function to append to.
+        rows: lanes / grain vectors.
+        grain: lanes of a group, a power of two.
+
+    Returns:
+        Vector j holds group j of each row, in order.
+    """
+    kind = rows[0].kind
+    lanes, size = lanes_of(kind), bytes_of(element_of(kind))
+    assert len(rows) * grain == lanes
+    if grain == 1:
+        return transpose(e, rows)
+    if grain * size >= 16:
+        return _transpose_segments(e, rows, grain)
+    wide = vector("double", lanes // grain)
+    turned = transpose(e, [e.convert("bitcast", row, wide) for row in rows])
+    return [e.convert("bitcast", column, kind) for column in turned]

@@ -46,16 +46,24 @@ def check_flowing(graph: Graph) -> Graph:
     """Return the graph if everything in it can be planned.
 
     Raises:
-        UnsupportedError: a value without elements flows at run time, or a BatchNormalization is
-            left, which only happens when folding would make many times the file's constants.
+        UnsupportedError: an output holds no floats, a value without elements flows at run time,
+            or a BatchNormalization is left, which only happens when folding would make many times
+            the file's constants.
     """
-    for node in graph.nodes:
-        empty = [n for n in (*node.outputs, *node.inputs) if n and not graph.types[n].elements]
-        if empty:
+    for name in graph.outputs:
+        if graph.types[name].dtype not in FLOATS:
             raise UnsupportedError(
-                f"{label(node)}: {empty[0]!r} has the shape {graph.types[empty[0]].shape}, without "
-                "elements; expected extents of at least 1"
+                f"output {name!r} holds {graph.types[name].dtype}; expected {' or '.join(FLOATS)}; "
+                "leave it out, or cast it in the network"
             )
+    read = {name for node in graph.nodes for name in node.inputs if name}
+    for name in (*graph.outputs, *(n for node in graph.nodes for n in node.outputs), *sorted(read)):
+        if not graph.types[name].elements:
+            raise UnsupportedError(
+                f"the value {name!r} has the shape {graph.types[name].shape}, without elements; "
+                "expected extents of at least 1"
+            )
+    for node in graph.nodes:
         if node.op == "BatchNormalization":
             raise UnsupportedError(
                 f"{label(node)} cannot be folded: with the others it would need many times the "

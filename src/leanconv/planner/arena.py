@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TRIES = 300
+_COMPARISONS = 20_000_000  # of buffers in all tries: a few seconds at most
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     ]
     best: tuple[dict[str, int], int] | None = None
     shuffler = random.Random(0)
-    for attempt in range(_TRIES if len(lifetimes) < 2000 else len(orders)):
+    tries = min(_TRIES, len(orders) + _COMPARISONS // max(1, len(lifetimes)) ** 2)
+    for attempt in range(tries):
         if attempt < len(orders):
             order = orders[attempt]
         else:

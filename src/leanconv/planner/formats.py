@@ -10,7 +10,6 @@ from leanconv.algorithms import convolution
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import PLAIN, Format
 
-
 # Operations whose kernels run their lanes along channels whatever stands around them.
 _BLOCKED_ONLY = frozenset({"MaxPool", "AveragePool"})
 
@@ -65,7 +64,7 @@ def choose_formats(
     wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
     if node.op in convolution.OPS and convolution.accepts_mixed(node):
         result = rules.blocked if wanted else PLAIN
-        formats = {name: result for name in images}
+        formats = dict.fromkeys(images, result)
         formats[node.inputs[0]] = now(node.inputs[0])
         return formats, result
     if node.op in _BLOCKED_ONLY or node.op in convolution.OPS:

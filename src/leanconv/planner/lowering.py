@@ -10,11 +10,18 @@ import numpy as np
 from leanconv import kernels
 from leanconv.algorithms import convolution
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
 from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
+
+# A small file whose nodes all read one large weight must not have it packed for each of them:
+# packed constants may take this many bytes, and this many times what the graph's take.
+_PACKED_BYTES = 256 * 2**20
+_PACKED_FACTOR = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +67,12 @@ class LoweredGraph:
 
 
 def lower_graph(graph: Graph, target: Target) -> LoweredGraph:
-    """Choose formats and lower every node."""
+    """Choose formats and lower every node.
+
+    Raises:
+        UnsupportedError: a node has no kernel, there are more calls than a program can hold, or
+            packed constants would take many times the bytes that the graph's take.
+    """
     return _Lowering(graph, target).run()
 
 
@@ -79,6 +91,9 @@ class _Lowering:
         # In which formats each value stands already, and under which name.
         self._places: dict[str, dict[Format, str]] = {}
         self._formats: dict[str, Format] = {}
+        self._calls = 0
+        held = sum(array.nbytes for array in graph.constants.values())
+        self._allowance = _PACKED_BYTES + _PACKED_FACTOR * held
         self._taken: set[str] = set()  # the user's arrays that are spoken for
 
     def run(self) -> LoweredGraph:
@@ -124,6 +139,7 @@ class _Lowering:
         for name, size in lowered.temporaries.items():
             renamed[name] = self._fresh(name)
             self._bytes[renamed[name]] = size
+        self._count(node, lowered)
         for name, array in lowered.constants.items():
             renamed[name] = self._fresh(name)
             self._constants[renamed[name]] = array
@@ -139,6 +155,21 @@ class _Lowering:
             calls.append(Call(call.kernel, values, call.in_place))
         label = node.name or output
         self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls)))
+
+    def _count(self, node: Node, lowered: Lowered) -> None:
+        self._calls += len(lowered.calls)
+        self._allowance -= sum(array.nbytes for array in lowered.constants.values())
+        if self._calls > MAX_STAGES:
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op}): the network needs over {MAX_STAGES} calls of "
+                "kernels; expected at most that many; split it into several files"
+            )
+        if self._allowance < 0:
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op}): packed weights would take over "
+                f"{_PACKED_FACTOR} times the bytes of the network's constants; expected nodes with "
+                "weights of their own"
+            )
 
     def _take_constant(self, name: str) -> None:
         if name in self._graph.constants and name not in self._constants:

@@ -14,8 +14,8 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.lowering import LoweredGraph, Step, lower_graph
 from leanconv.planner.storage import Storage, place
 from leanconv.runtime.memory import Memory
-from leanconv.spec.format import aligned
 from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.spec.format import aligned
 from leanconv.target import Target
 from leanconv.units import format_bytes
 

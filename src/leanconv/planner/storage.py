@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from leanconv.planner.arena import Lifetime, assign_offsets, largest_live_set
 from leanconv.planner.lowering import LoweredGraph
-from leanconv.spec.format import aligned
 from leanconv.runtime.program import Slot
+from leanconv.spec.format import aligned
 
 
 @dataclass(frozen=True)

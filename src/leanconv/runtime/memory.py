@@ -12,6 +12,13 @@ from leanconv.errors import LeanConvError
 _HUGE = 4 * 1024 * 1024
 
 
+def _private(size: int) -> mmap.mmap:
+    """Map memory that a forked child copies; Python's default would share it with the parent."""
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size)
+
+
 class Block:
     """One anonymous mapping, released with its last reference.
 
@@ -23,7 +30,7 @@ class Block:
     def __init__(self, size: int) -> None:
         self.bytes = size
         try:
-            self._map = mmap.mmap(-1, max(1, size))
+            self._map = _private(max(1, size))
         except (OSError, ValueError, OverflowError) as error:
             raise LeanConvError(
                 f"{size} bytes of memory could not be had ({error}); "

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from leanconv.codegen.host import usable_cores
 from leanconv.runtime import native as n
+from leanconv.runtime.locks import Lock
 from leanconv.settings import current_settings
 
 
@@ -142,7 +143,7 @@ def _timed(spin: object, count: int) -> int:
 
 
 _pool: Pool | None = None
-_making = threading.Lock()
+_making = Lock()
 
 
 def pool() -> Pool:

@@ -57,10 +57,12 @@ class Activation:
         """Read `"relu6"`, `"leaky_relu:0.1"`, `"clip:0:1"` or None.
 
         Raises:
-            SpecError: the name is unknown or a parameter is not a number.
+            SpecError: it is no name, an unknown one, or a parameter is not a number.
         """
         if text is None or isinstance(text, Activation):
             return text
+        if not isinstance(text, str):
+            raise SpecError(f"activation is {text!r}; expected a name such as 'relu', or None")
         kind, *numbers = text.split(":")
         if kind == "relu6":
             kind, numbers = "clip", ["0", "6"]

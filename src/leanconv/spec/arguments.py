@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 
 from leanconv.errors import SpecError
 from leanconv.spec.activation import Activation
@@ -52,6 +53,8 @@ def spec_of(
         batch, channels, size = shape[0], shape[-1], shape[1:-1]
     else:
         raise SpecError(f"layout is {layout!r}; expected 'NCHW' or 'NHWC'")
+    if _integers(groups, 1) != (groups,):
+        raise SpecError(f"groups is {groups!r}; expected an integer")
     if groups < 1 or channels != weights[1] * groups:
         raise SpecError(
             f"x has {channels} channels and w takes {weights[1]} in each of {groups} group(s); "
@@ -80,10 +83,20 @@ def spec_of(
 
 
 def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
-    values = (value,) * rank if isinstance(value, int) else tuple(map(int, value))
+    values = _integers(value, rank)
     if len(values) != rank or min(values) < 1:
-        raise SpecError(f"{label} is {value}; expected {rank} integer(s) of at least 1")
+        raise SpecError(f"{label} is {value!r}; expected {rank} integer(s) of at least 1")
     return values
+
+
+def _integers(value: object, rank: int) -> tuple[int, ...]:
+    """One integer repeated, or a sequence of them; empty if it is neither."""
+    try:
+        if isinstance(value, Iterable):
+            return tuple(index(v) for v in value)
+        return (index(value),) * rank  # type: ignore[arg-type]
+    except TypeError:
+        return ()
 
 
 def _padding(
@@ -105,7 +118,7 @@ def _padding(
         return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
     if isinstance(padding, str):
         raise SpecError(f"padding is {padding!r}; expected 'same', 'valid' or integers")
-    values = (padding,) * rank if isinstance(padding, int) else tuple(map(int, padding))
+    values = _integers(padding, rank)
     if len(values) == rank:
         values = values * 2
     if len(values) != 2 * rank or min(values) < 0:

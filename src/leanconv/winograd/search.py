@@ -92,9 +92,7 @@ def _descend(m: int, r: int, logs: list[float], zero: bool) -> tuple[list[float]
     step = 0.1
     value = symmetric_gamma_squared(m, r, [math.exp(x) for x in logs], zero)
     moves = [{k: s} for k in range(len(logs)) for s in (1, -1)]
-    moves += [
-        {k: s, k + 1: t} for k in range(len(logs) - 1) for s in (1, -1) for t in (1, -1)
-    ]
+    moves += [{k: s, k + 1: t} for k in range(len(logs) - 1) for s in (1, -1) for t in (1, -1)]
     while step > 1e-4:
         improved = False
         for move in moves:
@@ -112,9 +110,7 @@ def _simplest(
 ) -> tuple[Fraction, ...]:
     """Round to rationals with the smallest numerators and denominators that lose little."""
     for limit in range(1, 65):
-        grid = sorted(
-            {Fraction(n, d) for n in range(1, limit + 1) for d in range(1, limit + 1)}
-        )
+        grid = sorted({Fraction(n, d) for n in range(1, limit + 1) for d in range(1, limit + 1)})
         near = [[q for q in grid if 0.75 < q / p < 1.33] for p in pairs]
         if not all(near):
             continue

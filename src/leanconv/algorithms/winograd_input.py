@@ -1,0 +1,179 @@
+"""The input transform of fused Winograd: V = B^T d B, channels in lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leanconv.algorithms.winograd_code import emit_program
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.shuffles import transpose_groups
+from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
+from leanconv.winograd.program import compile_matrix
+
+if TYPE_CHECKING:
+    from leanconv.algorithms.winograd_kernel import WinogradConv
+
+
+class InputTransform:
+    """Emits the transform of one tile at a time.
+
+    Rows of the patch are transformed along the width as they are loaded, into a small scratch
+    [row][point]; then the columns of that along the height, into V. Pixels outside the image are
+    loaded as zeros by masks; tiles that lie inside take code without them.
+    """
+
+    def __init__(self, e: Function, conv: WinogradConv, x: Value, v: Value, between: Value) -> None:
+        self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        height, width = conv.transforms()
+        self.along_height = compile_matrix(height.bt)
+        self.along_width = compile_matrix(width.bt)
+
+    def tile(self, index: Value, t: Value) -> None:
+        """Transform all channels of tile `index` of the batch, the t-th of the block."""
+        conv, e = self.conv, self.e
+        rows, columns = conv.grid
+        n, inside = index // (rows * columns), index % (rows * columns)
+        ty, tx = inside // columns, inside % columns
+        y0 = ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
+        x0 = tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
+        image = self.x.at(n * conv.x.image, self.element)
+        whole = self._inside(y0, 0) & self._inside(x0, 1)
+        with e.when(whole):
+            self._channels(image, y0, x0, t, masked=False)
+        with e.when(whole.compare("eq", 0)):
+            self._channels(image, y0, x0, t, masked=True)
+
+    def _inside(self, start: Value, axis: int) -> Value:
+        conv = self.conv
+        span = (conv.alpha[axis] - 1) * conv.stride[axis] + conv.phases[axis]
+        if axis == 1 and conv.planar:
+            span = conv.alpha[1] * conv.stride[1]
+        fits = self.e.const("i64", conv.size[axis]) - start
+        return start.compare("sge", 0) & fits.compare("sge", span)
+
+    def _channels(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
+        if self.conv.planar:
+            self._planes(image, y0, x0, t, masked)
+        else:
+            self._vectors(image, y0, x0, t, masked)
+
+    # -- channels that are neighbours in memory --------------------------------------------
+    def _vectors(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
+        conv, e = self.conv, self.e
+        per_phase = ceil_div(conv.inputs, conv.lanes)
+        whole = conv.inputs // conv.lanes if conv.x.block == 1 else per_phase
+        with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
+            first = (py * conv.phases[1] + px) * per_phase
+            y, x = y0 + py, x0 + px
+            if whole:
+                with e.loop("cb", whole) as cb:
+                    at = image.at(cb * conv.x.channel(conv.lanes), self.element)
+                    self._patch(at, y, x, conv.lanes, masked)
+                    self._down(first + cb, t)
+            if whole < per_phase:
+                at = image.at(whole * conv.x.channel(conv.lanes), self.element)
+                self._patch(at, y, x, conv.inputs - whole * conv.lanes, masked)
+                self._down(first + whole, t)
+
+    def _patch(self, image: Value, y0: Value, x0: Value, live: int, masked: bool) -> None:
+        """Load a patch of vectors row by row and transform each row."""
+        conv, e = self.conv, self.e
+        step = conv.stride[1] * conv.x.spatial[2]
+        columns = [x0 + j * conv.stride[1] for j in range(conv.alpha[1])]
+        exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
+        start = image.at(x0 * conv.x.spatial[2], self.element)
+        with e.loop("row", conv.alpha[0]) as i:
+            y = y0 + i * conv.stride[0]
+            line = start.at(y * conv.x.spatial[1], self.element)
+            there = y.compare("ult", conv.size[0]) if masked else None
+            pixels = []
+            for j in range(conv.alpha[1]):
+                at = line.at(j * step, self.element)
+                if there is None:
+                    pixels.append(e.load_first(at, self.kind, live))
+                else:
+                    mask = e.splat(there & exist[j], conv.lanes)
+                    if live < conv.lanes:
+                        mask = mask & e.first_lanes(live, conv.lanes)
+                    pixels.append(e.masked_load(at, self.kind, mask))
+            self._across(pixels, i)
+
+    # -- channels in planes ----------------------------------------------------------------
+    def _planes(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
+        conv, e = self.conv, self.e
+        lines = conv.lines
+        if conv.inputs % lines == 0:
+            with e.loop("py", conv.phases[0]) as py, e.loop("cb", conv.inputs // lines) as cb:
+                plane = image.at(cb * (lines * conv.x.block_stride), self.element)
+                rows = [(r * conv.x.block_stride, py) for r in range(lines)]
+                self._lines(plane, rows, y0, x0, masked)
+                self._down(py * (conv.inputs // lines) + cb, t)
+            return
+        every = [(p, c) for p in range(conv.phases[0]) for c in range(conv.inputs)]
+        for block in range(ceil_div(len(every), lines)):
+            chosen = every[block * lines : (block + 1) * lines]
+            rows = [(c * conv.x.block_stride, e.const("i64", p)) for p, c in chosen]
+            self._lines(image, rows, y0, x0, masked)
+            self._down(e.const("i64", block), t)
+
+    def _lines(
+        self, plane: Value, rows: list[tuple[int, Value]], y0: Value, x0: Value, masked: bool
+    ) -> None:
+        """Load row pieces of several channels or phases and turn them into vectors of lanes."""
+        conv, e = self.conv, self.e
+        per = conv.lines
+        segments = ceil_div(conv.alpha[1], per)
+        counting = e.const(vector("i32", conv.lanes), list(range(conv.lanes)))
+        start = plane.at(x0 * conv.x.spatial[2], self.element)
+        with e.loop("row", conv.alpha[0]) as i:
+            y = y0 + i * conv.stride[0]
+            pixels: list[Value] = []
+            for q in range(segments):
+                needed = min(conv.lanes, (conv.alpha[1] - q * per) * conv.grain)
+                columns = None
+                if masked:
+                    first = e.convert("trunc", x0 + q * conv.lanes, "i32")
+                    columns = counting + e.splat(first, conv.lanes)
+                vectors = []
+                for offset, phase in rows:
+                    line_y = y + phase
+                    at = start.at(line_y * conv.x.spatial[1] + (offset + q * conv.lanes), self.element)
+                    if columns is None:
+                        vectors.append(e.load_first(at, self.kind, needed))
+                        continue
+                    limit = e.select(
+                        line_y.compare("ult", conv.size[0]),
+                        e.const("i32", conv.size[1]),
+                        e.const("i32", 0),
+                    )
+                    mask = columns.compare("ult", e.splat(limit, conv.lanes))
+                    mask = mask & e.first_lanes(needed, conv.lanes)
+                    vectors.append(e.masked_load(at, self.kind, mask))
+                vectors += [e.zero(self.kind)] * (per - len(vectors))
+                pixels += transpose_groups(e, vectors, conv.grain)
+            self._across(pixels[: conv.alpha[1]], i)
+
+    # -- the two passes --------------------------------------------------------------------
+    def _across(self, pixels: list[Value], row: Value) -> None:
+        """Transform one row of the patch along the width."""
+        conv, e = self.conv, self.e
+        place = self.between.at(row * (conv.alpha[1] * conv.lanes), self.element)
+        for j, value in enumerate(emit_program(e, self.along_width, pixels)):
+            e.store(value, place.at(j * conv.lanes, self.element))
+
+    def _down(self, block: Value, t: Value) -> None:
+        """Transform the columns along the height, into V."""
+        conv, e = self.conv, self.e
+        place = self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
+        with e.loop("point", conv.alpha[1]) as j:
+            column = self.between.at(j * conv.lanes, self.element)
+            step = conv.alpha[1] * conv.lanes
+            values = [
+                e.load(column.at(i * step, self.element), self.kind) for i in range(conv.alpha[0])
+            ]
+            out = place.at(j * conv.point_stride, self.element)
+            for i, value in enumerate(emit_program(e, self.along_height, values)):
+                e.store(value, out.at(i * conv.alpha[1] * conv.point_stride, self.element))

@@ -1,0 +1,286 @@
+"""Fused Winograd convolution: transform a block of tiles, multiply, transform back, store.
+
+With V = B^T d B for each tile and channel, U = G g G^T (offline), and M[xi] = V[xi] · U[xi]:
+
+    y(tile) = A^T M A,   M[xi][tile, k] = sum over c of V[xi][tile, c] · U[xi][c, k]
+
+One chunk is a block of `tiles` tiles and a part of the output channels. Its V and M stay in the
+thread's scratch, sized for the second cache, so the workspace does not grow with the image, and
+nothing is shared between threads.
+
+    V  [xi][channel block][tile][lane]      broadcasts walk along lanes, stores along tiles
+    U  [panel][xi][channel][vectors·lanes]  one straight stream
+    M  [xi][tile][vectors·lanes]            of one panel of output channels
+
+A stride is taken apart into phases (polyphase): the stride-1 convolutions of x[p::sh, q::sw] with
+w[p::sh, q::sw] add up to the result, so phases are nothing but more input channels, and all of
+them share one transform back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import aligned, ceil_div
+from leanconv.target import Target
+from leanconv.winograd.matrices import Transform, transform
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WinogradConv(Kernel):
+    """One convolution's code.
+
+    Attributes:
+        batch: N.
+        inputs, outputs: channels C and K.
+        size, out: input and output extents (h, w).
+        kernel, stride, pad: of the sliding window (h, w); pad before.
+        m: outputs of a tile (h, w).
+        x, y: where input and output lie; a residual lies like y.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+        tiles: tiles of one block, a multiple of `rows`.
+        rows, vectors: the register tile of the products.
+        parts: parts into which the panels of output channels are split.
+        epilogue: bias, residual, activation.
+    """
+
+    batch: int
+    inputs: int
+    outputs: int
+    size: Pair
+    out: Pair
+    kernel: Pair
+    stride: Pair
+    pad: Pair
+    m: Pair
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    tiles: int
+    rows: int
+    vectors: int
+    parts: int
+    epilogue: Epilogue
+
+    # -- facts -----------------------------------------------------------------------------
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, transformed weights, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def taps(self) -> Pair:
+        """Taps of one phase's filter (h, w)."""
+        return ceil_div(self.kernel[0], self.stride[0]), ceil_div(self.kernel[1], self.stride[1])
+
+    @property
+    def alpha(self) -> Pair:
+        """Points along each axis: m + r - 1."""
+        return self.m[0] + self.taps[0] - 1, self.m[1] + self.taps[1] - 1
+
+    @property
+    def points(self) -> int:
+        """Products of one tile and channel pair."""
+        return self.alpha[0] * self.alpha[1]
+
+    def transforms(self) -> tuple[Transform, Transform]:
+        """F(m, r) along height and width."""
+        return transform(self.m[0], self.taps[0]), transform(self.m[1], self.taps[1])
+
+    @property
+    def grid(self) -> Pair:
+        """Tiles along height and width."""
+        return ceil_div(self.out[0], self.m[0]), ceil_div(self.out[1], self.m[1])
+
+    @property
+    def tile_count(self) -> int:
+        """Tiles of the whole batch."""
+        return self.batch * prod(self.grid)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of tiles."""
+        return ceil_div(self.tile_count, self.tiles)
+
+    @property
+    def planar(self) -> bool:
+        """Whether input channels lie in planes, so that vectors must be gathered by transposing."""
+        return not self.x.lanes_contiguous
+
+    @property
+    def phases(self) -> Pair:
+        """Phases of the stride that have taps."""
+        return min(self.stride[0], self.kernel[0]), min(self.stride[1], self.kernel[1])
+
+    @property
+    def grain(self) -> int:
+        """Neighbouring columns that become lanes of one vector (planar input only)."""
+        return self.stride[1]
+
+    @property
+    def lines(self) -> int:
+        """Rows of the image that one vector's lanes come from (planar input only)."""
+        return self.lanes // self.grain
+
+    def reduction_runs(self) -> list[tuple[int, int, int]]:
+        """Channel blocks as runs (first block, blocks, lanes that hold channels)."""
+        if self.planar:
+            lines, per = self.phases[0] * self.inputs, self.lines
+            whole, rest = divmod(lines, per)
+            runs = [(0, whole, self.lanes)] if whole else []
+            return runs + ([(whole, 1, rest * self.grain)] if rest else [])
+        whole, rest = divmod(self.inputs, self.lanes)
+        per_phase = ceil_div(self.inputs, self.lanes)
+        if not rest:
+            return [(0, self.phases[0] * self.phases[1] * whole, self.lanes)]
+        runs = []
+        for phase in range(self.phases[0] * self.phases[1]):
+            if whole:
+                runs.append((phase * per_phase, whole, self.lanes))
+            runs.append((phase * per_phase + whole, 1, rest))
+        return runs
+
+    @property
+    def channel_blocks(self) -> int:
+        """Vectors of (phase, channel) pairs."""
+        return sum(blocks for _, blocks, _ in self.reduction_runs())
+
+    @property
+    def steps(self) -> int:
+        """Length of the reduction: (phase, channel) pairs."""
+        return sum(blocks * lanes for _, blocks, lanes in self.reduction_runs())
+
+    @property
+    def panel_lanes(self) -> int:
+        """Output channels of one panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels."""
+        return ceil_div(self.outputs, self.panel_lanes)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the output channels by blocks of tiles."""
+        return self.parts * self.blocks
+
+    @property
+    def point_stride(self) -> int:
+        """Elements of V between two points; a line more than needed, against cache aliasing."""
+        return self.channel_blocks * self.tiles * self.lanes + 64 // ITEMSIZE[self.dtype]
+
+    def _areas(self) -> tuple[int, int, int]:
+        """Bytes of V, of M and of the transforms' scratch."""
+        item = ITEMSIZE[self.dtype]
+        between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
+        return (
+            aligned(self.points * self.point_stride * item),
+            aligned(self.points * self.tiles * self.panel_lanes * item),
+            aligned(between * item),
+        )
+
+    @property
+    def scratch_bytes(self) -> int:
+        """V, M and the transforms' own scratch of one thread."""
+        return sum(self._areas())
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum that this replaces, padding counted."""
+        taps = self.inputs * prod(self.kernel)
+        return 2 * self.batch * self.outputs * prod(self.out) * taps
+
+    # -- packing ---------------------------------------------------------------------------
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Transform weights (K, C, kh, kw) in float64 and pack them as the kernel reads them."""
+        (rh, rw), (ph, pw) = self.taps, self.stride
+        padded = np.zeros((*w.shape[:2], rh * ph, rw * pw))
+        padded[:, :, : self.kernel[0], : self.kernel[1]] = w
+        phased = padded.reshape(*w.shape[:2], rh, ph, rw, pw)
+        g_h, g_w = (np.array(t.g, float) for t in self.transforms())
+        # (K, C, i, p, j, q) -> (u, v, (p, q, C) in the order of the reduction, K)
+        u = np.einsum("ui,kcipjq,vj->uvkcpq", g_h, phased, g_w, optimize=True)
+        u = u[..., : self.phases[0], : (self.grain if self.planar else self.phases[1])]
+        order = (0, 1, 4, 3, 5, 2) if self.planar else (0, 1, 4, 5, 3, 2)
+        flat = u.transpose(order).reshape(self.points, self.steps, self.outputs)
+        packed = np.zeros((self.points, self.steps, self.panels * self.panel_lanes), w.dtype)
+        packed[..., : self.outputs] = flat
+        split = packed.reshape(self.points, self.steps, self.panels, self.panel_lanes)
+        return np.ascontiguousarray(split.transpose(2, 0, 1, 3)).reshape(-1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel, zero past the last."""
+        packed = np.zeros(self.panels * self.panel_lanes, values.dtype)
+        packed[: self.outputs] = values
+        return packed
+
+    # -- code ------------------------------------------------------------------------------
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks; transform; panels of products and transforms back."""
+        from leanconv.algorithms.winograd_input import InputTransform
+        from leanconv.algorithms.winograd_output import OutputTransform
+
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        v_bytes, m_bytes, _ = self._areas()
+        areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
+        v, m, between = areas
+        element = ELEMENT[self.dtype]
+        into = InputTransform(e, self, pointers["x"], v, between)
+        back = OutputTransform(e, self, pointers, m, between)
+        per_part = ceil_div(self.panels, self.parts)
+        stream = self.points * self.steps * self.panel_lanes
+        with e.chunks(self.parts, self.blocks) as (part, block):
+            first = block * self.tiles
+            live = e.smin(e.const("i64", self.tile_count) - first, self.tiles)
+            with e.loop("tile", live) as t:
+                into.tile(first + t, t)
+            start = part * per_part
+            stop = e.smin(start + per_part, self.panels)
+            with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as panel:
+                self._products(e, v, pointers["w"].at(panel * stream, element), m)
+                with e.loop("tile", live) as t:
+                    back.tile(first + t, t, panel)
+        return e.finish()
+
+    def _products(self, e: Function, v: Value, u: Value, m: Value) -> None:
+        """M[xi] = V[xi] · U[xi] for every point, panel by panel of tiles."""
+        element = ELEMENT[self.dtype]
+        kind = vector(element, self.lanes)
+        width = self.panel_lanes
+        tile = RegisterTile(element, kind, self.lanes, self.vectors, self.lanes)
+        with e.loop("xi", self.points) as xi:
+            a = v.at(xi * self.point_stride, element)
+            b = u.at(xi * (self.steps * width), element)
+            out = m.at(xi * (self.tiles * width), element)
+            with e.loop("rows", self.tiles // self.rows) as r:
+                a_r = a.at(r * (self.rows * self.lanes), element)
+                acc = [e.zero(kind)] * (self.rows * self.vectors)
+                done = 0
+                for start, blocks, lanes in self.reduction_runs():
+                    over = ReductionLoop("cb", blocks, self.tiles * self.lanes, lanes * width)
+                    inside = ReductionLoop("c", lanes, 1, width)
+                    a_s = a_r.at(start * self.tiles * self.lanes, element)
+                    b_s = b.at(done * width, element)
+                    loops = [over, inside] if blocks > 1 else [inside]
+                    multiply_accumulate(e, tile, acc, range(self.rows), a_s, b_s, loops)
+                    done += blocks * lanes
+                place = out.at(r * (self.rows * width), element)
+                for i in range(self.rows):
+                    for j in range(self.vectors):
+                        at = place.at(i * width + j * self.lanes, element)
+                        e.store(acc[i * self.vectors + j], at)

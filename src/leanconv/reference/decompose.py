@@ -1,0 +1,151 @@
+"""Reduce any convolution to plain ones: dense, without groups or padding, two-dimensional.
+
+Every step is an identity between convolutions, so that an algorithm that is written for the plain
+case (a `Core`) serves every spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import gcd
+
+import numpy as np
+
+from leanconv.reference.activations import activate
+from leanconv.reference.direct import channels_back, channels_first
+from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+
+# x (N, C, H, W), w (K, C, kh, kw), stride -> y (N, K, oh, ow)
+Core = Callable[[np.ndarray, np.ndarray, Steps], np.ndarray]
+# The same for stride 1.
+DenseCore = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def convolve_by(
+    core: Core,
+    spec: ConvSpec,
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None = None,
+    residual: np.ndarray | None = None,
+    slope: np.ndarray | None = None,
+) -> np.ndarray:
+    """Compute a spec with an algorithm for plain convolutions.
+
+    Args:
+        core: the algorithm.
+        spec, x, w, bias, residual, slope: as in `direct.convolve`.
+
+    Returns:
+        y of `spec.output_shape`, in float64 or in int64.
+    """
+    missing = 3 - len(spec.size)
+    kernel, stride, dilation = (
+        (1,) * missing + values for values in (spec.kernel, spec.stride, spec.dilation)
+    )
+    padded = np.pad(
+        channels_first(spec, x),
+        ((0, 0), (0, 0), *zip(spec.pad_begin, spec.pad_end, strict=True)),
+    )
+    padded = padded.reshape(*padded.shape[:2], *(1,) * missing, *padded.shape[2:])
+    filters = w.reshape(*w.shape[:2], *kernel)
+    inputs, outputs = filters.shape[1], spec.out_channels // spec.groups
+    pieces = [
+        _volume(
+            core,
+            padded[:, g * inputs : (g + 1) * inputs],
+            filters[g * outputs : (g + 1) * outputs],
+            stride,
+            dilation,
+        )
+        for g in range(spec.groups)
+    ]
+    y = np.concatenate(pieces, axis=1)
+    y = y.reshape(*y.shape[:2], *spec.output_size)
+    per_channel = (1, -1, *(1 for _ in spec.size))
+    if bias is not None:
+        y = y + bias.reshape(per_channel)
+    if residual is not None:
+        y = y + channels_first(spec, residual)
+    y = activate(y, spec.activation, None if slope is None else slope.reshape(per_channel))
+    return channels_back(spec, y)
+
+
+def _volume(
+    core: Core,
+    x: np.ndarray,
+    w: np.ndarray,
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> np.ndarray:
+    """Sum two-dimensional convolutions over the depth of the kernel; depths join the batch."""
+    batch, channels, depth = x.shape[:3]
+    kd = w.shape[2]
+    od = (depth - (kd - 1) * dilation[0] - 1) // stride[0] + 1
+    total: np.ndarray | None = None
+    for tap in range(kd):
+        first = tap * dilation[0]
+        planes = x[:, :, first : first + (od - 1) * stride[0] + 1 : stride[0]]
+        images = planes.swapaxes(1, 2).reshape(batch * od, channels, *x.shape[3:])
+        part = dilated(core, images, w[:, :, tap], (stride[1], stride[2]), dilation[1:])
+        total = part if total is None else total + part
+    assert total is not None
+    return total.reshape(batch, od, *total.shape[1:]).swapaxes(1, 2)
+
+
+def dilated(
+    core: Core, x: np.ndarray, w: np.ndarray, stride: Steps, dilation: tuple[int, ...]
+) -> np.ndarray:
+    """Decimation: a dilation becomes dense convolutions of every d-th row and column.
+
+    With g = gcd(s, d), outputs q + (d/g)·t read x[q·s + d·(s/g·t + k)]: the convolution of
+    x[q·s::d] with stride s/g, one for each q < d/g and axis.
+    """
+    (sh, sw), (dh, dw) = stride, dilation
+    spans = ((w.shape[2] - 1) * dh + 1, (w.shape[3] - 1) * dw + 1)
+    oh, ow = ((i - k) // s + 1 for i, k, s in zip(x.shape[2:], spans, stride, strict=True))
+    y = np.empty((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    common = gcd(sh, dh), gcd(sw, dw)
+    phases = dh // common[0], dw // common[1]
+    inner = (sh // common[0], sw // common[1])
+    for qh in range(min(phases[0], oh)):
+        for qw in range(min(phases[1], ow)):
+            part = y[:, :, qh :: phases[0], qw :: phases[1]]
+            result = core(x[:, :, qh * sh :: dh, qw * sw :: dw], w, inner)
+            part[...] = result[:, :, : part.shape[2], : part.shape[3]]
+    return y
+
+
+def polyphase(core: DenseCore, x: np.ndarray, w: np.ndarray, stride: Steps) -> np.ndarray:
+    """Strides by polyphase: O = Σ_{p < min(s, k)} Σ_q conv(I[p::s, q::s], F[p::s, q::s]), cropped.
+
+    The 3 taps of a stride of 2 become phases of 2 and 1 taps; 11 taps of stride 4: 3, 3, 3, 2.
+    """
+    (sh, sw), (oh, ow) = stride, output_extents(x, w, stride)
+    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    for p in range(min(sh, w.shape[2])):
+        for q in range(min(sw, w.shape[3])):
+            part = core(x[:, :, p::sh, q::sw], w[:, :, p::sh, q::sw])
+            total += part[:, :, :oh, :ow]
+    return total
+
+
+def split_kernel(core: DenseCore, x: np.ndarray, w: np.ndarray, most: int) -> np.ndarray:
+    """Large kernels by pieces of at most `most` taps along each axis, of nearly equal size."""
+    oh, ow = output_extents(x, w, (1, 1))
+    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    for u, kh in _pieces(w.shape[2], most):
+        for v, kw in _pieces(w.shape[3], most):
+            region = x[:, :, u : u + oh + kh - 1, v : v + ow + kw - 1]
+            total += core(region, w[:, :, u : u + kh, v : v + kw])
+    return total
+
+
+def _pieces(taps: int, most: int) -> Iterator[tuple[int, int]]:
+    """First tap and number of taps of each piece."""
+    count = ceil_div(taps, most)
+    for number in range(count):
+        first, stop = taps * number // count, taps * (number + 1) // count
+        yield first, stop - first

@@ -1,0 +1,367 @@
+"""`leanconv.load` and the network it gives: sources, shapes, inputs, errors, plans kept."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import leanconv as lc
+from graph.onnx_models import model, small_cnn
+from leanconv.api import network as network_module
+from leanconv.api.plan_cache import PlanCache
+from leanconv.errors import (
+    InputError,
+    LeanConvError,
+    ModelError,
+    SpecError,
+    UnsupportedError,
+)
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_import import read_model
+from leanconv.settings import Settings
+
+IMAGE = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype("f4")
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def two_inputs() -> onnx.ModelProto:
+    """s = a + b, d = a - b; the batch is one symbol."""
+    nodes = [node("Add", "a b", "s"), node("Sub", "a b", "d")]
+    return model(nodes, {"a": ("N", 4), "b": ("N", 4)}, ["s", "d"])
+
+
+# -- what is loaded ----------------------------------------------------------------------------
+
+
+def test_a_path_bytes_and_a_proto_are_one_network(tmp_path: Path) -> None:
+    proto = small_cnn()
+    file = tmp_path / "m.onnx"
+    file.write_bytes(proto.SerializeToString())
+    sources: list[Any] = [file, str(file), file.read_bytes(), bytearray(file.read_bytes()), proto]
+    answers = [lc.load(source, threads=1)(IMAGE) for source in sources]
+    assert all(np.array_equal(answer, answers[0]) for answer in answers)
+
+
+@pytest.mark.parametrize("source", [None, 7, ["m.onnx"], np.zeros(3)])
+def test_what_is_no_model_is_refused(source: Any) -> None:
+    with pytest.raises(InputError, match="expected a path, the bytes of an ONNX file"):
+        lc.load(source)
+
+
+def test_a_proto_too_large_for_protobuf_says_how_to_save_it() -> None:
+    class Large:
+        def SerializeToString(self) -> bytes:  # noqa: N802
+            raise ValueError("exceeds maximum protobuf size of 2GB: 2200000000")
+
+    with pytest.raises(ModelError, match="2GB.*save_as_external_data=True"):
+        lc.load(Large())
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "folder", "empty.onnx", "text.onnx", "cut.onnx"])
+def test_files_that_cannot_be_used_name_themselves(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "text.onnx").write_text("These are not the weights you are looking for.\n" * 50)
+    (tmp_path / "cut.onnx").write_bytes(small_cnn().SerializeToString()[:-100])
+    with pytest.raises(LeanConvError, match=name):
+        lc.load(tmp_path / name)
+
+
+def test_metadata() -> None:
+    proto = small_cnn()
+    assert lc.load(proto).metadata == {}
+    helper.set_model_props(proto, {"labels": '["ä", "b"]', "empty": ""})
+    network = lc.load(proto)
+    assert network.metadata == {"labels": '["ä", "b"]', "empty": ""}
+    network.metadata["labels"] = "changed"
+    assert network.metadata["labels"] == '["ä", "b"]'
+
+
+def test_metadata_is_bounded() -> None:
+    proto = small_cnn()
+    helper.set_model_props(proto, {str(i): "x" * 100 for i in range(20)})
+    data = proto.SerializeToString()
+    with pytest.raises(ModelError, match="over 10 entries 'metadata_props'"):
+        read_model(data, Limits(metadata=10))
+    with pytest.raises(ModelError, match="metadata takes .* bytes; expected at most 1000"):
+        read_model(data, Limits(metadata_bytes=1000))
+    bad = data + b"\x72\x04\x0a\x02\xff\xfe"  # a key that is not UTF-8
+    with pytest.raises(ModelError, match="not UTF-8"):
+        read_model(bad)
+
+
+def test_dtype_is_checked_at_load() -> None:
+    with pytest.raises(InputError, match="expected float32 or float64"):
+        lc.load(small_cnn(), dtype="int8")
+    double = model([node("Relu", "x")], {"x": ("N", "C")}, ["y"], elem_type=onnx.TensorProto.DOUBLE)
+    with pytest.raises(UnsupportedError, match="lose precision"):
+        lc.load(double, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 0}, {"max_error": 0.0}, {"memory_limit": "12 parsecs"}]
+)
+def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="expected"):
+        lc.load(small_cnn(), **options)
+
+
+# -- refused at load ---------------------------------------------------------------------------
+
+
+def test_values_without_elements_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="'y' has the shape .*without elements"):
+        lc.load(model([node("Relu", "c")], {"x": ("N", 4)}, ["y"], {"c": np.zeros((0, 2), "f4")}))
+    slices = {"starts": np.array([2]), "ends": np.array([2]), "axes": np.array([1])}
+    proto = model(
+        [node("Slice", "x starts ends axes", "e"), node("Relu", "e")],
+        {"x": (1, 4, 8, 8)},
+        ["y"],
+        slices,
+    )
+    with pytest.raises(LeanConvError, match=r"Slice.*empty tensor float32\[1, 0, 8, 8\]"):
+        lc.load(proto)
+
+
+def test_an_input_without_elements_is_refused() -> None:
+    network = lc.load(small_cnn())
+    with pytest.raises(InputError, match="without elements"):
+        network(np.zeros((0, 3, 16, 16), "f4"))
+
+
+def test_batch_norms_that_would_explode_are_refused() -> None:
+    """Each reads the same few vectors in another order: folded, every one is new."""
+    channels, count = 2**19, 40
+    rng = np.random.default_rng(0)
+    held = {f"p{i}": rng.uniform(1, 2, channels).astype("f4") for i in range(4)}
+    nodes, last = [], "x"
+    for i in range(count):
+        order = " ".join(f"p{(i + k * (1 + i % 3)) % 4}" for k in range(4))
+        nodes.append(
+            node("BatchNormalization", f"{last} {order}", f"b{i}", epsilon=float(1 + i) / 100)
+        )
+        nodes.append(node("Sigmoid", f"b{i}", f"r{i}"))
+        last = f"r{i}"
+    proto = model(nodes, {"x": (1, channels, 1, 1)}, [last], held)
+    with pytest.raises(UnsupportedError, match="BatchNormalization.*cannot be folded"):
+        lc.load(proto)
+
+
+def test_an_open_batch_is_tried_at_load() -> None:
+    """Gather's indices are supported or not, which only shapes tell."""
+    held = {"i": np.array([2, 0, 3])}
+    proto = model([node("Gather", "x i", axis=1)], {"x": ("N", 4, 2, 2)}, ["y"], held)
+    with pytest.raises(UnsupportedError, match="Gather"):
+        lc.load(proto)
+
+
+def test_a_network_for_another_batch_than_one_still_loads() -> None:
+    proto = model([node("Reshape", "x s")], {"x": ("N", 4)}, ["y"], {"s": np.array([2, 2, 4])})
+    network = lc.load(proto)
+    x = np.arange(16, dtype="f4").reshape(4, 4)
+    assert np.array_equal(network(x), x.reshape(2, 2, 4))
+    with pytest.raises(ModelError, match="Reshape"):
+        network(x[:1])
+
+
+# -- shapes and inputs -------------------------------------------------------------------------
+
+
+def test_the_plan_before_the_first_run() -> None:
+    network = lc.load(small_cnn())
+    with pytest.raises(InputError, match=r"x \(N, 3, H, W\).*net.bind"):
+        _ = network.plan
+    plan = network.bind((2, 3, 16, 16))
+    assert network.plan is plan
+    assert network.used_bytes == plan.memory_bytes
+    network(IMAGE)
+    assert network.plan is plan
+    assert network.bind({"x": (1, 3, 9, 16)}).inputs["x"].shape == (1, 3, 9, 16)
+    static = lc.load(model([node("Relu", "x")], {"x": (2, 3)}, ["y"]))
+    assert static.plan.outputs["y"].shape == (2, 3)
+    with pytest.raises(InputError, match="shape"):
+        network.bind((2, 4, 16, 16))
+    with pytest.raises(InputError, match="got inputs"):
+        network.bind({"z": (2, 3, 16, 16)})
+
+
+def test_several_inputs_and_outputs() -> None:
+    network = lc.load(two_inputs())
+    assert [port.name for port in network.inputs] == ["a", "b"]
+    assert network.outputs == ("s", "d")
+    a, b = (np.full((3, 4), value, "f4") for value in (5, 3))
+    results = network.run({"b": b, "a": a})
+    assert {name: y[0, 0] for name, y in results.items()} == {"s": 8, "d": 2}
+    with pytest.raises(InputError, match="call net.run"):
+        network(a)
+    with pytest.raises(InputError, match="got inputs"):
+        network.run({"a": a})
+    with pytest.raises(InputError, match="got inputs"):
+        network.profile({"a": a})
+    with pytest.raises(InputError, match="by name"):
+        network.profile(a)
+    with pytest.raises(InputError, match="'N': 3"):
+        network.run({"a": a, "b": b[:2]})
+    with pytest.raises(InputError, match="got inputs"):
+        network.bind((3, 4))
+    assert len(network.profile({"a": a, "b": b}, repeats=2)) == 2
+
+
+def test_an_output_that_is_an_input_or_a_constant() -> None:
+    nodes = [node("Identity", "x", "y"), node("Identity", "c", "z"), node("Relu", "x", "r")]
+    proto = model(nodes, {"x": (1, 4)}, ["y", "z", "r"], {"c": np.arange(3, dtype="f4")})
+    network = lc.load(proto)
+    x = np.array([[1, -1, 2, -2]], "f4")
+    found = network.run({"x": x})
+    assert np.array_equal(found["y"], x)
+    assert np.array_equal(found["z"], [0, 1, 2])
+    assert np.array_equal(found["r"], np.maximum(x, 0))
+    found["y"][:] = 9
+    assert x[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (IMAGE.astype("f8"), r"float64; expected float32.*astype"),
+        (IMAGE.astype(">f4"), "expected float32"),
+        ((255 * IMAGE).astype("u1"), "uint8; expected float32"),
+        (IMAGE[0], r"shape \(3, 16, 16\); expected \(N, 3, H, W\)"),
+        (IMAGE[:, :2], r"shape \(2, 2, 16, 16\); expected"),
+        (IMAGE.tolist(), "list; expected a NumPy array"),
+        (None, "NoneType; expected a NumPy array"),
+    ],
+)
+def test_inputs_that_do_not_fit(x: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lc.load(small_cnn())(x)
+
+
+def test_any_memory_order_and_alignment_is_read() -> None:
+    network = lc.load(small_cnn())
+    expected = network(IMAGE)
+    assert np.array_equal(network(np.asfortranarray(IMAGE)), expected)
+    assert np.array_equal(network(np.flip(np.flip(IMAGE, 3).copy(), 3)), expected)
+    raw = np.zeros(IMAGE.nbytes + 1, "u1")
+    crooked = raw[1:].view("f4").reshape(IMAGE.shape)
+    crooked[...] = IMAGE
+    assert not crooked.flags.aligned
+    assert np.array_equal(network(crooked), expected)
+    frozen = IMAGE.copy()
+    frozen.setflags(write=False)
+    assert np.array_equal(network(frozen), expected)
+
+
+def test_an_input_of_any_rank() -> None:
+    proto = model([node("Relu", "x")], {"x": None}, ["y"])
+    network = lc.load(proto)
+    assert network.inputs[0].shape is None
+    for shape in ((), (3,), (2, 3, 4)):
+        x = np.full(shape, -1, "f4")
+        assert np.array_equal(network(x), np.zeros(shape))
+
+
+def test_float64() -> None:
+    network = lc.load(small_cnn(), dtype="float64")
+    assert network.inputs[0].dtype == "float64"
+    y = network(IMAGE.astype("f8"))
+    assert y.dtype == np.float64
+    assert np.array_equal(network(IMAGE), y)  # float32 widens exactly
+    assert np.abs(y - lc.load(small_cnn())(IMAGE)).max() < 1e-5
+
+
+@pytest.mark.parametrize("opset", [7, 10, 13, 17, 20, 22])
+def test_opsets(opset: int) -> None:
+    nodes = [
+        node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("GlobalAveragePool", "r", "g"),
+        node("Flatten", "g", "f"),
+        node("Softmax", "f", "y", axis=1),
+    ]
+    held = {"w": np.random.default_rng(1).standard_normal((5, 3, 3, 3)).astype("f4")}
+    y = lc.load(model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], held, opset))(IMAGE)
+    assert y.shape == (2, 5)
+    assert np.allclose(y.sum(axis=1), 1)
+
+
+# -- plans kept --------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_plan_leaves_first() -> None:
+    cache = PlanCache[str](300_000, keep_newest=True)
+    for name in ("a", "b", "c"):
+        cache.put(name, name.upper(), 10_000)
+    assert cache.get("a") == "A"
+    cache.put("d", "D", 10_000)  # over the limit, with what every plan takes beside
+    assert [cache.get(name) for name in "abcd"] == ["A", None, "C", "D"]
+    assert 30_000 < cache.held_bytes <= 300_000
+    cache.put("huge", "H", 10**9)
+    assert (len(cache), cache.get("huge")) == (1, "H")
+    assert cache.take("huge") == "H"
+    assert (len(cache), cache.held_bytes, cache.get("huge")) == (0, 0, None)
+    strict = PlanCache[str](0, keep_newest=False)
+    strict.put("a", "A", 0)
+    assert (len(strict), strict.held_bytes) == (0, 0)
+
+
+def test_plans_for_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings.from_environment({"HOME": "/", "LEANCONV_PLAN_CACHE_BYTES": "1"})
+    monkeypatch.setattr(network_module, "current_settings", lambda: settings)
+    network = lc.load(small_cnn())
+    first = network.bind((1, 3, 16, 16))
+    assert network.bind((1, 3, 16, 16)) is first
+    network.bind((1, 3, 16, 17))
+    assert network.bind((1, 3, 16, 16)) is not first
+    monkeypatch.undo()
+    network = lc.load(small_cnn())
+    first = network.bind((1, 3, 16, 16))
+    network.bind((1, 3, 16, 17))
+    assert network.bind((1, 3, 16, 16)) is first
+
+
+def test_new_shapes_from_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one plan only, every thread keeps throwing out the others' plans."""
+    settings = Settings.from_environment({"HOME": "/", "LEANCONV_PLAN_CACHE_BYTES": "1"})
+    monkeypatch.setattr(network_module, "current_settings", lambda: settings)
+    network = lc.load(small_cnn(), threads=2)
+    images = [IMAGE[:, :, : 12 + i] for i in range(4)]
+    expected = [lc.load(small_cnn(), threads=1)(x) for x in images]
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(12):
+            which = (number + turn) % len(images)
+            try:
+                y = network.run({"x": images[which]})["y"]
+            except Exception as error:
+                failures.append(error)
+                return
+            if not np.array_equal(y, expected[which]):
+                failures.append(which)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_weights_beside_the_file(tmp_path: Path) -> None:
+    """External data beside the file is found from a path, and refused for bytes."""
+    proto = small_cnn()
+    file = tmp_path / "m.onnx"
+    onnx.save(proto, file, save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert np.array_equal(lc.load(file)(IMAGE), lc.load(small_cnn())(IMAGE))
+    with pytest.raises(LeanConvError, match="external"):
+        lc.load(file.read_bytes())

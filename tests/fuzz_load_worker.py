@@ -1,0 +1,73 @@
+"""Load, plan and run damaged models until the time is up: `fuzz_load_worker.py KIND SEED SECONDS`.
+
+The process that starts this one sees a crash as an exit code, and the last seed that was begun as
+the last line. `test_fuzz_load` says what counts as a failure.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import random
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
+
+import leanconv
+from graph.test_fuzz_files import damaged_bytes, damaged_fields
+from leanconv.errors import LeanConvError
+
+MEMORY_LIMIT = "32 MiB"
+FLOPS = 10**8  # what runs longer is planned only
+DAMAGE = {"bytes": damaged_bytes, "fields": damaged_fields}
+
+
+def survive(data: bytes) -> str:
+    """Load, plan and run; say how far it came. Anything but a LeanConvError gets through."""
+    stage = "load"
+    try:
+        network = leanconv.load(data, memory_limit=MEMORY_LIMIT, threads=2)
+        stage = "bind"
+        declared = {port.name: port.shape or (1, 4, 8, 8) for port in network.inputs}
+        shapes = {n: [e if isinstance(e, int) else 8 for e in s] for n, s in declared.items()}
+        plan = network.bind(shapes)
+        assert network.used_bytes == plan.memory_bytes
+        if sum(step.flops for step in plan.steps) > FLOPS:
+            return "planned"
+        stage = "run"
+        results = network.run({p.name: np.ones(shapes[p.name], p.dtype) for p in network.inputs})
+        for name, array in results.items():
+            assert array.shape == plan.outputs[name].shape
+    except LeanConvError as error:
+        assert stage != "run", f"a plan refused to run: {error}"
+        assert str(error)
+        return f"refused at {stage}"
+    return "ran"
+
+
+def main() -> None:
+    kind, first, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    faulthandler.enable()
+    warnings.simplefilter("error")  # such as an overflow in what is computed at load
+    counts: dict[str, int] = {}
+    end = time.monotonic() + seconds
+    seed, slowest = first, 0.0
+    while time.monotonic() < end:
+        print(f"seed {seed}", flush=True)
+        begin = time.monotonic()
+        outcome = survive(DAMAGE[kind](random.Random(seed)))
+        taken = time.monotonic() - begin
+        if taken > slowest:
+            slowest = taken
+            print(f"seed {seed} took {taken:.2f} s", flush=True)
+        counts[outcome] = counts.get(outcome, 0) + 1
+        seed += 1
+    print(f"done {seed - first} slowest {slowest:.1f} ran {counts.get('ran', 0)} {counts}")
+
+
+if __name__ == "__main__":
+    main()

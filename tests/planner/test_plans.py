@@ -1,0 +1,161 @@
+"""Plans of whole networks: bytes as predicted, nothing overwritten, no needless reorders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
+from leanconv.codegen.host import host
+from leanconv.planner.storage import place
+from leanconv.target import preset
+from leanconv.units import format_bytes
+from storage_check import check, lowered_network
+
+NARROW = {
+    "mobilenetv2": {"width": 0.25, "image": 96},
+    "resnet50": {"width": 0.125, "image": 64},
+    "resnet101": {"width": 0.125, "image": 64},
+    "vgg16": {"width": 0.0625, "image": 64},
+}
+TARGETS = ("haswell", "skylake-avx512", "neoverse-n1")
+
+
+@cache
+def model(name: str) -> bytes:
+    """A small network, or a narrow version of a big one."""
+    if name in NARROW:
+        return FULL_NETWORKS[name](**NARROW[name]).SerializeToString()
+    return SMALL_NETWORKS[name]().SerializeToString()
+
+
+@cache
+def mobilenet() -> bytes:
+    return FULL_NETWORKS["mobilenetv2"]().SerializeToString()
+
+
+def image(net: lc.Network, batch: int) -> np.ndarray:
+    (port,) = net.inputs
+    shape = [n if isinstance(n, int) else batch for n in port.shape]
+    return np.zeros(shape, port.dtype)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", [*SMALL_NETWORKS, *NARROW])
+def test_no_value_is_lost(name: str, batch: int) -> None:
+    for target in TARGETS:
+        lowered = lowered_network(model(name), preset(target), batch)
+        assert check(lowered) == place(lowered).arena_bytes
+
+
+@pytest.mark.parametrize("name", ["shufflenet_like", "convnext_like", "segmentation_like"])
+def test_no_value_is_lost_in_float64(name: str) -> None:
+    check(lowered_network(model(name), host(), 2, "float64"))
+
+
+def test_the_simulation_sees_an_overlap() -> None:
+    """The check itself can fail: shift any buffer onto another that is alive."""
+    lowered = lowered_network(model("densenet_like"), preset("haswell"))
+    storage = place(lowered)
+    caught = 0
+    for name in storage.offsets:
+        moved = replace(storage, offsets={**storage.offsets, name: 0})
+        if storage.offsets[name] == 0:
+            continue
+        try:
+            check(lowered, moved)
+        except AssertionError:
+            caught += 1
+    assert caught > 3
+
+
+def test_results_take_over_operands_that_die() -> None:
+    """In-place is used at all: a residual network needs no third buffer."""
+    lowered = lowered_network(model("resnet50"), host())
+    storage = place(lowered)
+    calls = [call for step in lowered.steps for call in step.calls]
+    shared = [
+        call
+        for call in calls
+        for index in call.in_place
+        if call.values[-1] in storage.offsets
+        and storage.offsets.get(call.values[index]) == storage.offsets[call.values[-1]]
+    ]
+    assert len(shared) >= 8
+
+
+@pytest.mark.parametrize("name", SMALL_NETWORKS)
+def test_bytes_used_are_the_bytes_predicted(name: str) -> None:
+    for threads in (1, 3):
+        net = lc.load(model(name), threads=threads)
+        x = image(net, 1)
+        net(x)
+        plan = net.plan
+        assert net.used_bytes == plan.memory_bytes == plan.arena_bytes + plan.weight_bytes
+        assert plan.threads == threads
+        assert plan.arena_bytes >= plan.live_bytes + plan.scratch_bytes
+        assert plan.scratch_bytes % threads == 0
+
+
+def test_mobilenet_needs_its_largest_live_set_and_no_more() -> None:
+    net = lc.load(mobilenet(), threads=2)
+    net.bind((1, 3, 224, 224))
+    plan = net.plan
+    assert plan.live_bytes == 6_021_120
+    assert plan.arena_bytes - plan.scratch_bytes == 6_021_120
+    assert format_bytes(plan.live_bytes) == "5.742 MiB"
+    assert net.used_bytes == plan.memory_bytes
+    assert 3.4e6 * 4 < plan.weight_bytes < 3.8e6 * 4
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["mobilenetv2", "resnet50"])
+def test_nothing_is_reordered_inside(name: str, target: str) -> None:
+    """From the image, plain, to the answer, plain, without a step that only moves numbers."""
+    built = mobilenet() if name == "mobilenetv2" else model(name)
+    for batch in (1, 8):
+        lowered = lowered_network(built, preset(target), batch)
+        assert [step.op for step in lowered.steps if step.op == "Reorder"] == []
+
+
+def test_a_limit_is_kept_or_refused_with_the_least_that_works() -> None:
+    built = model("squeezenet_like")
+    net = lc.load(built, threads=2)
+    net(image(net, 1))
+    needed = net.plan.memory_bytes
+    exact = lc.load(built, threads=2, memory_limit=needed)
+    exact(image(exact, 1))
+    assert exact.used_bytes == needed
+    tight = lc.load(built, threads=2, memory_limit=needed - 1)
+    with pytest.raises(lc.BudgetError) as caught:
+        tight(image(tight, 1))
+    assert caught.value.smallest_bytes <= needed
+    assert str(needed - 1) in str(caught.value)
+    again = lc.load(built, threads=2, memory_limit=caught.value.smallest_bytes)
+    again(image(again, 1))
+
+
+def test_weights_do_not_depend_on_the_batch() -> None:
+    net = lc.load(model("resnext_like"), threads=1)
+    bytes_ = []
+    for batch in (1, 4):
+        net(image(net, batch))
+        bytes_.append((net.plan.weight_bytes, net.plan.live_bytes))
+    assert bytes_[1][1] > 3 * bytes_[0][1]
+    assert bytes_[1][0] < 1.2 * bytes_[0][0]
+
+
+def test_a_plan_names_every_step() -> None:
+    net = lc.load(model("mobilenetv2"), threads=1)
+    net(image(net, 1))
+    steps = net.plan.steps
+    assert all(step.name and step.op and step.algorithm for step in steps)
+    assert len({step.name for step in steps}) == len(steps)
+    convolutions = [step for step in steps if step.op == "Conv"]
+    assert len(convolutions) >= 52
+    assert all(step.flops > 0 and step.weight_bytes > 0 for step in convolutions)
+    assert sum(step.flops for step in steps) == net.plan.flops
