@@ -11,11 +11,8 @@ import random
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
 
 import leanconv
 from graph.test_fuzz_files import damaged_bytes, damaged_fields
@@ -42,11 +39,16 @@ def survive(data: bytes) -> str:
         results = network.run({p.name: np.ones(shapes[p.name], p.dtype) for p in network.inputs})
         for name, array in results.items():
             assert array.shape == plan.outputs[name].shape
-    except LeanConvError as error:
-        assert stage != "run", f"a plan refused to run: {error}"
-        assert str(error)
+    except LeanConvError:
+        if stage == "run":  # what was planned must run
+            raise
         return f"refused at {stage}"
     return "ran"
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -57,16 +59,16 @@ def main() -> None:
     end = time.monotonic() + seconds
     seed, slowest = first, 0.0
     while time.monotonic() < end:
-        print(f"seed {seed}", flush=True)
+        say(f"seed {seed}")
         begin = time.monotonic()
         outcome = survive(DAMAGE[kind](random.Random(seed)))
         taken = time.monotonic() - begin
         if taken > slowest:
             slowest = taken
-            print(f"seed {seed} took {taken:.2f} s", flush=True)
+            say(f"seed {seed} took {taken:.2f} s")
         counts[outcome] = counts.get(outcome, 0) + 1
         seed += 1
-    print(f"done {seed - first} slowest {slowest:.1f} ran {counts.get('ran', 0)} {counts}")
+    say(f"done {seed - first} ran {counts.get('ran', 0)} slowest {slowest:.1f} {counts}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "settings": ("errors", "units"),
     "spec": ("settings",),
     "winograd": ("errors",),
-    "reference": ("spec",),
+    "reference": ("spec", "winograd"),
     "target": ("spec",),
     "codegen": ("target",),
     "graph": ("spec",),

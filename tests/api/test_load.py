@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from leanconv.errors import (
 )
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
+from leanconv.planner import lowering
 from leanconv.settings import Settings
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype("f4")
@@ -365,3 +367,33 @@ def test_weights_beside_the_file(tmp_path: Path) -> None:
     assert np.array_equal(lc.load(file)(IMAGE), lc.load(small_cnn())(IMAGE))
     with pytest.raises(LeanConvError, match="external"):
         lc.load(file.read_bytes())
+
+
+# -- small files that ask for much -------------------------------------------------------------
+
+
+def test_a_transposed_convolution_of_endless_phases() -> None:
+    proto = model(
+        [node("ConvTranspose", "x w", strides=[300, 300])],
+        {"x": (1, 1, 2, 2)},
+        ["y"],
+        {"w": np.ones((1, 1, 3, 3), "f4")},
+    )
+    with pytest.raises(UnsupportedError, match="90000 phases"):
+        lc.load(proto)
+
+
+def test_a_chain_of_too_many_nodes() -> None:
+    names = ["x", *(f"v{i}" for i in range(5000))]
+    nodes = [node("Sigmoid", a, b) for a, b in itertools.pairwise(names)]
+    with pytest.raises(UnsupportedError, match="calls of kernels"):
+        lc.load(model(nodes, {"x": (1, 2, 3, 3)}, [names[-1]]))
+
+
+def test_one_weight_packed_for_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "_PACKED_BYTES", 2**16)
+    names = ["x", *(f"v{i}" for i in range(40))]
+    nodes = [node("Conv", f"{a} w", b) for a, b in itertools.pairwise(names)]
+    held = {"w": np.ones((64, 64, 1, 1), "f4")}
+    with pytest.raises(UnsupportedError, match="packed weights"):
+        lc.load(model(nodes, {"x": (1, 64, 1, 1)}, [names[-1]], held))

@@ -76,7 +76,7 @@ def test_explain_a_model(call: Call, cnn: str) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--dtype", "float64"), ("--threads", "1")])
 def test_explain_a_problem(call: Call, options: tuple[str, ...]) -> None:
-    problem = "ic16ih20iw24oc32oh10kh3sh2ph1"
+    problem = "ic16ih20iw24oc32oh10ow12kh3sh2ph1"
     document = json.loads(call("explain", problem, "--json", *options).out)
     assert document["problem"].startswith("mb1ic16ih20iw24")
     assert document["flops"] == 2 * 32 * 10 * 12 * 16 * 9
@@ -105,9 +105,7 @@ def test_profile(call: Call, cnn: str) -> None:
     assert "stem" in text
 
 
-def test_bench_a_model_and_a_layer(
-    call: Call, cnn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_a_model_and_a_layer(call: Call, cnn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "wait_until_quiet", lambda *_: 0.0)
     engines = ("--engine", "leanconv", "--engine", "onnxruntime")
     for what in ((cnn, "--shape", "1,3,16,16"), ("ic3ih9oc4kh3",)):

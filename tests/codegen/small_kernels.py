@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct import DIRECT, DirectConv
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.direct import DirectConv
+from leanconv.algorithms.problem import Candidate, Problem
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
@@ -51,14 +51,25 @@ def problem(text: str, target: Target, blocked: bool, **changes: Any) -> Problem
     )
 
 
-def chosen_kernel(text: str, target: Target, blocked: bool, **changes: Any) -> Kernel:
-    """The kernel that would be chosen."""
-    return choose(problem(text, target, blocked, **changes), target).kernel
+def candidate(
+    text: str, target: Target, blocked: bool, algorithm: str = "direct", **changes: Any
+) -> Candidate:
+    """How an algorithm of one kernel would compute a problem."""
+    found = choose(problem(text, target, blocked, **changes), target, algorithm)
+    assert len(found.pieces) == 1
+    return found
+
+
+def kernel_of(
+    text: str, target: Target, blocked: bool, algorithm: str = "direct", **changes: Any
+) -> Kernel:
+    """That kernel."""
+    return candidate(text, target, blocked, algorithm, **changes).pieces[0].kernel
 
 
 def conv_kernel(text: str, target: Target, blocked: bool = False, **changes: Any) -> DirectConv:
     """The direct convolution of a problem."""
-    kernel = DIRECT.candidate(problem(text, target, blocked, **changes), target).kernel
+    kernel = kernel_of(text, target, blocked, **changes)
     assert isinstance(kernel, DirectConv)
     return kernel
 

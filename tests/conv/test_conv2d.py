@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import EXACT, SMOOTH, Output, Problem, problems
+from problems import EXACT, GUARD, SMOOTH, Arrays, Output, Problem, guarded, problems
 
 import leanconv as lc
+from leanconv.algorithms import ALGORITHMS
 from leanconv.api import conv as api
 from leanconv.errors import SpecError
+from leanconv.reference.direct import convolve
+from leanconv.spec import ConvSpec
 from leanconv.target import preset
 
 BOTH = ("float32", "float64")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-# Compiling a kernel takes up to half a second: few examples, always the same, all different.
+# Algorithms that multiply transformed numbers: whole numbers do not stay whole.
+ROUNDING = ("winograd", "fft")
+# Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
 few = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
-def run(problem: Problem, whole: bool, **more: object) -> tuple[np.ndarray, np.ndarray]:
-    """Plan, run into a guarded array full of NaN, and return it with the oracle's answer."""
+def run(problem: Problem, whole: bool, **more: object) -> tuple[lc.ConvPlan, np.ndarray]:
+    """Plan, and run into a guarded array full of NaN."""
     spec, arrays = problem.spec, problem.arrays(whole)
     plan = lc.plan_conv2d(
         spec.input_shape,
@@ -38,26 +45,45 @@ def run(problem: Problem, whole: bool, **more: object) -> tuple[np.ndarray, np.n
     result = plan(arrays.x, out=out.array, residual=arrays.residual)
     assert result is out.array
     out.check()
-    return result, problem.expected(arrays, whole)
+    return plan, result
 
 
-def check_exact(problem: Problem, **more: object) -> None:
-    result, expected = run(problem, True, **more)
-    np.testing.assert_array_equal(result, expected, err_msg=str(problem.spec))
+def scale_of(problem: Problem, arrays: Arrays, expected: np.ndarray) -> float:
+    """What errors are measured by: the largest output, or the largest sum before the activation.
+
+    Where a few sums happen to cancel, the root of the sum of the squares stands for them.
+    """
+    spec = replace(problem.spec, activation=None)
+    plain = convolve(spec, arrays.x, arrays.w, arrays.bias, arrays.residual)
+    bare = replace(spec, bias=False, residual=False)
+    squares = convolve(bare, np.square(arrays.x), np.square(arrays.w))
+    return float(max(np.abs(expected).max(), np.abs(plain).max(), np.sqrt(squares).max(), 1e-30))
 
 
-def check_close(problem: Problem, **more: object) -> None:
-    """Within the tolerance of the largest output, or of the largest sum before the activation."""
-    result, expected = run(problem, False, **more)
-    arrays = problem.arrays(False)
-    sums = np.abs(expected).max()
-    if problem.spec.activation is not None:
-        from dataclasses import replace
-
-        plain = Problem(replace(problem.spec, activation=None), problem.seed)
-        sums = max(sums, np.abs(plain.expected(replace(arrays, slope=None), False)).max())
+def check_exact(problem: Problem, **more: object) -> lc.ConvPlan:
+    """Equal on whole numbers, but for algorithms that round."""
+    plan, result = run(problem, True, **more)
+    arrays = problem.arrays(True)
+    expected = problem.expected(arrays, True)
     error = np.abs(result - expected).max()
-    assert error <= TOLERANCE[problem.spec.dtype] * sums, f"{problem.spec}: {error / sums:.2e}"
+    if np.isnan(error) or error > 0:
+        assert plan.algorithm in ROUNDING, f"{plan.explain()}\n{problem}: off by {error}"
+        limit = TOLERANCE[problem.spec.dtype] * scale_of(problem, arrays, expected)
+        assert error <= limit, f"{plan.explain()}\n{problem}: off by {error}"
+    return plan
+
+
+def check_close(problem: Problem, **more: object) -> lc.ConvPlan:
+    """Within the tolerance, and within three times what the plan expects."""
+    plan, result = run(problem, False, **more)
+    arrays = problem.arrays(False)
+    expected = problem.expected(arrays, False)
+    error = np.abs(result - expected).max() / scale_of(problem, arrays, expected)
+    limit = TOLERANCE[problem.spec.dtype]
+    if problem.spec.activation is None:
+        limit = min(limit, 3 * plan.predicted_error)
+    assert error <= limit, f"{plan.explain()}\n{problem}: error {error:.2e}"
+    return plan
 
 
 @few
@@ -72,7 +98,7 @@ def test_close_to_float64(problem: Problem) -> None:
     check_close(problem)
 
 
-@settings(few, max_examples=30)
+@settings(few, max_examples=60)
 @given(problems(EXACT))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -80,38 +106,40 @@ def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
         check_exact(problem)
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "planar", "depthwise"])
-def test_each_algorithm_alone(algorithm: str) -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "close"])
+@pytest.mark.parametrize("algorithm", [a.name for a in ALGORITHMS])
+def test_each_algorithm_alone(algorithm: str, whole: bool) -> None:
     taken = []
+    dense = algorithm in ROUNDING
 
-    @settings(few, max_examples=50)
-    @given(problems(EXACT, BOTH))
+    @settings(few, max_examples=80)
+    @given(problems(EXACT, BOTH, dense))
     def each(problem: Problem) -> None:
         try:
-            check_exact(problem, algorithm=algorithm)
-        except SpecError as error:
-            assert f"algorithm '{algorithm}' cannot compute {problem.spec}: " in str(error)
-            assert not str(error).endswith(": ")
-        else:
+            plan = (check_exact if whole else check_close)(problem, algorithm=algorithm)
+            assert plan.algorithm == algorithm
             taken.append(problem)
+        except SpecError as error:
+            message = str(error)
+            start = f"algorithm '{algorithm}' cannot compute {problem.spec}: "
+            if not message.startswith(start) or len(message) < len(start) + 5:
+                raise
 
     each()
-    assert len(taken) >= 10, f"{algorithm} accepted only {len(taken)} of the problems"
+    assert len(taken) >= 8, f"{algorithm} accepted only {len(taken)} of the problems"
 
 
-@settings(few, max_examples=25)
+@settings(few, max_examples=40)
 @given(problems(SMOOTH, BOTH), st.sampled_from([2, 3, 5]))
 def test_threads_change_no_bits(problem: Problem, threads: int) -> None:
-    one, _ = run(problem, False, threads=1)
-    many, _ = run(problem, False, threads=threads)
+    _, one = run(problem, False, threads=1)
+    _, many = run(problem, False, threads=threads)
     np.testing.assert_array_equal(one, many)
 
 
-@settings(few, max_examples=25)
+@settings(few, max_examples=40)
 @given(problems(EXACT, BOTH), st.sampled_from([2, 5, 16]))
 def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batch: int) -> None:
-    from dataclasses import replace
-
     whole = Problem(replace(problem.spec, batch=batch, residual=False), problem.seed)
     arrays = whole.arrays(False)
     plans = [
@@ -150,8 +178,21 @@ def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batc
         "ic4ih2oc16oh4kh1ph1",  # windows that touch nothing
     ],
 )
-def test_chosen_problems_are_exact(line: str, layout: str) -> None:
-    from leanconv.spec import ConvSpec
-
+def test_chosen_problems(line: str, layout: str) -> None:
     spec = ConvSpec.parse(line, layout=layout, bias=True, residual=True)
     check_exact(Problem(spec, 1))
+    check_close(Problem(spec, 1))
+
+
+def test_guards_notice_what_they_are_for() -> None:
+    out = Output((2, 3), "float32")
+    out.check()
+    for place in (GUARD, GUARD + 1 + 6):
+        out = Output((2, 3), "float32")
+        out._buffer[place] = 0
+        with pytest.raises(AssertionError, match="written"):
+            out.check()
+    x = guarded(np.ones((4,), np.float32))
+    assert x.base is not None
+    assert np.isnan(x.base[[GUARD, GUARD + 5]]).all()
+    assert (x.base[GUARD + 1 : GUARD + 5] == 1).all()

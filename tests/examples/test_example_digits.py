@@ -10,23 +10,36 @@ import numpy as np
 import onnx
 import pytest
 
+import leanconv
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = FOLDER / "digits.onnx"
+NETWORK = leanconv.load(MODEL)
 
 
 def metadata() -> dict[str, str]:
     return {item.key: item.value for item in onnx.load(MODEL).metadata_props}
 
 
-def answers(pixels: np.ndarray) -> np.ndarray:
-    """Scale uint8 images as the metadata says and return the classes that onnxruntime finds."""
-    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    """Scale uint8 images as the metadata says."""
     meta = metadata()
     mean = np.array(json.loads(meta["input_mean"]), np.float32)[:, None, None]
     std = np.array(json.loads(meta["input_std"]), np.float32)[:, None, None]
-    x = (pixels.astype(np.float32) * np.float32(json.loads(meta["input_scale"])) - mean) / std
+    scale = np.float32(json.loads(meta["input_scale"]))
+    return np.asarray((pixels.astype(np.float32) * scale - mean) / std)
+
+
+def onnxruntime_scores(x: np.ndarray) -> np.ndarray:
+    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     session = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"input": x})[0]).argmax(axis=1)
+    return np.asarray(session.run(None, {"input": x})[0])
+
+
+def answers(pixels: np.ndarray) -> np.ndarray:
+    """The classes that leanconv finds in uint8 images."""
+    found: np.ndarray = NETWORK(scaled(pixels)).argmax(axis=1)
+    return found
 
 
 def test_the_file_is_small_and_a_mobilenet_with_batch_norm() -> None:
@@ -51,6 +64,7 @@ def test_metadata() -> None:
     assert json.loads(meta["labels"]) == [str(digit) for digit in range(10)]
     assert meta["input_layout"] == "NCHW"
     assert float(meta["input_scale"]) == 1 / 255
+    assert NETWORK.metadata == meta
 
 
 def test_held_out_accuracy() -> None:
@@ -60,6 +74,18 @@ def test_held_out_accuracy() -> None:
     assert images.dtype == np.uint8
     assert (answers(images) == labels).mean() >= 0.98
     assert (answers(255 - images) == labels).mean() >= 0.98
+    for image, label in zip(images[:20], labels, strict=False):  # one by one, as a user would
+        assert answers(image[np.newaxis])[0] == label
+
+
+def test_the_scores_are_those_of_onnxruntime() -> None:
+    with np.load(FOLDER / "held_out.npz") as file:
+        x = scaled(file["images"])
+    expected = onnxruntime_scores(x)
+    largest = np.abs(expected).max()
+    assert np.abs(NETWORK(x) - expected).max() <= 1e-5 * largest
+    double = leanconv.load(MODEL, dtype="float64")(x)
+    assert np.abs(double - expected).max() <= 1e-5 * largest
 
 
 def test_pictures_are_read_right() -> None:

@@ -148,9 +148,6 @@ def test_program_and_exit_codes(folder: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_leanconv_within_the_reports_tolerance(made: Path, dtype: str) -> None:
-    leanconv = pytest.importorskip("leanconv", reason="leanconv is not installed")
-    if not hasattr(leanconv, "load"):
-        pytest.skip("leanconv.load is not there")
     arguments = ["--folder", str(made), "--small", "--iterations", "1", "--dtype", dtype]
     assert run_report.main(arguments) == 0
 

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import onnx
 import pytest
+from network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 from onnx import TensorProto, helper
 
 import leanconv as lc
-from network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 
 node = helper.make_node
 W = weights(20, 3, 3, 3)
@@ -69,10 +69,9 @@ def test_only_an_input_passed_through() -> None:
     found = same(built, {"x": x})
     assert np.array_equal(found["y"], x)
     assert not np.shares_memory(found["y"], x)
-    reshaped = small(
-        [node("Flatten", ["x"], ["y"])], {"x": X}, {"y": (1, 270)}
-    )
-    assert not np.shares_memory(same(reshaped, {"x": weights(*X)})["y"], x)
+    x = weights(*X)
+    reshaped = small([node("Flatten", ["x"], ["y"])], {"x": X}, {"y": (1, 270)})
+    assert not np.shares_memory(same(reshaped, {"x": x})["y"], x)
 
 
 def test_an_output_that_is_a_constant() -> None:
@@ -186,9 +185,7 @@ def test_symbols_must_agree() -> None:
 
 
 def test_an_input_that_nothing_reads() -> None:
-    built = small(
-        [node("Relu", ["x"], ["y"])], {"x": (2, 3), "unused": (4, 4)}, {"y": (2, 3)}
-    )
+    built = small([node("Relu", ["x"], ["y"])], {"x": (2, 3), "unused": (4, 4)}, {"y": (2, 3)})
     same(built, {"x": weights(2, 3), "unused": weights(4, 4)})
 
 
@@ -299,7 +296,7 @@ def test_a_plan_is_kept_for_every_shape() -> None:
     built = model("squeezenet_like")
     net = lc.load(built, threads=2)
     with pytest.raises(lc.InputError, match="not fix"):
-        net.plan
+        _ = net.plan
     answers, plans = {}, {}
     for batch in (1, 2, 4):
         x = images(built, batch)

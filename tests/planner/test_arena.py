@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +73,7 @@ def test_a_chain_needs_two_neighbours() -> None:
     sizes = [640, 1280, 320, 2560, 64, 1920]
     chain = [Lifetime(f"v{i}", size, i, i + 1) for i, size in enumerate(sizes)]
     _, total = assign_offsets(chain)
-    assert total == max(a + b for a, b in zip(sizes, sizes[1:]))
+    assert total == max(a + b for a, b in pairwise(sizes))
 
 
 def test_a_buffer_that_lives_on_is_not_reused() -> None:

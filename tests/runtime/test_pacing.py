@@ -1,4 +1,4 @@
-"""The pacing, in simulated time: alone when disturbed, together again when not, never for nothing."""
+"""The pacing, in simulated time: alone when disturbed, together again, never for nothing."""
 
 from __future__ import annotations
 

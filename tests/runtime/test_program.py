@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
+from tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 from leanconv.codegen.compiler import load
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
 from leanconv.runtime.program import Program, Slot, Stage
-from tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -4,7 +4,8 @@ from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.winograd import WINOGRAD
 
-ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, PLANAR, DIRECT)
+ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, PLANAR, DIRECT, WINOGRAD)
 
 __all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -22,19 +22,44 @@ OPS = ("Conv", "ConvTranspose")
 _MOST_PHASES = 1024  # of a transposed convolution: a stride of 32 along two axes
 
 
-def choose(problem: Problem, target: Target, algorithm: str | None = None) -> Candidate:
-    """Take the cheapest algorithm that can compute a problem, or the one that is asked for.
+def ranked(
+    problem: Problem, target: Target, algorithm: str | None = None, reproducible: bool = False
+) -> Iterator[Candidate]:
+    """The ways to compute a problem, the cheapest first; only the one asked for, if one is.
+
+    Args:
+        problem: the convolution.
+        target: the machine.
+        algorithm: an algorithm with its parameters, such as `"winograd:m=4"`, or None.
+        reproducible: choose as for one image, so that the batch does not change the bits.
 
     Raises:
         SpecError: the algorithm that is asked for does not exist or rejects the problem.
     """
     if algorithm is not None:
-        return _named(algorithm, problem, target)
+        yield _named(algorithm, problem, target)
+        return
     possible = [a for a in ALGORITHMS if a.automatic and a.reject(problem, target) is None]
-    if not possible:
-        raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
-    best = min(possible, key=lambda a: a.cost(problem, target))
-    return best.candidate(problem, target, {})
+    if reproducible and problem.spec.batch > 1:
+        alone = replace(problem, spec=replace(problem.spec, batch=1))
+        for candidate in ranked(alone, target):
+            yield _named(candidate.arithmetic, problem, target)
+        return
+    for chosen in sorted(possible, key=lambda a: a.cost(problem, target)):
+        yield chosen.candidate(problem, target, {})
+
+
+def choose(
+    problem: Problem, target: Target, algorithm: str | None = None, reproducible: bool = False
+) -> Candidate:
+    """The first of `ranked`.
+
+    Raises:
+        SpecError: no algorithm computes the problem, or the one that is asked for does not.
+    """
+    for candidate in ranked(problem, target, algorithm, reproducible):
+        return candidate
+    raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
 
 
 def _named(text: str, problem: Problem, target: Target) -> Candidate:
@@ -101,8 +126,21 @@ def conv_spec(node: Node, graph: Graph) -> ConvSpec:
     )
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output."""
+def lower(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None = None,
+    reproducible: bool = False,
+) -> Lowered:
+    """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output.
+
+    Args:
+        node, graph, formats, target: as the kernels of other operations are given.
+        max_error: relative error accepted of this layer; the default of one layer if None.
+        reproducible: whether the batch must not change the bits of an image.
+    """
     x_name, y_name = node.inputs[0], node.outputs[0]
     x = Access.of_format(graph.types[x_name].shape, formats[x_name])
     y = Access.of_format(graph.types[y_name].shape, formats[y_name])
@@ -113,7 +151,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         if node.input(index)
     }
     if node.op == "Conv":
-        pieces = [(Problem.of(conv_spec(node, graph), x, y), w)]
+        pieces = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:
         pieces = _phases(node, graph, x, y, w)
     calls: list[Call] = []
@@ -121,7 +159,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     temporaries: dict[str, int] = {}
     names: list[str] = []
     for number, (problem, weights) in enumerate(pieces):
-        chosen = choose(problem, target)
+        chosen = choose(problem, target, None, reproducible)
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
         for role, array in chosen.pack(weights, channels).items():

@@ -16,6 +16,10 @@ from leanconv.spec.format import aligned
 from leanconv.target import Target
 
 
+# The error accepted of one layer if the user does not say.
+DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
+
+
 @dataclass(frozen=True)
 class Problem:
     """One convolution to be lowered.
@@ -25,6 +29,7 @@ class Problem:
         x, y: where input and output (and residual) lie.
         window: the sliding window; that of the spec unless said otherwise.
         y_offset: elements from the output's start to the first one written.
+        max_error: the largest relative error, in the max norm, that is accepted.
     """
 
     spec: ConvSpec
@@ -32,10 +37,11 @@ class Problem:
     y: Access
     window: Window
     y_offset: int = 0
+    max_error: float = 1.0
 
     @staticmethod
-    def of(spec: ConvSpec, x: Access, y: Access) -> Problem:
-        """The problem of a spec as it stands."""
+    def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
+        """The problem of a spec as it stands; `DEFAULT_ERROR` where no error is given."""
         window = Window(
             triple(spec.size, 1),
             triple(spec.output_size, 1),
@@ -44,7 +50,8 @@ class Problem:
             triple(spec.dilation, 1),
             triple(spec.pad_begin, 0),
         )
-        return Problem(spec, x, y, window)
+        limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
+        return Problem(spec, x, y, window, max_error=limit)
 
     @property
     def epilogue(self) -> Epilogue:
@@ -92,6 +99,8 @@ class Candidate:
         error: expected relative error in the max norm, for data of random sign.
         temporaries: bytes of each buffer between the pieces.
         parameters: what was chosen, for people: `"tile 14x2"`.
+        arithmetic: the algorithm and those parameters that decide in which order is summed, as the
+            user would select them: `"winograd:m=4x4"`.
     """
 
     algorithm: str
@@ -100,6 +109,7 @@ class Candidate:
     error: float
     temporaries: Mapping[str, int] = field(default_factory=dict)
     parameters: str = ""
+    arithmetic: str = ""
 
     @property
     def scratch_bytes(self) -> int:
@@ -142,12 +152,16 @@ class Algorithm:
 
 
 def single(
-    algorithm: str, kernel: Kernel, pack: Pack, error: float, parameters: str = ""
+    algorithm: str,
+    kernel: Kernel,
+    pack: Pack,
+    error: float,
+    parameters: str = "",
+    arithmetic: str = "",
 ) -> Candidate:
     """The candidate of an algorithm that is one kernel, whose operands are its roles."""
-    return Candidate(
-        algorithm, (Piece(kernel, kernel.operands),), pack, error, parameters=parameters
-    )
+    pieces = (Piece(kernel, kernel.operands),)
+    return Candidate(algorithm, pieces, pack, error, {}, parameters, arithmetic or algorithm)
 
 
 def sum_error(problem: Problem) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from leanconv.algorithms.problem import (
     Parameters,
     Problem,
     single,
-    sum_error,
 )
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
 from leanconv.codegen.tiling import fits, step_cycles
@@ -25,13 +25,12 @@ from leanconv.winograd.error import error_estimate
 from leanconv.winograd.matrices import transform
 
 MOST_ALPHA = 8  # points along an axis; more amplify rounding beyond the default error
-DEFAULT_ERROR = 2e-5
 _LARGEST_TAPS = 7
 _INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
 _PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
 _SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
 _L3_BYTES_PER_CYCLE = 12.0
-_LEAST_CHUNKS = 8
+_TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -59,6 +58,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
         lines = target.lanes(spec.dtype) // stride[1]
         if lines < 1 or (spec.in_channels % lines and spec.in_channels * stride[0] > 8 * lines):
             return f"{spec.in_channels} channels in planes do not fill groups of {lines}"
+    if _error(problem, (2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1)) > problem.max_error:
+        return f"an error above {problem.max_error:.1e} even with the smallest tiles"
     if target.isa == "neon" and not problem.x.lanes_contiguous:
         return "masks computed at run time, which this target lacks"
     return None
@@ -70,11 +71,17 @@ def _error(problem: Problem, m: Pair) -> float:
         ceil_div(k, s) for k, s in zip(window.kernel[1:], window.stride[1:], strict=True)
     )
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
-    return error_estimate(height, width, problem.spec.reduction, problem.spec.dtype)
+    phases = min(window.kernel[1], window.stride[1]) * min(window.kernel[2], window.stride[2])
+    steps = problem.group_inputs * phases
+    axes = [t for t in (height, width) if t.alpha > 1]
+    return error_estimate(*axes, reduction=steps, dtype=problem.spec.dtype)
 
 
-def _tiles(problem: Problem, target: Target, m: Pair) -> Iterator[tuple[float, WinogradConv]]:
+def _tiles(
+    problem: Problem, target: Target, m: Pair, parameters: Parameters
+) -> Iterator[tuple[float, WinogradConv]]:
     """All kernels for one tile of outputs, with their cycles on one core."""
+    wanted = {key: int(value) for key, value in parameters.items() if key != "m"}
     spec, window = problem.spec, problem.window
     lanes = target.lanes(spec.dtype)
     base = WinogradConv(
@@ -100,7 +107,7 @@ def _tiles(problem: Problem, target: Target, m: Pair) -> Iterator[tuple[float, W
     channel_vectors = ceil_div(spec.out_channels, lanes)
     room = _SCRATCH_SHARE * target.l2_bytes
     for vectors in range(1, min(6, channel_vectors) + 1):
-        for rows in range(2, min(16, base.tile_count) + 1):
+        for rows in range(min(2, base.tile_count), min(16, base.tile_count) + 1):
             if not fits(target, rows, vectors):
                 break
             for panels in (1, 2, 3):
@@ -109,25 +116,25 @@ def _tiles(problem: Problem, target: Target, m: Pair) -> Iterator[tuple[float, W
                     break
                 if rows * (panels - 1) >= base.tile_count:
                     break
-                yield _with_parts(kernel, target)
+                for cycles, split in _with_parts(kernel, target):
+                    if all(getattr(split, key) == value for key, value in wanted.items()):
+                        yield cycles, split
 
 
-def _with_parts(kernel: WinogradConv, target: Target) -> tuple[float, WinogradConv]:
-    """Choose in how many parts the output channels are done, and estimate the cycles."""
-    best: tuple[float, WinogradConv] | None = None
+def _with_parts(
+    kernel: WinogradConv, target: Target
+) -> Iterator[tuple[float, WinogradConv]]:
+    """The ways of splitting the output channels into parts, with the estimated cycles."""
     for parts in (1, 2, 4, 8):
         if parts > kernel.panels:
             break
         split = replace(kernel, parts=parts)
-        cycles = _cycles(split, target)
+        cycles = total = _cycles(split, target)
         # The last round of chunks leaves cores idle: judge by what two and four cores would take.
         for cores in (2, 4):
             rounds = ceil_div(split.chunks, cores)
-            cycles = max(cycles, rounds * cycles / split.chunks * min(cores, 2) * 0.97)
-        if best is None or cycles < best[0]:
-            best = cycles, split
-    assert best is not None
-    return best
+            cycles = max(cycles, rounds * total / split.chunks * min(cores, 2) * 0.97)
+        yield cycles, split
 
 
 def _cycles(kernel: WinogradConv, target: Target) -> float:
@@ -143,6 +150,7 @@ def _cycles(kernel: WinogradConv, target: Target) -> float:
     overhead = 2.0 * kernel.rows * kernel.vectors
     one = step * kernel.steps + overhead
     products = one * points * kernel.panels * (kernel.tiles // kernel.rows) * blocks
+    products *= 1 + _TRAFFIC * (1 / kernel.rows + 1 / kernel.vectors)
     weights = points * kernel.steps * kernel.panels * kernel.panel_lanes * item
     if weights > target.l2_bytes // 2:
         products = max(products, weights * blocks / _L3_BYTES_PER_CYCLE)
@@ -167,21 +175,22 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     else:
         axes = [range(2, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
         sizes = [(a, b) for a in axes[0] for b in axes[1] if abs(a - b) <= 1 or 1 in (a, b)]
-        sizes = [m for m in sizes if _error(problem, m) <= DEFAULT_ERROR] or [
-            tuple(2 if r > 1 else 1 for r in taps)  # type: ignore[list-item]
-        ]
+        least = (2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1)
+        sizes = [m for m in sizes if _error(problem, m) <= problem.max_error] or [least]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
 
 
+@lru_cache(maxsize=256)
 def _best(
-    problem: Problem, target: Target, parameters: Parameters
+    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
 ) -> tuple[float, WinogradConv, Pair]:
+    parameters = dict(given)
     choices = [
         (cycles, kernel, m)
         for m in _sizes(problem, parameters)
-        for cycles, kernel in _tiles(problem, target, m)
+        for cycles, kernel in _tiles(problem, target, m, parameters)
     ]
     if not choices:
         raise SpecError(f"{problem.spec}: too few tiles for Winograd")
@@ -189,11 +198,11 @@ def _best(
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return _best(problem, target, {})[0]
+    return _best(problem, target, ())[0]
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    _, kernel, m = _best(problem, target, parameters)
+    _, kernel, m = _best(problem, target, tuple(parameters.items()))
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
@@ -202,8 +211,9 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
     text = f"F({m[0]}x{m[1]}, {kernel.taps[0]}x{kernel.taps[1]}) blocks of {kernel.tiles} tiles, "
     text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
-    error = max(_error(problem, m), sum_error(problem) / 4)
-    return single("winograd", kernel, pack, error, text)
+    arithmetic = f"winograd:m={m[0]}x{m[1]}"
+    return single("winograd", kernel, pack, _error(problem, m), text, arithmetic)
 
 
-WINOGRAD = Algorithm("winograd", ("m",), _reject, _cost, _candidate)
+_PARAMETERS = ("m", "tiles", "rows", "vectors", "parts")
+WINOGRAD = Algorithm("winograd", _PARAMETERS, _reject, _cost, _candidate)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Problem
-from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.convolution import ranked
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler
 from leanconv.codegen.geometry import Access
@@ -66,8 +66,9 @@ def plan_conv2d(
         memory_limit: bytes, or text such as "1 MiB", for workspace and packed weights together.
         max_error: the largest relative error accepted: max|y - exact| / max|exact|.
         threads: threads that take part; by default the cores that this process may use.
-        tune, reproducible: every algorithm that exists sums in one fixed order, so the second
-            always holds; the first finds nothing to choose between yet.
+        tune: measure instead of estimating; the estimate is always used for now.
+        reproducible: an image gives the same bits alone and within any batch: the algorithm is
+            chosen as for one image. (One plan always gives the same bits, with any threads.)
         residual: whether each run is given a tensor of y's shape to add.
         slope: (K,), the slopes of "prelu".
 
@@ -78,12 +79,14 @@ def plan_conv2d(
         SpecError: the arguments describe no convolution, or the algorithm rejects it.
         BudgetError: the plan does not keep the memory limit or the error.
     """
-    del tune, reproducible
+    del tune
     spec = _spec(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads)
+    return ConvPlan(
+        spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible
+    )
 
 
 def conv2d(
@@ -165,6 +168,7 @@ class ConvPlan:
         memory_limit: int | None,
         max_error: float | None,
         threads: int | None,
+        reproducible: bool = False,
     ) -> None:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise SpecError(f"threads is {threads!r}; expected an integer of at least 1")
@@ -172,19 +176,46 @@ class ConvPlan:
         self.threads = threads or default_threads()
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
-        self._problem = _problem(spec)
-        self._candidate = choose(self._problem, self._target, algorithm)
-        self.algorithm = self._candidate.algorithm
-        self.predicted_error = self._candidate.error
-        packed = self._pack(w, bias, slope)
-        self._places, self.weight_bytes = _offsets(packed)
-        self.workspace_bytes = self._candidate.workspace_bytes(self.threads)
-        self._check(memory_limit, max_error)
+        self._problem = _problem(spec, max_error)
+        packed = self._choose(w, bias, slope, algorithm, reproducible, memory_limit)
+        if max_error is not None and not self.predicted_error <= max_error:
+            raise BudgetError(
+                f"{self.spec}: {self.algorithm} is expected to err by "
+                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
+                self.memory_bytes,
+            )
         self._memory = Memory()
         self._weights = self._memory.allocate("weights", self.weight_bytes)
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
         self._fill(packed)
         self._program = self._make_program(workspace.address)
+
+    def _choose(
+        self,
+        w: np.ndarray,
+        bias: np.ndarray | None,
+        slope: np.ndarray | None,
+        algorithm: str | None,
+        reproducible: bool,
+        memory_limit: int | None,
+    ) -> dict[str, np.ndarray]:
+        """Take the cheapest candidate that keeps the limit, and return its packed constants."""
+        least = 0
+        for candidate in ranked(self._problem, self._target, algorithm, reproducible):
+            self._candidate = candidate
+            self.algorithm = candidate.algorithm
+            self.predicted_error = candidate.error
+            packed = self._pack(w, bias, slope)
+            self._places, self.weight_bytes = _offsets(packed)
+            self.workspace_bytes = candidate.workspace_bytes(self.threads)
+            if memory_limit is None or self.memory_bytes <= memory_limit:
+                return packed
+            least = min(least, self.memory_bytes) if least else self.memory_bytes
+        raise BudgetError(
+            f"{self.spec} needs {least} bytes at least, the limit is {memory_limit}; "
+            f"give memory_limit={least} or more",
+            least,
+        )
 
     def _make_program(self, workspace: int) -> Program:
         roles = ["x", *(["residual"] if self.spec.residual else []), "y"]
@@ -261,20 +292,6 @@ class ConvPlan:
             lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
         return "\n".join(lines)
 
-    def _check(self, memory_limit: int | None, max_error: float | None) -> None:
-        if memory_limit is not None and self.memory_bytes > memory_limit:
-            raise BudgetError(
-                f"{self.spec}: {self.algorithm} needs {self.memory_bytes} bytes, the limit is "
-                f"{memory_limit}; give memory_limit={self.memory_bytes} or more",
-                self.memory_bytes,
-            )
-        if max_error is not None and not self.predicted_error <= max_error:
-            raise BudgetError(
-                f"{self.spec}: {self.algorithm} is expected to err by "
-                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
-                self.memory_bytes,
-            )
-
     def _pack(
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None
     ) -> dict[str, np.ndarray]:
@@ -299,13 +316,13 @@ def _cache() -> PlanCache[ConvPlan]:
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
 
 
-def _problem(spec: ConvSpec) -> Problem:
+def _problem(spec: ConvSpec, max_error: float | None) -> Problem:
     """The places of a spec's tensors in the user's arrays."""
     x = (spec.batch, spec.in_channels, *spec.size)
     y = (spec.batch, spec.out_channels, *spec.output_size)
     if spec.layout == "NHWC":
-        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y))
-    return Problem.of(spec, Access.planes(x), Access.planes(y))
+        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
+    return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)
 
 
 def _spec(

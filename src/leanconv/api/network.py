@@ -18,6 +18,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.planner.lowering import Accuracy
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.pool import default_threads
@@ -26,6 +27,11 @@ from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
 
 Shape = tuple[int, ...]
+
+
+# The error aimed at if the user does not say, and the share of it that one layer may have.
+_DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
+_LAYER_SHARE = 0.42
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,14 @@ def load(
         model: a file's path, its bytes, or an `onnx.ModelProto`. A file that is mapped, and the
             weights beside it, must not shrink while the network is in use.
         memory_limit: bytes, or text such as `"12 MiB"`, that weights and arena may take together.
-        max_error: the largest relative error that is accepted; every algorithm that exists today
-            is a plain sum, whose error stays below 1e-5 in float32.
+        max_error: the largest relative error of the outputs that is aimed at, against the exact
+            result; by default 1e-5 in float32. Each layer gets its share; layers add up like
+            independent errors, so this is an estimate, not a bound.
         threads: threads that take part; by default the cores that this process may use.
         dtype: `"float64"` computes a float32 network in double precision.
         tune: measure instead of estimating; there is nothing to choose between yet.
-        reproducible: an image gives the same bits alone and within any batch. Direct sums always
-            do: they run in the same order whatever the batch.
+        reproducible: an image gives the same bits alone and within any batch: algorithms are
+            chosen as for one image. (One plan always gives the same bits, with any threads.)
 
     Returns:
         The network; `net(x)` runs it.
@@ -93,13 +100,20 @@ def load(
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
-    del tune, reproducible
+    del tune
     if max_error is not None and not max_error > 0:
         raise SpecError(f"max_error is {max_error}; expected a positive number, such as 1e-5")
     if threads is not None and threads < 1:
         raise SpecError(f"threads is {threads}; expected at least 1")
     limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return Network(read_model(_source(model)), threads or default_threads(), dtype, limit)
+    return Network(
+        read_model(_source(model)),
+        threads or default_threads(),
+        dtype,
+        limit,
+        max_error,
+        reproducible,
+    )
 
 
 def _source(model: Any) -> Path | bytes:
@@ -142,10 +156,18 @@ class Network:
     """
 
     def __init__(
-        self, model: Model, threads: int, dtype: str | None, memory_limit: int | None
+        self,
+        model: Model,
+        threads: int,
+        dtype: str | None,
+        memory_limit: int | None,
+        max_error: float | None,
+        reproducible: bool,
     ) -> None:
         self._model, self._threads = model, threads
         self._dtype, self._limit = model.runtime_dtype(dtype), memory_limit
+        limit = _DEFAULT_ERROR[self._dtype] if max_error is None else max_error
+        self._accuracy = Accuracy(limit * _LAYER_SHARE, reproducible)
         settings = current_settings()
         self._target: Target = preset(settings.target) if settings.target else host()
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
@@ -248,7 +270,9 @@ class Network:
                 return found
             tried, self._tried = self._tried, None
             graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
-            network = BoundNetwork(graph, self._target, self._threads, self._limit)
+            network = BoundNetwork(
+                graph, self._target, self._threads, self._accuracy, self._limit
+            )
             bound = _Bound(shapes, network)
             self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
             return bound

@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from leanconv.codegen.cache import ObjectCache
-from leanconv.codegen.host import host
+from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
 from leanconv.settings import current_settings
@@ -158,8 +158,12 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
 
     Returns:
         The library that gives each kernel's address.
+
+    Raises:
+        SpecError: the target's code cannot run here.
     """
     wanted = target or host()
+    check_runs_here(wanted)
     objects: dict[object, tuple[str, bytes]] = {}
     with _lock:
         for kernel in dict.fromkeys(kernels):

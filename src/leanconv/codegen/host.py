@@ -10,10 +10,16 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1024, "M": 1024 * 1024}
+# What a processor must have to run code for an instruction set.
+_NEEDS = {
+    "avx2": ("avx2", "fma"),
+    "avx512": ("avx512f", "avx512vl", "avx512dq", "avx512bw"),
+}
 
 
 def _cache_bytes() -> dict[int, int]:
@@ -32,14 +38,15 @@ def _cache_bytes() -> dict[int, int]:
 
 
 def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
-    if cpu in PRESETS:
-        return PRESETS[cpu]
+    has = {isa: all(features.get(name) for name in names) for isa, names in _NEEDS.items()}
+    known = PRESETS.get(cpu)
+    if known and has.get(known.isa, True):  # a hypervisor may hide features of that name's
+        return known
     if platform.machine() in ("aarch64", "arm64"):
         return PRESETS["neoverse-n1"]
-    wide = all(features.get(f) for f in ("avx512f", "avx512vl", "avx512dq", "avx512bw"))
-    if wide:
+    if has["avx512"]:
         return PRESETS["icelake-server"]
-    if features.get("avx2") and features.get("fma"):
+    if has["avx2"]:
         return PRESETS["haswell"]
     generic = PRESETS["haswell"]
     return replace(generic, name="generic", isa="generic", vector_bytes=16)
@@ -61,6 +68,29 @@ def host() -> Target:
         l2_bytes=sizes.get(2, base.l2_bytes),
         l3_bytes=sizes.get(3, base.l3_bytes),
     )
+
+
+def check_runs_here(target: Target) -> None:
+    """Check that this machine can run code for a target; it would die of it otherwise.
+
+    Raises:
+        SpecError: the target is of another architecture, or wider than this machine.
+    """
+    if target is host():
+        return
+    features = llvm.get_host_cpu_features()
+    absent = [name for name in _NEEDS.get(target.isa, ()) if not features.get(name)]
+    if target.triple.split("-")[0] != host().triple.split("-")[0] or absent:
+        possible = [
+            t.name
+            for t in PRESETS.values()
+            if t.triple.split("-")[0] == host().triple.split("-")[0]
+            and all(features.get(name) for name in _NEEDS.get(t.isa, ()))
+        ]
+        raise SpecError(
+            f"code for target {target.name!r} cannot run on this machine ({host().cpu}); expected "
+            f"{', '.join(possible) or 'none'}, or leave the target out"
+        )
 
 
 def usable_cores() -> int:

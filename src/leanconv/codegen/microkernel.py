@@ -68,6 +68,7 @@ def multiply_accumulate(
     a: Value,
     b: Value,
     loops: Sequence[ReductionLoop],
+    unroll: int = UNROLL_LIMIT,
 ) -> None:
     """Emit the loops; `acc[i * vectors + j]` is replaced for each i in `rows`.
 
@@ -78,22 +79,23 @@ def multiply_accumulate(
         rows: the rows that take part; the others keep their values.
         a, b: addresses at index zero of every loop.
         loops: outermost first.
+        unroll: most steps that are written out instead of looped over.
     """
     if not loops:
         _step(e, tile, acc, rows, a, b)
         return
     loop, inner = loops[0], loops[1:]
     steps = _static_steps(loops)
-    if steps is not None and steps <= UNROLL_LIMIT:
+    if steps is not None and steps <= unroll:
         assert isinstance(loop.extent, int) and isinstance(loop.start, int)
         for i in range(loop.start, loop.extent):
             a_i, b_i = a.at(i * loop.a_stride, tile.element), b.at(i * loop.b_stride, tile.element)
-            multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner)
+            multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
         return
     with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
         a_i = a.at(index * loop.a_stride, tile.element)
         b_i = b.at(index * loop.b_stride, tile.element)
-        multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner)
+        multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
 
 
 def _static_steps(loops: Sequence[ReductionLoop]) -> int | None:

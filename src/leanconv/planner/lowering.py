@@ -66,19 +66,32 @@ class LoweredGraph:
     outputs: tuple[str, ...]
 
 
-def lower_graph(graph: Graph, target: Target) -> LoweredGraph:
+@dataclass(frozen=True)
+class Accuracy:
+    """What is asked of the arithmetic.
+
+    Attributes:
+        layer_error: relative error accepted of one layer.
+        reproducible: whether the batch must not change the bits of an image.
+    """
+
+    layer_error: float
+    reproducible: bool = False
+
+
+def lower_graph(graph: Graph, target: Target, accuracy: Accuracy) -> LoweredGraph:
     """Choose formats and lower every node.
 
     Raises:
         UnsupportedError: a node has no kernel, there are more calls than a program can hold, or
             packed constants would take many times the bytes that the graph's take.
     """
-    return _Lowering(graph, target).run()
+    return _Lowering(graph, target, accuracy).run()
 
 
 class _Lowering:
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self._graph, self._target = graph, target
+    def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
+        self._graph, self._target, self._accuracy = graph, target, accuracy
         dtypes = {graph.types[n].dtype for n in graph.inputs}
         self._dtype = next(iter(dtypes), "float32")
         block = target.lanes(self._dtype)
@@ -133,8 +146,7 @@ class _Lowering:
         formats = {n: PLAIN for n in node.inputs if n}
         formats.update(wanted)
         formats[output] = form
-        module = convolution if node.op in convolution.OPS else kernels
-        lowered: Lowered = module.lower(node, self._graph, formats, self._target)
+        lowered = self._kernels(node, formats)
         self._define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self._fresh(name)
@@ -170,6 +182,19 @@ class _Lowering:
                 f"{_PACKED_FACTOR} times the bytes of the network's constants; expected nodes with "
                 "weights of their own"
             )
+
+    def _kernels(self, node: Node, formats: Mapping[str, Format]) -> Lowered:
+        if node.op not in convolution.OPS:
+            return kernels.lower(node, self._graph, formats, self._target)
+        accuracy = self._accuracy
+        return convolution.lower(
+            node,
+            self._graph,
+            formats,
+            self._target,
+            max_error=accuracy.layer_error,
+            reproducible=accuracy.reproducible,
+        )
 
     def _take_constant(self, name: str) -> None:
         if name in self._graph.constants and name not in self._constants:

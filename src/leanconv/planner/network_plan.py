@@ -11,7 +11,7 @@ from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.lowering import LoweredGraph, Step, lower_graph
+from leanconv.planner.lowering import Accuracy, LoweredGraph, Step, lower_graph
 from leanconv.planner.storage import Storage, place
 from leanconv.runtime.memory import Memory
 from leanconv.runtime.program import Program, Slot, Stage
@@ -82,6 +82,7 @@ class BoundNetwork:
         graph: after the passes.
         target: what to emit for; it must be able to run here.
         threads: threads that take part, the caller counted.
+        accuracy: what is asked of the arithmetic.
         memory_limit: bytes that weights and arena may take together, None for no limit.
 
     Raises:
@@ -89,9 +90,14 @@ class BoundNetwork:
     """
 
     def __init__(
-        self, graph: Graph, target: Target, threads: int, memory_limit: int | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        threads: int,
+        accuracy: Accuracy,
+        memory_limit: int | None = None,
     ) -> None:
-        lowered = lower_graph(graph, target)
+        lowered = lower_graph(graph, target, accuracy)
         storage = place(lowered)
         calls = [call for step in lowered.steps for call in step.calls]
         kernels: list[Kernel] = [call.kernel for call in calls]

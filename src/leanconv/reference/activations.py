@@ -29,10 +29,10 @@ def activate(
         return y
     numbers = activation.parameters
     if activation.kind == "relu":
-        return np.maximum(y, 0)
+        return np.asarray(np.maximum(y, 0))
     if activation.kind == "clip" and all(float(n).is_integer() for n in numbers):
         low, high = (y.dtype.type(n) for n in numbers)
-        return np.minimum(np.maximum(y, low), high)
+        return np.asarray(np.minimum(np.maximum(y, low), high))
     if activation.kind == "prelu":
         if slope is None:
             raise ValueError("activation 'prelu' needs slope; expected an array that fits y")

@@ -92,7 +92,7 @@ def _volume(
         part = dilated(core, images, w[:, :, tap], (stride[1], stride[2]), dilation[1:])
         total = part if total is None else total + part
     assert total is not None
-    return total.reshape(batch, od, *total.shape[1:]).swapaxes(1, 2)
+    return np.asarray(total.reshape(batch, od, *total.shape[1:]).swapaxes(1, 2))
 
 
 def dilated(

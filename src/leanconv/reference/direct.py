@@ -30,7 +30,9 @@ def seven_loops(x: np.ndarray, w: np.ndarray, stride: Steps = (1, 1)) -> np.ndar
     """
     sh, sw = stride
     oh, ow = output_extents(x, w, stride)
-    y = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    dtype = result_dtype(x, w)
+    x, w = x.astype(dtype), w.astype(dtype)
+    y = np.zeros((x.shape[0], w.shape[0], oh, ow), dtype)
     for i in range(x.shape[0]):
         for j in range(w.shape[0]):
             for m in range(oh):
@@ -78,8 +80,10 @@ def convolve(
     filters = w.astype(dtype).reshape(groups, outputs, inputs, *spec.kernel)
     y = np.zeros((spec.batch, groups, outputs, prod(out)), dtype)
     for tap in product(*(range(k) for k in spec.kernel)):
-        windows = padded[(slice(None), slice(None), *_positions(spec, tap))]
-        y += filters[(..., *tap)] @ windows.reshape(spec.batch, groups, inputs, prod(out))
+        places = (slice(None), slice(None), *_positions(spec, tap))
+        windows = padded[places].reshape(spec.batch, groups, inputs, prod(out))
+        here = (..., *tap)
+        y += filters[here] @ windows
     y = y.reshape(spec.batch, spec.out_channels, *out)
     per_channel = (1, -1, *(1 for _ in out))
     if bias is not None:
@@ -90,10 +94,10 @@ def convolve(
     return channels_back(spec, y)
 
 
-def _positions(spec: ConvSpec, tap: tuple[int, ...]) -> list[slice]:
+def _positions(spec: ConvSpec, tap: tuple[int, ...]) -> tuple[slice, ...]:
     """Along each axis, where the windows have this tap in the padded input."""
     axes = zip(tap, spec.dilation, spec.stride, spec.output_size, strict=True)
-    return [slice(t * d, t * d + (o - 1) * s + 1, s) for t, d, s, o in axes]
+    return tuple(slice(t * d, t * d + (o - 1) * s + 1, s) for t, d, s, o in axes)
 
 
 def channels_first(spec: ConvSpec, x: np.ndarray) -> np.ndarray:

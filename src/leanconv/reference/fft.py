@@ -1,11 +1,11 @@
 """FFT convolution: over whole images, and tiled by overlap-save.
 
-    y[k] = F⁻¹( Σ_c F(x[c]) · conj(F(w[k, c])) )       conj: a convolution of CNNs is a correlation
+    y[k] = F⁻¹( Σ_c F(x[c]) · conj(F(w[k, c])) )       conj, as CNNs correlate
 
-Over whole images every filter is padded to the image's size (the memory that MEC's section 2.2 speaks
-of); tiles of T × T (fbfft, arXiv 1412.7580; cuDNN's FFT_TILING has T = 32) give (T - k + 1)² outputs
-each. A transform of real data has T·(T/2 + 1) different bins; each is one product of complex matrices,
-with four real products or with Gauss' three (Zlateski et al., arXiv 1809.07851).
+Over whole images every filter is padded to the image's size (the memory that MEC's section 2.2
+speaks of). Tiles of T × T, overlapping by k - 1, give (T - k + 1)² outputs each (fbfft, arXiv
+1412.7580; T = 32 in cuDNN). A transform of real data has T·(T/2 + 1) different bins; each is one
+product of complex matrices, with four real products or with Gauss' three (arXiv 1809.07851).
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ def convolve(x: np.ndarray, w: np.ndarray, stride: Steps = (1, 1)) -> np.ndarray
 def base(x: np.ndarray, w: np.ndarray, stride: Steps = (1, 1)) -> np.ndarray:
     """Algorithms 3 and 4, one product at a time; arguments as in `convolve`."""
     oh, ow = output_extents(x, w, stride)
-    planes, order = transform(x, (w.shape[2], w.shape[3]), stride)
-    y = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    dtype = result_dtype(x, w)
+    planes, order = transform(x.astype(dtype), (w.shape[2], w.shape[3]), stride)
+    y = np.zeros((x.shape[0], w.shape[0], oh, ow), dtype)
     for i in range(x.shape[0]):
         for j in range(w.shape[0]):
             for m in range(oh):
@@ -135,10 +136,11 @@ def reordered(x: np.ndarray, w: np.ndarray, stride: Steps = (1, 1), lanes: int =
     `convolve`.
     """
     oh, ow = output_extents(x, w, stride)
+    dtype = result_dtype(x, w)
     kh, kw = w.shape[2:]
-    planes, order = transform(x, (kh, kw), stride)
-    filters = transform_filters(w)
-    y = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    planes, order = transform(x.astype(dtype), (kh, kw), stride)
+    filters = transform_filters(w.astype(dtype))
+    y = np.zeros((x.shape[0], w.shape[0], oh, ow), dtype)
     for j in range(w.shape[0]):
         for i in range(x.shape[0]):
             for m in range(oh):
@@ -176,10 +178,11 @@ def high_performance(
         taps: W_f,b, taps along the width of a register tile.
     """
     oh, ow = output_extents(x, w, stride)
+    dtype = result_dtype(x, w)
     kh, kw = w.shape[2:]
-    planes, order = transform(x, (kh, kw), stride)
-    filters = transform_filters(w)
-    y = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    planes, order = transform(x.astype(dtype), (kh, kw), stride)
+    filters = transform_filters(w.astype(dtype))
+    y = np.zeros((x.shape[0], w.shape[0], oh, ow), dtype)
     for jj in range(0, w.shape[0], channels):  # in parallel
         for i in range(x.shape[0]):
             for m in range(oh):
@@ -239,7 +242,7 @@ def index_mapping(
     p = np.arange(batch * oh * ow)[None, :]
     i, rest = p // (oh * ow), p % (oh * ow)
     m, n = rest // ow, rest % ow
-    offset = np.frompyfunc(order.offset, 4, 1)(m, n, u, v).astype(np.intp)
+    offset = np.asarray(np.frompyfunc(order.offset, 4, 1)(m, n, u, v), dtype=np.intp)
     return np.broadcast_to(i, offset.shape), np.broadcast_to(r, offset.shape), offset
 
 

@@ -40,7 +40,7 @@ class IntegerForm:
     @property
     def m(self) -> int:
         """Outputs of a tile along one axis."""
-        return self.at.shape[0]
+        return int(self.at.shape[0])
 
 
 F23 = IntegerForm(

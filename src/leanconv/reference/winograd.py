@@ -52,17 +52,17 @@ class Matrices:
     @property
     def m(self) -> int:
         """Outputs of a tile."""
-        return self.at.shape[0]
+        return int(self.at.shape[0])
 
     @property
     def r(self) -> int:
         """Taps."""
-        return self.g.shape[1]
+        return int(self.g.shape[1])
 
     @property
     def alpha(self) -> int:
         """Inputs of a tile, and its multiplications: m + r - 1."""
-        return self.bt.shape[0]
+        return int(self.bt.shape[0])
 
 
 def one_dimension(d: np.ndarray, g: np.ndarray, f: Matrices) -> np.ndarray:
@@ -88,7 +88,7 @@ def nested(d: np.ndarray, k: np.ndarray, rows: Matrices, columns: Matrices) -> n
 
 def transform_filters(w: np.ndarray, rows: Matrices, columns: Matrices) -> np.ndarray:
     """U, (alpha_h, alpha_w, K, C), of filters (K, C, kh, kw). Done once."""
-    return np.einsum("xu,kcuv,yv->xykc", rows.g, w, columns.g, optimize=True)
+    return np.asarray(np.einsum("xu,kcuv,yv->xykc", rows.g, w, columns.g, optimize=True))
 
 
 def input_tiles(x: np.ndarray, rows: Matrices, columns: Matrices) -> np.ndarray:

@@ -49,7 +49,8 @@ class Activation:
         object.__setattr__(self, "parameters", given + defaults[len(given) :])
 
     def __str__(self) -> str:
-        numbers = ":".join(f"{p:g}" for p in self.parameters)
+        shown = [(f"{p:g}", p) for p in self.parameters]
+        numbers = ":".join(text if float(text) == p else repr(p) for text, p in shown)
         return f"{self.kind}:{numbers}" if numbers else self.kind
 
     @staticmethod
@@ -64,7 +65,7 @@ class Activation:
         if not isinstance(text, str):
             raise SpecError(f"activation is {text!r}; expected a name such as 'relu', or None")
         kind, *numbers = text.split(":")
-        if kind == "relu6":
+        if text == "relu6":
             kind, numbers = "clip", ["0", "6"]
         try:
             return Activation(kind, tuple(float(n) for n in numbers))

@@ -170,12 +170,18 @@ class ConvSpec:
         for letter, values, usual in (
             ("k", self.kernel, None),
             ("s", self.stride, 1),
-            ("p", self.pad_begin, 0),
+            ("p", self.pad_begin, None if self._pads_unevenly else 0),
             ("d", tuple(d - 1 for d in self.dilation), 0),
         ):
             if usual is None or any(v != usual for v in values):
                 parts += [f"{letter}{a}{v}" for a, v in zip(axes, values, strict=True)]
         return "".join(parts)
+
+    @property
+    def _pads_unevenly(self) -> bool:
+        """Whether a line without padding would be read as padded at the beginning too."""
+        axes = zip(self.output_size, self.stride, self.kernel, self.dilation, self.size, strict=True)
+        return any((o - 1) * s + effective_extent(k, d) - i > 1 for o, s, k, d, i in axes)
 
     @staticmethod
     def parse(problem: str, **changes: object) -> ConvSpec:

@@ -1,4 +1,4 @@
-"""Multiplications of Winograd convolution, with strides, and the parts that large kernels fall into.
+"""Multiplications of Winograd convolution, and the parts that strided and large kernels fall into.
 
 Along one axis, a kernel of k taps at stride s is the sum over its phases p < min(s, k) of stride-1
 filters with the taps p, p + s, p + 2 s, …, each applied to every s-th input:
@@ -40,7 +40,7 @@ class Part:
 
 
 def phase_taps(kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the taps of every phase that has any: 7 at stride 2 gives (4, 3), 11 at 4 (3, 3, 3, 2).
+    """Return the taps of each phase that has any: (4, 3) of 7 at stride 2, (3, 3, 3, 2) of 11 at 4.
 
     They differ by one at most.
     """

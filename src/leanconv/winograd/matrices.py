@@ -25,6 +25,7 @@ from functools import lru_cache
 from math import lcm
 
 from leanconv.errors import SpecError
+from leanconv.winograd.points import default_points
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
@@ -89,10 +90,10 @@ def _checked(m: int, r: int) -> tuple[int, int]:
 def _rationals(m: int, r: int, points: Sequence[Rational]) -> Row:
     try:
         values = tuple(Fraction(point) for point in points)
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise SpecError(
-            f"points {points!r} are not all rational; expected integers, fractions or text such "
-            f"as '2/3'"
+            f"points {', '.join(map(str, points))} are not all rational; expected integers, "
+            f"fractions or text such as '2/3'"
         ) from error
     if len(values) != m + r - 2:
         raise SpecError(
@@ -107,8 +108,6 @@ def _rationals(m: int, r: int, points: Sequence[Rational]) -> Row:
 
 @lru_cache(maxsize=512)
 def _default(m: int, r: int) -> Transform:
-    from leanconv.winograd.points import default_points
-
     if m > 1 and r > 1:
         return _from_points(m, r, default_points(m, r))
     identity = _identity(m + r - 1)

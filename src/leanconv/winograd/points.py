@@ -1,17 +1,9 @@
-"""Which points F(m, r) uses, and what they cost in accuracy.
+"""Which points F(m, r) uses.
 
-Rounding of transformed inputs, weights and products reaches output i of F(m, r) with the variance
-
-    gamma_i^2 = sum_k A^T[i,k]^2 |G_k|^2 |B^T_k|^2 / r        (rows of G and B^T in the 2-norm)
-
-in units of that of the direct sum of r products. Its mean over i is gamma^2. In two dimensions the
-variances multiply, so the error itself grows by gamma_rows · gamma_columns: by gamma^2 for square
-tiles. It does not change when row k of A^T's columns, G and B^T are scaled by factors of product 1,
-and it is the same for F(m, r) and F(r, m).
-
-`TABLE` holds the best sets known for m + r - 1 up to 16: symmetric ones, with 0 just when m + r is
-odd, found by `search` and within one percent of the real optimum. They are better than wincnn's
-0, ±1, ±2, ±1/2, … and than those of Barabasz et al. (2020) wherever these are not among them.
+`TABLE` holds the best sets known for m + r - 1 up to 16 by gamma^2 (see `error`): symmetric ones,
+with 0 just when m + r is odd, found by `search` and within one percent of the real optimum. They
+are better than wincnn's 0, ±1, ±2, ±1/2, … and than those of Barabasz et al. (2020) wherever these
+are not among them.
 """
 
 from __future__ import annotations
@@ -19,9 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-
-from leanconv.winograd.matrices import Row, Transform
-from leanconv.winograd.search import tangent_pairs
 
 TABLE_ALPHA = 16
 
@@ -99,10 +88,8 @@ TABLE: dict[tuple[int, int], tuple[str, float]] = {
     (8, 9): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 22000),
 }
 
-_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 
-
-def default_points(m: int, r: int) -> Row:
+def default_points(m: int, r: int) -> tuple[Fraction, ...]:
     """Return the m + r - 2 finite points that F(m, r) uses unless told otherwise; m, r >= 2.
 
     From `TABLE` up to alpha = 16, beyond it tangents of equally spaced angles, compressed and
@@ -123,6 +110,17 @@ def default_points(m: int, r: int) -> Row:
     return tuple(points)
 
 
+def tangent_pairs(count: int, zero: bool) -> list[float]:
+    """Return `count` positive points that spread evenly over the projective line, compressed.
+
+    tan of equally spaced angles, infinity among them, to a power: optimal points lie somewhat
+    nearer to 1 than the tangents do (exponents between 0.70 and 0.82 for alpha from 6 to 12).
+    """
+    alpha = 2 * count + zero + 1
+    first = 1.0 if zero else 0.5
+    return [math.tan(math.pi * (j + first) / alpha) ** 0.77 for j in range(count)]
+
+
 def _simple(values: Sequence[float]) -> list[Fraction]:
     """Round each value to the simplest rational nearer to it than a fifth of the way to another."""
     rounded = []
@@ -136,64 +134,3 @@ def _simple(values: Sequence[float]) -> list[Fraction]:
             limit += 1
         rounded.append(Fraction(value).limit_denominator(limit))
     return rounded
-
-
-def output_gamma_squared(made: Transform) -> Row:
-    """Return gamma_i^2 of every output i of a tile, exactly."""
-    weights = [
-        sum(g * g for g in row_g) * sum(b * b for b in row_b)
-        for row_g, row_b in zip(made.g, made.bt, strict=True)
-    ]
-    return tuple(
-        sum((a * a * w for a, w in zip(row, weights, strict=True)), Fraction(0)) / made.r
-        for row in made.at
-    )
-
-
-def gamma_squared(made: Transform) -> Fraction:
-    """Return gamma^2 of one axis, exactly: the mean of `output_gamma_squared`; direct is 1."""
-    return sum(output_gamma_squared(made), Fraction(0)) / made.m
-
-
-def amplification(*axes: Transform) -> float:
-    """Return the growth of the RMS error over direct convolution's: the product of the gammas.
-
-    Args:
-        axes: the transform of each axis; one twice for square tiles, any two for rectangular
-            ones, one for a nested 1-D scheme, none for direct convolution.
-    """
-    return math.prod(math.sqrt(gamma_squared(made)) for made in axes)
-
-
-def peak_amplification(*axes: Transform) -> float:
-    """Return the growth of the RMS error at the worst output of a tile."""
-    return math.prod(math.sqrt(max(output_gamma_squared(made))) for made in axes)
-
-
-def error_estimate(
-    *axes: Transform, reduction: int, dtype: str = "float32", peak: bool = True
-) -> float:
-    """Return the relative error to expect against the exact result.
-
-    With u the unit roundoff and L the reduction, a sequential sum of L products of random signs
-    has a relative RMS error of u sqrt(0.2 + 0.085 L), and each transformed axis adds 0.6 for the
-    rounding of its transforms. All of it is amplified. Constants measured on normal data in
-    float32, L from 1 to 512: F(1), F(2), F(4), F(6), F(7) and F(8) with 3 taps in two dimensions
-    lie within 10 % of it. The largest error divided by the largest output lies between 1.0 and 1.9
-    times the RMS at a tile's worst output; the estimate is 4 times it.
-
-    Args:
-        axes: the transform of each axis, as in `amplification`; none for direct convolution.
-        reduction: products summed one after another into one accumulator: input channels of a
-            group (times the phases summed in the transform domain); with no axes, times the taps.
-            Where partial sums of length l are added up, l + reduction / l.
-        dtype: `"float32"` or `"float64"`, of transformed values and sums. Weights are taken to be
-            transformed in float64.
-        peak: True for the maximum norm (largest error over largest output, which is meaningful
-            from some tens of outputs on), False for the expected relative RMS error.
-
-    Raises:
-        KeyError: another dtype.
-    """
-    rounding = math.sqrt(0.2 + 0.6 * len(axes) + 0.085 * reduction) * _UNIT_ROUNDOFF[dtype]
-    return rounding * (4 * peak_amplification(*axes) if peak else amplification(*axes))

@@ -13,18 +13,9 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
+from leanconv.winograd.points import tangent_pairs
+
 _TOLERANCE = 1.01
-
-
-def tangent_pairs(count: int, zero: bool) -> list[float]:
-    """Return `count` positive points that spread evenly over the projective line, compressed.
-
-    tan of equally spaced angles, infinity among them, to a power: optimal points lie somewhat
-    nearer to 1 than the tangents do (exponents between 0.70 and 0.82 for alpha from 6 to 12).
-    """
-    alpha = 2 * count + zero + 1
-    first = 1.0 if zero else 0.5
-    return [math.tan(math.pi * (j + first) / alpha) ** 0.77 for j in range(count)]
 
 
 def symmetric_gamma_squared(m: int, r: int, pairs: Sequence[float], zero: bool) -> float:
@@ -114,7 +105,7 @@ def _simplest(
         near = [[q for q in grid if 0.75 < q / p < 1.33] for p in pairs]
         if not all(near):
             continue
-        chosen = [min(options, key=lambda q: abs(q - p)) for options, p in zip(near, pairs)]  # noqa: B023,B905
+        chosen = [_nearest(options, p) for options, p in zip(near, pairs, strict=True)]
         value = symmetric_gamma_squared(m, r, [float(q) for q in chosen], zero)
         improved = True
         while improved:
@@ -128,3 +119,7 @@ def _simplest(
         if value <= least * _TOLERANCE:
             return tuple(sorted(chosen))
     raise AssertionError(f"no rationals near {pairs} for F({m}, {r})")
+
+
+def _nearest(options: Sequence[Fraction], value: float) -> Fraction:
+    return min(options, key=lambda option: abs(option - value))

@@ -193,9 +193,7 @@ def test_max_error_is_kept() -> None:
     plan = lc.plan_conv2d(X.shape, W)
     assert 1e-8 < plan.predicted_error < 1e-5
     assert lc.plan_conv2d(X.shape, W, max_error=plan.predicted_error).predicted_error > 0
-    with pytest.raises(
-        BudgetError, match=r"expected to err by .* the limit is 1.0e-10; use float64"
-    ):
+    with pytest.raises(BudgetError, match=r"to err by .* the limit is 1.0e-10; use float64"):
         lc.plan_conv2d(X.shape, W, max_error=1e-10)
     double = lc.plan_conv2d(X.shape, W.astype(np.float64), max_error=1e-10)
     assert double.predicted_error < 1e-13
@@ -308,7 +306,8 @@ def test_conv2d_of_many_threads_does_not_mix_weights() -> None:
 
     def work(number: int) -> None:
         for _ in range(50):
-            np.testing.assert_array_equal(lc.conv2d(x, weights[number]), right[number])
+            y = lc.conv2d(x, weights[number], algorithm="direct")
+            np.testing.assert_array_equal(y, right[number])
 
     in_threads(4, work)
 

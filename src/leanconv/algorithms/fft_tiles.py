@@ -1,0 +1,119 @@
+"""Overlap-save tiles: how one axis of a convolution is cut for transforms of T numbers.
+
+A tile yields `step` outputs from T inputs; a kernel of at most T - step + 1 taps is one part. A
+longer one is cut into parts of `step` taps: part p of tile t then reads the inputs of tile t + p,
+so that every input tile is transformed once, and the sum over parts is a small convolution over
+tiles, done between the transforms.
+
+Strides are split into phases (polyphase): phase a takes the inputs and the taps whose position is
+a modulo the stride, and phases add up like channels. Dilations are split into classes
+(decimation): class b of the outputs, b modulo the dilation, sees only inputs of one class, so that
+classes are like images. An axis with both is not cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.codegen.geometry import Window
+from leanconv.spec.format import ceil_div
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis, cut.
+
+    Attributes:
+        size, out: input and output extents.
+        kernel, stride, dilation, pad: of the convolution; stride or dilation is 1.
+        length: T, numbers of one transform.
+        step: outputs of one tile.
+    """
+
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+    length: int
+    step: int
+
+    @property
+    def phases(self) -> int:
+        """Phases that have a tap."""
+        return min(self.stride, self.kernel)
+
+    @property
+    def taps(self) -> int:
+        """Taps of the longest phase."""
+        return ceil_div(self.kernel, self.stride)
+
+    @property
+    def parts(self) -> int:
+        """Parts of the kernel."""
+        return parts_of(self.taps, self.length, self.step)
+
+    @property
+    def classes(self) -> int:
+        """Classes of outputs."""
+        return min(self.dilation, self.out)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the longest class."""
+        return ceil_div(ceil_div(self.out, self.dilation), self.step)
+
+    @property
+    def spread(self) -> int:
+        """Input positions between neighbours in a tile."""
+        return self.stride * self.dilation
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of outputs, other than 0, that tiles of all classes have; largest first."""
+        found = set()
+        for b in range(self.classes):
+            count = ceil_div(self.out - b, self.dilation)
+            found |= {min(self.step, count - t * self.step) for t in range(self.tiles)}
+        return tuple(sorted((c for c in found if c > 0), reverse=True))
+
+    def positions(self, phase: int, part: int) -> tuple[slice, int]:
+        """The kernel's taps of a phase and a part, and how many there are."""
+        first = part * self.step
+        last = self.taps if part == self.parts - 1 else first + self.step
+        taps = range(phase, self.kernel, self.stride)[first:last]
+        return slice(taps.start, taps.stop, self.stride), len(taps)
+
+
+def parts_of(taps: int, length: int, step: int) -> int:
+    """Parts of a kernel of `taps` taps, all but the last of `step` taps."""
+    longest = length - step + 1
+    return 1 + max(0, ceil_div(taps - longest, step))
+
+
+def axes_of(window: Window, axis: int, length: int) -> list[Axis]:
+    """The ways worth considering to cut an axis: for each number of parts, the longest step."""
+    size, out, kernel = window.size[axis], window.out[axis], window.kernel[axis]
+    stride, dilation, pad = window.stride[axis], window.dilation[axis], window.pad[axis]
+    dilation = dilation if kernel > 1 else 1
+    taps = ceil_div(kernel, stride)
+    outputs = ceil_div(out, dilation)
+    found: dict[int, Axis] = {}
+    for step in range(1, length + 1):
+        parts = parts_of(taps, length, step)
+        if parts > 1 and 2 * step > length + 1:
+            continue  # a whole part of `step` taps does not fit the transform
+        balanced = ceil_div(outputs, ceil_div(outputs, step))
+        chosen = balanced if parts_of(taps, length, balanced) == parts else step
+        found[parts] = Axis(size, out, kernel, stride, dilation, pad, length, chosen)
+    fewest = sorted(found)[:2]
+    return [found[parts] for parts in fewest]
+
+
+def obstacle(window: Window, axis: int) -> str | None:
+    """Why an axis cannot be cut; None if it can."""
+    stride, dilation = window.stride[axis], window.dilation[axis]
+    if window.kernel[axis] > 1 and stride > 1 and dilation > 1:
+        return f"stride {stride} and dilation {dilation} along one axis"
+    return None

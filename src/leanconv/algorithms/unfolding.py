@@ -1,0 +1,388 @@
+"""Lowering: windows laid out beside each other, along all axes, or along one of them only.
+
+    lowered[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] = x[c, p_a·stride[a] + k_a·dilation[a] - pad[a]]
+
+for every axis `a` that is unfolded; along the others p_a is the input's own index and there is one
+tap. im2col unfolds every axis, MEC the width, im2win the height. Windows that overlap along an axis
+that is not unfolded share their elements: that is what the two save.
+
+What lies in the padding is written as zeros along unfolded axes, and not at all along the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.geometry import Access, Triple, Window
+from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
+
+_LARGEST_STEP = 4  # strides that are picked from whole vectors
+_WRITTEN_OUT = 8  # vectors of a run that are not looped over
+
+
+@contextmanager
+def nest(e: Function, extents: Sequence[tuple[str, int]]) -> Iterator[list[Value | int]]:
+    """Loop over several indices, the first outermost; an extent of one is no loop."""
+    with ExitStack() as stack:
+        yield [0 if n == 1 else stack.enter_context(e.loop(name, n)) for name, n in extents]
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """Where the elements of a lowered tensor come from, and where they go.
+
+    Attributes:
+        window: the convolution's window.
+        x: where the input lies.
+        inputs: channels of one group.
+        unfolded: for each axis, whether windows are laid out beside each other along it.
+        channel, position, tap: strides in the lowered tensor.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+    """
+
+    window: Window
+    x: Access
+    inputs: int
+    unfolded: tuple[bool, bool, bool]
+    channel: int
+    position: Triple
+    tap: Triple
+    dtype: str
+    lanes: int
+
+    @property
+    def view(self) -> Window:
+        """The window of the lowering itself: one tap along axes that are not unfolded."""
+        w = self.window
+
+        def pick(unfolded: Triple, else_: Triple) -> Triple:
+            d, h, v = (
+                a if on else b for a, b, on in zip(unfolded, else_, self.unfolded, strict=True)
+            )
+            return d, h, v
+
+        ones = (1, 1, 1)
+        return Window(
+            w.size,
+            pick(w.out, w.size),
+            pick(w.kernel, ones),
+            pick(w.stride, ones),
+            pick(w.dilation, ones),
+            pick(w.pad, (0, 0, 0)),
+        )
+
+    @property
+    def elements(self) -> int:
+        """Elements written for one image and group."""
+        return self.inputs * prod(self.view.out) * prod(self.view.kernel)
+
+    @property
+    def run(self) -> str:
+        """What is moved at once: `"channels"`, `"taps"` of a row, squares of `"columns"`, or `""`.
+
+        Squares are transposed in registers: columns are neighbours in x; channels, or the taps
+        along the height, in the lowered tensor.
+        """
+        if self.channel == 1 and self.x.lanes_contiguous:
+            return "channels"
+        view = self.view
+        if self.x.spatial[2] != 1:
+            return ""
+        if self.tap[2] == 1 and view.dilation[2] == 1 and view.kernel[2] > 1:
+            return "taps"
+        small = view.stride[2] <= _LARGEST_STEP
+        return "columns" if small and 1 in (self.channel, self.tap[1]) else ""
+
+    def interior(self) -> tuple[int, int]:
+        """First column all of whose taps exist, and one past the last."""
+        view = self.view
+        full = (0, view.kernel[2])
+        inside = [p for p in range(view.out[2]) if view.taps(2, p) == full]
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+class Mover:
+    """Emission of an unfolding, row by row."""
+
+    def __init__(self, e: Function, unfolding: Unfolding) -> None:
+        self.e, self.u, self.view = e, unfolding, unfolding.view
+        self.element = ELEMENT[unfolding.dtype]
+        self.kind = vector(self.element, unfolding.lanes)
+
+    def row(
+        self, x: Value, y: Value, d: Value | int, h: Value, first: Value | int, count: int
+    ) -> None:
+        """Emit `count` columns from `first` on of the row at position (d, h).
+
+        Args:
+            x: address of the image's and group's first element.
+            y: where column `first` of this row goes.
+            d, h: the row.
+            first: a number, or a value if it is known at run time only.
+            count: columns.
+        """
+        e = self.e
+        low, high = self.u.interior()
+        if isinstance(first, int):
+            low, high = max(first, low), min(first + count, high)
+            low, high = (low, high) if low < high else (first, first)
+            self._edges(x, y, d, h, first, low, first)
+            self._edges(x, y, d, h, high, first + count, first)
+            if low == high:
+                return
+            begin: Value | int = low
+            whole = self._rows_inside(d, h)
+        else:
+            begin, conditions = first, []
+            high = high if low < high else 0
+            if high < self.view.out[2]:
+                conditions.append((first + count).compare("ule", high))
+            if low:
+                conditions.append(first.compare("uge", low))
+            rows = self._rows_inside(d, h)
+            conditions += [rows] if rows else []
+            whole = reduce(lambda a, b: a & b, conditions) if conditions else None
+            low, high = 0, count
+        if whole is None:
+            self._inside(x, y, d, h, begin, high - low, first)
+            return
+        with e.when(whole):
+            self._inside(x, y, d, h, begin, high - low, first)
+        with e.when(whole ^ 1):
+            self._edges(x, y, d, h, begin, begin + (high - low), first)
+
+    def _rows_inside(self, d: Value | int, h: Value) -> Value | None:
+        """Whether all taps along depth and height exist; None if they always do."""
+        checks = []
+        for axis, p in ((0, d), (1, h)):
+            if self.view.always_full(axis):
+                continue
+            start = self._coordinate(axis, p, 0)
+            last = start + (self.view.kernel[axis] - 1) * self.view.dilation[axis]
+            checks += [start.compare("sge", 0), last.compare("slt", self.view.size[axis])]
+        return reduce(lambda a, b: a & b, checks) if checks else None
+
+    def _value(self, index: Value | int) -> Value:
+        return index if isinstance(index, Value) else self.e.const("i64", index)
+
+    def _coordinate(self, axis: int, p: Value | int, k: Value | int) -> Value:
+        view = self.view
+        place = self._value(p) * view.stride[axis] - view.pad[axis]
+        return place + k * view.dilation[axis]
+
+    def _source(self, x: Value, d: Value | int, h: Value, p: Value | int) -> Value:
+        """The address of tap zero at a position."""
+        for axis, index in enumerate((d, h, p)):
+            x = x.at(self._coordinate(axis, index, 0) * self.u.x.spatial[axis], self.element)
+        return x
+
+    # -- columns whose taps all exist -------------------------------------------------------
+    def _inside(
+        self,
+        x: Value,
+        y: Value,
+        d: Value | int,
+        h: Value,
+        begin: Value | int,
+        count: int,
+        first: Value | int,
+    ) -> None:
+        x = self._source(x, d, h, begin)
+        y = y.at((self._value(begin) - first) * self.u.position[2], self.element)
+        bodies = {
+            "channels": self._channel_runs,
+            "taps": self._tap_runs,
+            "columns": self._squares,
+            "": self._single,
+        }
+        bodies[self.u.run](x, y, count)
+
+    def _tap(self, x: Value, y: Value, axis: int, k: Value | int) -> tuple[Value, Value]:
+        source = self.view.dilation[axis] * self.u.x.spatial[axis]
+        return x.at(k * source, self.element), y.at(k * self.u.tap[axis], self.element)
+
+    def _column(self, x: Value, y: Value, p: Value | int) -> tuple[Value, Value]:
+        step = self.view.stride[2] * self.u.x.spatial[2]
+        return x.at(p * step, self.element), y.at(p * self.u.position[2], self.element)
+
+    def _channel_runs(self, x: Value, y: Value, count: int) -> None:
+        u, kernel = self.u, self.view.kernel
+        one_run = u.x.block == 1 and u.tap[2] == u.inputs
+        one_run = one_run and self.view.dilation[2] * u.x.spatial[2] == u.inputs
+        taps = 1 if one_run else kernel[2]
+        loops = [("p", count), ("kd", kernel[0]), ("kh", kernel[1]), ("kw", taps)]
+        with nest(self.e, loops) as (p, kd, kh, kw):
+            x, y = self._column(x, y, p)
+            for axis, k in enumerate((kd, kh, kw)):
+                x, y = self._tap(x, y, axis, k)
+            if one_run:
+                self._copy(x, y, kernel[2] * u.inputs)
+            else:
+                self._copy_channels(x, y)
+
+    def _tap_runs(self, x: Value, y: Value, count: int) -> None:
+        kernel = self.view.kernel
+        loops = [("p", count), ("c", self.u.inputs), ("kd", kernel[0]), ("kh", kernel[1])]
+        with nest(self.e, loops) as (p, c, kd, kh):
+            x, y = self._column(x, y, p)
+            x, y = self._tap(*self._tap(x, y, 0, kd), 1, kh)
+            x, y = self._channel(x, y, c)
+            self._copy(x, y, kernel[2])
+
+    def _channel(self, x: Value, y: Value, c: Value | int) -> tuple[Value, Value]:
+        return (
+            x.at(c * self.u.x.block_stride, self.element),
+            y.at(c * self.u.channel, self.element),
+        )
+
+    def _single(self, x: Value, y: Value, count: int) -> None:
+        kernel = self.view.kernel
+        loops = [("p", count), ("kd", kernel[0]), ("kh", kernel[1]), ("kw", kernel[2])]
+        with nest(self.e, loops) as (p, kd, kh, kw):
+            x, y = self._column(x, y, p)
+            for axis, k in enumerate((kd, kh, kw)):
+                x, y = self._tap(x, y, axis, k)
+            self._copy_channels(x, y)
+
+    def _squares(self, x: Value, y: Value, count: int) -> None:
+        """Squares of columns by channels (or by taps along the height), transposed in registers."""
+        u, view, kernel = self.u, self.view, self.view.kernel
+        if u.channel == 1:
+            across, others = u.inputs, [("kh", kernel[1]), ("kw", kernel[2])]
+            step = u.x.block_stride
+        else:
+            across, others = kernel[1], [("c", u.inputs), ("kw", kernel[2])]
+            step = view.dilation[1] * u.x.spatial[1]
+        blocks = [("p", ceil_div(count, u.lanes)), ("q", ceil_div(across, u.lanes))]
+        with nest(self.e, [("kd", kernel[0]), *others, *blocks]) as (kd, other, kw, i, j):
+            x, y = self._tap(*self._tap(x, y, 0, kd), 2, kw)
+            x, y = self._tap(x, y, 1, other) if u.channel == 1 else self._channel(x, y, other)
+            x, y = self._column(x, y, self._start(i, count))
+            q = self._start(j, across)
+            x, y = x.at(q * step, self.element), y.at(q, self.element)
+            self._square(x, y, step, min(count, u.lanes), min(across, u.lanes))
+
+    def _start(self, block: Value | int, count: int) -> Value | int:
+        """Where a vector begins; the last one overlaps the one before it."""
+        if isinstance(block, int):
+            return 0
+        return self.e.smin(block * self.u.lanes, count - self.u.lanes)
+
+    def _square(self, x: Value, y: Value, step: int, columns: int, rows: int) -> None:
+        e, u = self.e, self.u
+        loaded = [self._load(x.at(q * step, self.element), columns) for q in range(rows)]
+        loaded += [e.poison(self.kind)] * (u.lanes - rows)
+        for p, column in enumerate(transpose(e, loaded)[:columns]):
+            e.store_first(column, y.at(p * u.position[2], self.element), rows)
+
+    def _load(self, x: Value, count: int) -> Value:
+        """Every stride-th column, `count` of them, and nothing past the last."""
+        e, lanes, step = self.e, self.u.lanes, self.view.stride[2]
+        if step == 1:
+            return e.load_first(x, self.kind, count)
+        needed, result = (count - 1) * step + 1, e.poison(self.kind)
+        for part in range(ceil_div(needed, lanes)):
+            at = x.at(part * lanes, self.element)
+            loaded = e.load_first(at, self.kind, min(lanes, needed - part * lanes))
+            picks = []
+            for lane in range(lanes):
+                from_part, inside = divmod(lane * step, lanes)
+                here = from_part == part and lane < count
+                picks.append(lanes + inside if here else lane if from_part < part else -1)
+            result = e.shuffle(result, loaded, picks)
+        return result
+
+    # -- columns some of whose taps may lie in the padding -----------------------------------
+    def _edges(
+        self,
+        x: Value,
+        y: Value,
+        d: Value | int,
+        h: Value,
+        begin: Value | int,
+        end: Value | int,
+        first: Value | int,
+    ) -> None:
+        if isinstance(begin, int) and isinstance(end, int) and begin >= end:
+            return
+        e, kernel = self.e, self.view.kernel
+        with e.loop("p", end, start=begin) as p:
+            x_p = self._source(x, d, h, p)
+            y_p = y.at((p - first) * self.u.position[2], self.element)
+            loops = [("kd", kernel[0]), ("kh", kernel[1]), ("kw", kernel[2])]
+            with nest(e, loops) as taps:
+                exists: list[Value] = []
+                for axis, (index, k) in enumerate(zip((d, h, p), taps, strict=True)):
+                    x_p, y_p = self._tap(x_p, y_p, axis, k)
+                    if not self.view.always_full(axis):
+                        place = self._coordinate(axis, index, k)
+                        exists.append(place.compare("ult", self.view.size[axis]))
+                if not exists:
+                    self._copy_channels(x_p, y_p)
+                    return
+                touches = reduce(lambda a, b: a & b, exists)
+                with e.when(touches):
+                    self._copy_channels(x_p, y_p)
+                with e.when(touches ^ 1):
+                    self._zero_channels(y_p)
+
+    # -- runs --------------------------------------------------------------------------------
+    def _copy_channels(self, x: Value, y: Value) -> None:
+        u = self.u
+        if u.run != "channels":
+            with nest(self.e, [("c", u.inputs)]) as (c,):
+                source, result = self._channel(x, y, c)
+                self.e.store(self.e.load(source, self.element), result)
+            return
+        if u.x.block == 1:
+            self._copy(x, y, u.inputs)
+            return
+        blocks, rest = divmod(u.inputs, u.x.block)
+        if blocks:
+            with nest(self.e, [("cb", blocks)]) as (block,):
+                at = x.at(block * u.x.block_stride, self.element)
+                self._copy(at, y.at(block * u.x.block, self.element), u.x.block)
+        if rest:
+            at = x.at(blocks * u.x.block_stride, self.element)
+            self._copy(at, y.at(blocks * u.x.block, self.element), rest)
+
+    def _zero_channels(self, y: Value) -> None:
+        if self.u.channel == 1:
+            zero = self.e.zero(self.kind)
+            self._runs(
+                self.u.inputs, lambda at, n: self.e.store_first(zero, y.at(at, self.element), n)
+            )
+            return
+        with nest(self.e, [("c", self.u.inputs)]) as (c,):
+            self.e.store(self.e.zero(self.element), y.at(c * self.u.channel, self.element))
+
+    def _copy(self, x: Value, y: Value, count: int) -> None:
+        def move(at: Value | int, n: int) -> None:
+            value = self.e.load_first(x.at(at, self.element), self.kind, n)
+            self.e.store_first(value, y.at(at, self.element), n)
+
+        self._runs(count, move)
+
+    def _runs(self, count: int, move: Callable[[Value | int, int], None]) -> None:
+        """Cover a run with vectors; the last one overlaps the one before it."""
+        lanes = self.u.lanes
+        if count < lanes:
+            move(0, count)
+            return
+        whole = count // lanes
+        if whole > _WRITTEN_OUT:
+            with self.e.loop("at", whole * lanes, step=lanes) as at:
+                move(at, lanes)
+        else:
+            for part in range(whole):
+                move(part * lanes, lanes)
+        if count % lanes:
+            move(count - lanes, lanes)

@@ -1,0 +1,125 @@
+"""`leanconv winograd M R`: the matrices of F(M, R), exact, and what they save and cost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from leanconv.cli.common import positive
+from leanconv.cli.output import print_json, progress
+from leanconv.errors import InputError
+from leanconv.winograd.balance import balance
+from leanconv.winograd.counts import multiplications, saving
+from leanconv.winograd.error import error_estimate, gamma_squared
+from leanconv.winograd.matrices import Matrix, Transform, transform
+from leanconv.winograd.program import compile_matrix
+
+_MOST_ALPHA = 64  # the exact check takes m r alpha^2 steps; 64 take seconds
+_ESTIMATE_CHANNELS = 64
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "winograd", help="print the exact matrices of F(M, R)", description=__doc__
+    )
+    parser.add_argument("m", type=positive, metavar="M", help="outputs of a tile")
+    parser.add_argument("r", type=positive, metavar="R", help="taps of the filter")
+    parser.add_argument(
+        "--points",
+        metavar="P,P,…",
+        help="the M + R - 2 finite points, such as --points=0,1,-1,1/2 (default: the best known)",
+    )
+    parser.add_argument(
+        "--balance", action="store_true", help="even out the matrices' rows by powers of two"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    m, r = options.m, options.r
+    if m + r - 1 > _MOST_ALPHA:
+        raise InputError(
+            f"F({m}, {r}) has {m + r - 1} points; expected M + R - 1 of at most {_MOST_ALPHA} "
+            f"(beyond about 16 the rounding errors leave nothing of float32)"
+        )
+    with progress(f"computing F({m}, {r})"):
+        points = None if options.points is None else options.points.split(",")
+        made = transform(m, r, [p for p in points if p] if points is not None else None)
+        if options.balance:
+            made = balance(made)
+        report = _report(made)
+    if options.json:
+        print_json(report)
+    else:
+        print(_text(made, report))
+    return 0
+
+
+def _report(made: Transform) -> dict[str, Any]:
+    m, r = made.m, made.r
+    return {
+        "m": m,
+        "r": r,
+        "alpha": made.alpha,
+        "points": [str(point) for point in made.points] + ["infinity"] * (m > 1 and r > 1),
+        "at": _strings(made.at),
+        "g": _strings(made.g),
+        "bt": _strings(made.bt),
+        "gamma_squared": float(gamma_squared(made)),
+        "gamma_squared_exact": str(gamma_squared(made)),
+        "error_estimate": error_estimate(made, made, reduction=_ESTIMATE_CHANNELS),
+        "error_estimate_channels": _ESTIMATE_CHANNELS,
+        "multiplications": {
+            "1d": made.alpha,
+            "1d_direct": m * r,
+            "1d_saving": m * r / made.alpha,
+            "2d": multiplications(m, m, r, r),
+            "2d_direct": (m * r) ** 2,
+            "2d_saving": saving(m, m, (r, r), most_taps=r),
+        },
+        "operations": {name: len(compile_matrix(matrix).ops) for name, matrix in _matrices(made)},
+    }
+
+
+def _matrices(made: Transform) -> tuple[tuple[str, Matrix], ...]:
+    return (("at", made.at), ("g", made.g), ("bt", made.bt))
+
+
+def _strings(matrix: Matrix) -> list[list[str]]:
+    return [[str(value) for value in row] for row in matrix]
+
+
+def _text(made: Transform, report: dict[str, Any]) -> str:
+    counts, operations = report["multiplications"], report["operations"]
+    lines = [
+        f"{made}:  y = A^T [(G g) * (B^T d)],  y_i = sum_k g_k d_(i+k)",
+        f"points           {', '.join(report['points']) or 'none needed'}",
+        f"gamma^2          {report['gamma_squared']:.4g} (direct 1; growth of the error in 2-D)",
+        f"error expected   {report['error_estimate']:.1e} in 2-D, float32, "
+        f"{_ESTIMATE_CHANNELS} channels (direct "
+        f"{error_estimate(reduction=_ESTIMATE_CHANNELS * made.r**2):.1e})",
+    ]
+    lines += [
+        f"multiplications  {counts[key]} instead of {counts[key + '_direct']} in {name} "
+        f"({counts[key + '_saving']:.2f}x)"
+        for key, name in (("1d", "1-D"), ("2d", "2-D"))
+    ]
+    lines.append(
+        f"operations       {operations['bt']} for B^T d, {operations['g']} for G g, "
+        f"{operations['at']} for A^T m (additions and multiply-adds, shared)"
+    )
+    for label, (key, _) in zip(("A^T", "G", "B^T"), _matrices(made), strict=True):
+        rows: list[list[str]] = report[key]
+        lines += ["", f"{label} ({len(rows)} x {len(rows[0])})", *_aligned(rows)]
+    return "\n".join(lines)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

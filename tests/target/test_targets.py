@@ -1,0 +1,125 @@
+"""Targets: presets that make sense, and the machine that this is."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import FrozenInstanceError, replace
+
+import llvmlite.binding as llvm
+import pytest
+from small_target_kernel import Add
+
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import _closest_preset, host, usable_cores
+from leanconv.errors import SpecError
+from leanconv.target import PRESETS, Target, preset
+
+NAMED = (
+    "haswell",
+    "znver2",
+    "znver3",
+    "znver4",
+    "znver5",
+    "skylake-avx512",
+    "icelake-server",
+    "sapphirerapids",
+    "neoverse-n1",
+    "apple-m1",
+)
+
+
+def test_the_presets_are_these() -> None:
+    assert set(PRESETS) == set(NAMED)
+    assert all(PRESETS[name].name == name == preset(name).name for name in NAMED)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_facts_agree_with_each_other(name: str) -> None:
+    target = preset(name)
+    width, registers = {"avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32)}[target.isa]
+    assert (target.vector_bytes, target.registers) == (width, registers)
+    assert target.lanes("float32") == width // 4
+    assert target.lanes("float64") == width // 8
+    assert 1 <= target.fma_units <= 4
+    assert 2 <= target.fma_latency <= 6
+    assert target.least_accumulators == target.fma_units * target.fma_latency
+    assert target.least_accumulators <= target.accumulators < target.registers
+    assert 16 * 1024 <= target.l1_bytes < target.l2_bytes
+    assert target.l3_bytes == 0 or target.l3_bytes > target.l2_bytes
+    assert target.triple.startswith("aarch64" if target.isa == "neon" else "x86_64")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_llvm_knows_the_processor(name: str) -> None:
+    """An unknown name would be compiled for a generic one, with a warning only."""
+    target = preset(name)
+    listing = assembly(Add(target.lanes("float32")), target)
+    word = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd"}[target.isa]
+    assert word in listing
+
+
+def test_an_unknown_name_lists_those_that_exist() -> None:
+    with pytest.raises(SpecError, match=r"'pentium'.*haswell.*neoverse-n1"):
+        preset("pentium")
+
+
+def test_targets_are_values() -> None:
+    assert preset("haswell") == replace(preset("znver5"), **vars(preset("haswell")))
+    assert len({preset(name) for name in NAMED}) == len(NAMED)
+    with pytest.raises(FrozenInstanceError):
+        preset("haswell").registers = 32  # type: ignore[misc]
+    with pytest.raises(KeyError):
+        preset("haswell").lanes("float16")
+
+
+def test_this_machine() -> None:
+    here = host()
+    assert here is host()
+    assert here.name == "host"
+    assert here.cpu == llvm.get_host_cpu_name()
+    assert here.triple == llvm.get_process_triple()
+    assert here.triple.startswith(("x86_64", "aarch64", "arm64"))
+    if platform.machine() in ("x86_64", "AMD64"):
+        features = llvm.get_host_cpu_features()
+        assert (here.isa == "avx512") == bool(
+            features.get("avx512f") and features.get("avx512vl") and features.get("avx512dq")
+        )
+    assert here.vector_bytes in (16, 32, 64)
+    assert 0 < here.l1_bytes < here.l2_bytes
+
+
+def test_the_nearest_preset() -> None:
+    def found(cpu: str, *features: str) -> Target:
+        return _closest_preset(cpu, dict.fromkeys(features, True))
+
+    if platform.machine() in ("aarch64", "arm64"):
+        pytest.skip("these are x86 processors")
+    assert found("znver3", "avx2", "fma").name == "znver3"
+    wide = ("avx2", "fma", "avx512f", "avx512vl", "avx512dq", "avx512bw")
+    assert found("some-future", *wide).isa == "avx512"
+    assert found("some-future", *wide[:3]).isa == "avx2"
+    old = found("nehalem", "sse4.2")
+    assert (old.isa, old.vector_bytes) == ("generic", 16)
+
+
+def test_a_named_processor_with_features_switched_off_is_not_believed() -> None:
+    """A hypervisor may hide what the processor of that name has."""
+    if platform.machine() in ("aarch64", "arm64"):
+        pytest.skip("these are x86 processors")
+    hidden = {"avx2": True, "fma": True, "avx512f": False}
+    assert _closest_preset("skylake-avx512", hidden).isa == "avx2"
+    assert _closest_preset("haswell", {"avx2": False, "fma": False}).isa == "generic"
+
+
+def test_usable_cores() -> None:
+    count = usable_cores()
+    assert 1 <= count <= (os.cpu_count() or 1)
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {min(before)})
+            assert usable_cores() == 1
+        finally:
+            os.sched_setaffinity(0, before)
+        assert usable_cores() == count

@@ -1,0 +1,70 @@
+"""What the documents say is so: Python blocks run, commands, settings and links exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from leanconv.cli.main import build_parser
+from leanconv.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands() -> set[str]:
+    """The sub-commands of `leanconv`."""
+    (choices,) = [a.choices for a in build_parser()._actions if isinstance(a.choices, dict)]
+    return set(choices)
+
+
+def test_the_python_of_the_readme_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"README.md, Python block {number}", "exec"), names)
+    predicted, used = capsys.readouterr().out.split()[:2]
+    assert predicted == used
+    assert getattr(names["y"], "shape", None) == (1, 128, 28, 28)
+
+
+def test_the_commands_of_the_readme_are_those_that_there_are() -> None:
+    section = README.split("## From the command line")[1].split("\n## ")[0]
+    assert set(re.findall(r"^    leanconv (\w+)", section, re.MULTILINE)) == commands()
+
+
+def test_the_settings_of_the_readme_are_those_that_there_are() -> None:
+    told = set(re.findall(r"^\| `(LEANCONV_\w+)`", README, re.MULTILINE))
+    there = {f"LEANCONV_{field.name.upper()}" for field in dataclasses.fields(Settings)}
+    assert told == there
+
+
+def test_every_make_target_that_is_told_exists() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        for target in re.findall(r"^    make (\w+)", document.read_text("utf-8"), re.MULTILINE):
+            assert target in targets, f"{document.name} tells of make {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_the_architecture_names_every_folder() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for folder in (ROOT / "src" / "leanconv").iterdir():
+        if (folder / "__init__.py").exists():
+            assert f"`{folder.name}`" in text, (
+                f"docs/architecture.md does not tell of {folder.name}"
+            )

@@ -1,0 +1,37 @@
+"""Damaged models end to end: `leanconv.load` and the plans it makes never harm the process.
+
+The graph's own fuzz tests stop at the graph; here plans are made, code is compiled and run, in a
+process of its own that may die without taking the tests with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SECONDS = 7.0  # each kind of damage
+SLOWEST_S = 20.0  # one model, on a machine that does other things as well
+
+
+@pytest.mark.parametrize("kind", ["bytes", "fields"])
+def test_damaged_models(kind: str, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(HERE), str(HERE.parent / "src")])
+    result = subprocess.run(
+        [sys.executable, str(HERE / "fuzz_load_worker.py"), kind, "1", str(SECONDS)],
+        env={**os.environ, "PYTHONPATH": path, "LEANCONV_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    last = result.stdout.splitlines()[-1] if result.stdout else "nothing"
+    assert result.returncode == 0, f"died after {last!r}: {result.stderr[-2000:]}"
+    words = last.split()
+    assert words[0] == "done"
+    numbers = {words[i]: float(words[i + 1]) for i in (0, 2, 4)}
+    assert numbers["done"] > numbers["ran"] > 10, last
+    assert numbers["slowest"] < SLOWEST_S, last

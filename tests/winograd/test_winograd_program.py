@@ -1,0 +1,188 @@
+"""Straight-line programs equal their matrices and are as short as expected."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from published import F23_POINTS, F43_POINTS, rationals
+
+from leanconv.errors import SpecError
+from leanconv.winograd.balance import balance
+from leanconv.winograd.matrices import Matrix, transform
+from leanconv.winograd.program import LinearProgram, Op, compile_matrix, evaluate
+
+
+def matrix_of(program: LinearProgram) -> Matrix:
+    """Run the program on every unit vector: what it computes, exactly."""
+    columns = []
+    for k in range(program.inputs):
+        unit = [Fraction(int(i == k)) for i in range(program.inputs)]
+        columns.append(evaluate(program, unit))
+    return tuple(zip(*columns, strict=True))
+
+
+def check_form(program: LinearProgram) -> None:
+    for place, op in enumerate(program.ops):
+        assert 0 <= op.a < program.inputs + place
+        assert 0 <= op.b < program.inputs + place
+        if op.kind in ("add", "sub"):
+            assert op.constant == 1
+        elif op.kind == "mul":
+            assert op.a == op.b
+            assert op.constant not in (0, 1)
+        else:
+            assert op.constant not in (0, 1, -1)
+    assert len(set(program.ops)) == len(program.ops)
+    read = {v for op in program.ops for v in (op.a, op.b)} | set(program.outputs)
+    assert set(range(program.inputs, program.inputs + len(program.ops))) <= read
+
+
+# m, r: ops of B^T, of A^T; the even/odd factorisation by hand gives the same.
+OPS = {
+    (2, 3): (4, 4),
+    (4, 3): (12, 12),
+    (6, 3): (24, 20),
+    (5, 3): (21, 20),
+    (4, 4): (21, 17),
+    (4, 5): (24, 16),
+    (7, 3): (36, 35),
+    (3, 3): (10, 9),
+    (5, 5): (36, 27),
+    (8, 3): (40, 40),
+    (14, 3): (112, 100),
+}
+
+
+@pytest.mark.parametrize(("m", "r"), OPS)
+def test_op_counts(m: int, r: int) -> None:
+    made = transform(m, r)
+    programs = compile_matrix(made.bt), compile_matrix(made.at)
+    assert tuple(len(program.ops) for program in programs) == OPS[m, r]
+    for program, matrix in zip(programs, (made.bt, made.at), strict=True):
+        assert matrix_of(program) == matrix
+        check_form(program)
+
+
+@pytest.mark.parametrize("m", range(1, 11))
+@pytest.mark.parametrize("r", range(1, 8))
+def test_never_longer_than_pairs_by_hand(m: int, r: int) -> None:
+    made = transform(m, r)
+    if m == 1 or r == 1:
+        assert len(compile_matrix(made.bt).ops) == 0
+        return
+    pairs, zero = divmod(len(made.points), 2)
+    assert len(compile_matrix(made.bt).ops) <= 2 * pairs**2 + pairs * (1 + zero)
+    # Sums and differences, then each row: infinity (the last) or zero (the first) starts a sum.
+    one = any(point == 1 for point in made.points)
+    inner = sum(pairs if one is False else pairs - 1 for _ in range(1, m - 1))
+    assert len(compile_matrix(made.at).ops) <= 2 * pairs + (pairs - 1 + zero) + inner + pairs
+
+
+@pytest.mark.parametrize("points", [F23_POINTS, F43_POINTS, "0 1 -1 1/2 -1/2 -2", "3 1 -1 -3"])
+def test_other_points(points: str) -> None:
+    values = rationals(points)
+    for made in (transform(len(values) - 1, 3, values), transform(2, len(values), values)):
+        for matrix in (made.at, made.g, made.bt, balance(made).bt, balance(made).at):
+            program = compile_matrix(matrix)
+            assert matrix_of(program) == matrix
+            check_form(program)
+            assert len(program.ops) <= sum(sum(map(bool, row)) for row in matrix)
+
+
+@pytest.mark.parametrize("name", ["at", "g", "bt"])
+def test_zero_inputs_are_not_read_and_cost_nothing(name: str) -> None:
+    matrix = getattr(transform(5, 4), name)
+    for skipped in ((0,), (1, 2), (len(matrix[0]) - 1,)):
+        program = compile_matrix(matrix, zero_inputs=skipped)
+        check_form(program)
+        expected = tuple(
+            tuple(Fraction(0) if j in skipped else c for j, c in enumerate(row)) for row in matrix
+        )
+        assert matrix_of(program) == expected
+        assert set(program.used_inputs).isdisjoint(skipped)
+        assert len(program.ops) < len(compile_matrix(matrix).ops)
+
+
+def test_a_subset_of_the_outputs() -> None:
+    matrix = transform(6, 3).at
+    program = compile_matrix(matrix, outputs=(3, 0))
+    assert matrix_of(program) == (matrix[3], matrix[0])
+    assert len(program.ops) == 6 + 3 + 2
+    assert compile_matrix(matrix, outputs=()).ops == ()
+
+
+def test_copies_negations_and_zeros() -> None:
+    rows = ((0, 0, 0), (0, 1, 0), (-1, 0, 0), (0, -1, -1), (2, 0, -1), (0, 0, 3))
+    matrix = tuple(tuple(map(Fraction, row)) for row in rows)
+    program = compile_matrix(matrix)
+    assert matrix_of(program) == matrix
+    assert program.outputs[:2] == (None, 1)
+    assert program.ops == (
+        Op("mul", 0, 0, Fraction(-1)),
+        Op("add", 1, 2),
+        Op("mul", 4, 4, Fraction(-1)),
+        Op("fms", 0, 2, Fraction(2)),
+        Op("mul", 2, 2, Fraction(3)),
+    )
+    assert program.constants == (2, 3)
+
+
+def test_rows_that_are_alike_are_computed_once() -> None:
+    matrix = tuple(tuple(map(Fraction, row)) for row in ((1, 2, 0), (1, 2, 0), (1, 2, 3)))
+    program = compile_matrix(matrix)
+    assert len(program.ops) == 2
+    assert program.outputs[0] == program.outputs[1]
+
+
+def test_peak_values() -> None:
+    ones = compile_matrix(((Fraction(1),) * 9,))
+    assert ones.peak_values == 2  # a running sum and the next input
+    assert compile_matrix(((Fraction(1), Fraction(0)),)).peak_values == 1
+    assert compile_matrix(((Fraction(0),),)).peak_values == 0
+    for m, r in [(6, 3), (8, 3)]:  # room for constants beside them in 32 registers
+        made = transform(m, r)
+        assert compile_matrix(made.bt).peak_values <= 12
+        assert compile_matrix(made.at).peak_values <= 14
+
+
+def test_runs_on_arrays() -> None:
+    made = transform(4, 3)
+    x = np.random.default_rng(0).standard_normal((6, 5))
+    y = np.stack(evaluate(compile_matrix(made.bt), list(x), float))
+    np.testing.assert_allclose(y, np.array(made.bt, np.float64) @ x, atol=1e-14)
+
+
+def test_nonsense_is_refused() -> None:
+    one = ((Fraction(1), Fraction(2)),)
+    with pytest.raises(SpecError, match="takes 2 values, got 3"):
+        evaluate(compile_matrix(one), [1, 2, 3])
+    with pytest.raises(SpecError, match="rows of one length"):
+        compile_matrix(((Fraction(1),), (Fraction(1), Fraction(2))))
+    with pytest.raises(SpecError, match="rows of one length"):
+        compile_matrix(())
+    with pytest.raises(SpecError, match="output 1 of a matrix 1 x 2"):
+        compile_matrix(one, outputs=(1,))
+    with pytest.raises(SpecError, match="zero input -1"):
+        compile_matrix(one, zero_inputs=(-1,))
+
+
+VALUES = ("0", "0", "1", "-1", "2", "-2", "1/2", "-1/2", "3", "5/4")
+coefficients = st.sampled_from([Fraction(value) for value in VALUES])
+matrices = st.integers(1, 7).flatmap(
+    lambda width: st.lists(st.tuples(*[coefficients] * width), min_size=1, max_size=7).map(tuple)
+)
+
+
+@given(matrices)
+def test_any_matrix(matrix: Matrix) -> None:
+    program = compile_matrix(matrix)
+    assert matrix_of(program) == matrix
+    check_form(program)
+    # Plain sums of each row, negations included, are never shorter.
+    assert len(program.ops) <= sum(
+        sum(map(bool, row)) - (1 in row) if any(row) else 0 for row in matrix
+    )
