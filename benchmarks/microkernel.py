@@ -3,9 +3,10 @@
     python benchmarks/microkernel.py --out microkernel.json
 
 The peak is measured by a loop of independent vector multiply-adds on registers, in turn with each
-convolution; a share is the convolution's rate over the peak's in the same round, and the median over
-rounds is reported. The convolutions are whole register tiles over a long reduction, their operands
-in the near caches: what is measured is the micro-kernel, with its start, epilogue and stores.
+convolution; a share is the convolution's rate over the peak's in the same round, and the median
+over rounds is reported. The convolutions are whole register tiles over a long reduction, their
+operands in the near caches: what is measured is the micro-kernel, with its start, epilogue and
+stores.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from harness import script
-from leanconv.algorithms import direct
+from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.direct import DirectConv
 from leanconv.algorithms.problem import Problem
 from leanconv.cli.common import positive
@@ -126,7 +127,8 @@ def aligned(size: int) -> np.ndarray:
     """Small random float32 numbers from a cache line's start."""
     memory = np.random.default_rng(0).random(size + 16, np.float32) * np.float32(1e-3)
     start = -(memory.ctypes.data // 4) % 16
-    return memory[start : start + size]
+    inside: np.ndarray = memory[start : start + size]
+    return inside
 
 
 def convolution(tile: Tile, target: Target, channels: int) -> Work:
@@ -140,7 +142,7 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
         Access.of_format(spec.input_shape, form),
         Access.of_format(spec.output_shape, form),
     )
-    chosen = direct.DIRECT.candidate(problem, target).kernel
+    chosen = choose(problem, target, "direct").pieces[0].kernel
     assert isinstance(chosen, DirectConv)
     window = replace(chosen.window, size=(1, 1, columns), out=(1, 1, columns))
     kernel = replace(

@@ -7,12 +7,9 @@ import re
 import numpy as np
 import pytest
 from listing import innermost_loops, multiply_loops
-from small_kernels import chosen_kernel, conv_kernel, problem, reference, with_tile
+from small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
 
 from kernel_runner import run_kernel
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.depthwise import DepthwiseConv
-from leanconv.algorithms.direct import DirectConv
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import fits, rank_tiles
@@ -94,21 +91,22 @@ def test_spills_are_seen() -> None:
 
 # -- every target --------------------------------------------------------------------------
 PROBLEMS = {
-    "dense 3x3": ("ic20ih14oc36oh14kh3ph1", {"bias": True}),
-    "dense 1x1 residual": ("ic32ih14oc32oh14kh1", {"bias": True, "residual": True}),
-    "first layer": ("ic3ih32oc24oh16kh3sh2ph1", {}),
-    "depthwise 3x3": ("g40ic40ih14oc40oh14kh3ph1", {"bias": True}),
-    "depthwise 5x5 stride 2": ("g32ic32ih15oc32oh8kh5ph2sh2", {}),
+    "dense 3x3": ("direct", "ic18ih7oc36oh7kh3ph1", {"bias": True}),
+    "dense 1x1 residual": ("direct", "ic32ih14oc32oh14kh1", {"bias": True, "residual": True}),
+    "first layer": ("direct", "ic3ih32oc24oh16kh3sh2ph1", {}),
+    "depthwise 3x3": ("depthwise", "g40ic40ih14oc40oh14kh3ph1", {"bias": True}),
+    "depthwise 5x5 stride 2": ("depthwise", "g32ic32ih15oc32oh8kh5ph2sh2", {}),
 }
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("what", PROBLEMS)
 def test_every_target_gets_code(what: str, name: str) -> None:
-    text, changes = PROBLEMS[what]
+    algorithm, text, changes = PROBLEMS[what]
     target = preset(name)
-    for dtype, blocked in (("float32", True), ("float64", False)):
-        kernel = chosen_kernel(text, target, blocked, dtype=dtype, **changes)
+    for dtype in ("float32", "float64"):
+        blocked = dtype == "float32" or algorithm == "depthwise"
+        kernel = kernel_of(text, target, blocked, algorithm, dtype=dtype, **changes)
         listing = assembly(kernel, target)
         letter = "ps" if dtype == "float32" else "pd"
         if target.isa == "neon":
@@ -121,17 +119,12 @@ def test_every_target_gets_code(what: str, name: str) -> None:
         assert not re.search(r"^\s+(call|bl)\s", listing, re.MULTILINE)  # no library's function
 
 
-def test_depthwise_is_chosen_where_it_should_be() -> None:
-    target = preset("haswell")
-    assert isinstance(chosen_kernel(PROBLEMS["depthwise 3x3"][0], target, True), DepthwiseConv)
-    assert isinstance(chosen_kernel(PROBLEMS["dense 3x3"][0], target, True), DirectConv)
-
-
 def test_depthwise_does_not_spill_in_its_loops() -> None:
     for name in ("skylake-avx512", "haswell", "neoverse-n1"):
         target = preset(name)
         for text in ("g96ic96ih56oc96oh56kh3ph1", "g144ic144ih56oc144oh28kh3ph1sh2"):
-            for loop in innermost_loops(assembly(chosen_kernel(text, target, True), target)):
+            kernel = kernel_of(text, target, True, "depthwise")
+            for loop in innermost_loops(assembly(kernel, target)):
                 assert not loop.stack_references
 
 
@@ -156,12 +149,13 @@ def test_avx2_code_runs_here_and_is_exact(blocked: bool, text: str, name: str) -
     if host().isa not in ("avx2", "avx512"):
         pytest.skip("this machine runs no AVX2 code")
     target, spec, random = preset(name), ConvSpec.parse(text), np.random.default_rng(5)
-    candidate = choose(problem(text, target, blocked), target)
-    kernel = candidate.kernel
+    grouped = blocked and spec.groups > 1
+    chosen = candidate(text, target, blocked, "depthwise" if grouped else "direct")
+    kernel = chosen.pieces[0].kernel
     x = random.integers(-4, 5, spec.input_shape).astype("f4")
     w = random.integers(-4, 5, spec.weight_shape).astype("f4")
     y = reference(x, w, spec)
-    packed = candidate.pack(w, {})
+    packed = chosen.pack(w, {})
     given, wanted = (_blocks(x, 8), _blocks(y, 8)) if blocked else (x, y)
     values = {"x": given, **packed, "y": np.full(wanted.shape, np.nan, "f4")}
     found = run_kernel(

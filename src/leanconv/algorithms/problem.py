@@ -30,6 +30,7 @@ class Problem:
         window: the sliding window; that of the spec unless said otherwise.
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
+        x_offset: elements from the input's start to the part of it that is convolved.
     """
 
     spec: ConvSpec
@@ -38,6 +39,7 @@ class Problem:
     window: Window
     y_offset: int = 0
     max_error: float = 1.0
+    x_offset: int = 0
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:

@@ -1,6 +1,7 @@
 """Lowering: windows laid out beside each other, along all axes, or along one of them only.
 
-    lowered[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] = x[c, p_a·stride[a] + k_a·dilation[a] - pad[a]]
+    lowered[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] =
+        x[c, …, p_a·stride[a] + k_a·dilation[a] - pad[a], …]
 
 for every axis `a` that is unfolded; along the others p_a is the input's own index and there is one
 tap. im2col unfolds every axis, MEC the width, im2win the height. Windows that overlap along an axis
@@ -357,9 +358,11 @@ class Mover:
     def _zero_channels(self, y: Value) -> None:
         if self.u.channel == 1:
             zero = self.e.zero(self.kind)
-            self._runs(
-                self.u.inputs, lambda at, n: self.e.store_first(zero, y.at(at, self.element), n)
-            )
+
+            def clear(at: Value | int, n: int) -> None:
+                self.e.store_first(zero, y.at(at, self.element), n)
+
+            self._runs(self.u.inputs, clear)
             return
         with nest(self.e, [("c", self.u.inputs)]) as (c,):
             self.e.store(self.e.zero(self.element), y.at(c * self.u.channel, self.element))

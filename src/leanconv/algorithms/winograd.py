@@ -12,10 +12,11 @@ from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
     Parameters,
+    Piece,
     Problem,
-    single,
 )
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
+from leanconv.algorithms.winograd_split import LARGEST_TAPS, Part, split
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.errors import SpecError
@@ -25,7 +26,6 @@ from leanconv.winograd.error import error_estimate
 from leanconv.winograd.matrices import transform
 
 MOST_ALPHA = 8  # points along an axis; more amplify rounding beyond the default error
-_LARGEST_TAPS = 7
 _INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
 _PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
 _SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
@@ -36,40 +36,58 @@ _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows
 def _reject(problem: Problem, target: Target) -> str | None:
     """Why fused Winograd cannot compute a problem; None if it can."""
     spec, window = problem.spec, problem.window
-    if spec.groups != 1:
-        return "groups"
     if window.size[0] != 1 or window.kernel[0] != 1 or window.out[0] != 1:
         return "a depth axis"
-    if window.dilation != (1, 1, 1):
-        return "a dilation"
     if problem.y_offset:
         return "the output is written with an offset"
-    kernel, stride = window.kernel[1:], window.stride[1:]
-    taps = [ceil_div(k, s) for k, s in zip(kernel, stride, strict=True)]
+    for access, channels in ((problem.x, problem.group_inputs), (problem.y, problem.group_outputs)):
+        if spec.groups > 1 and channels % access.block:
+            return f"groups of {channels} channels do not fill blocks of {access.block}"
+    taps = _taps(problem)
     if max(taps) < 2:
         return "one tap in each direction: nothing to save"
-    if max(taps) > _LARGEST_TAPS:
-        return f"{max(taps)} taps in one direction; at most {_LARGEST_TAPS}"
-    if not problem.x.lanes_contiguous:
-        if stride[1] not in (1, 2, 4):
-            return f"a stride of {stride[1]} between channels in planes; 1, 2 or 4 can be gathered"
-        if problem.x.spatial[2] != 1:
-            return "columns are not neighbours in memory"
-        lines = target.lanes(spec.dtype) // stride[1]
-        if lines < 1 or (spec.in_channels % lines and spec.in_channels * stride[0] > 8 * lines):
-            return f"{spec.in_channels} channels in planes do not fill groups of {lines}"
-    if _error(problem, (2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1)) > problem.max_error:
+    if max(window.dilation) > 1 and max(window.stride) > 1:
+        return "a stride together with a dilation"
+    if any(d > min(i, o) for d, i, o in zip(window.dilation, window.size, window.out, strict=True)):
+        return f"a dilation of {max(window.dilation)} larger than the image"
+    if min(_least(taps)) > 0 and _error(problem, _least(taps)) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
-    if target.isa == "neon" and not problem.x.lanes_contiguous:
+    return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
+
+
+def _reject_planes(problem: Problem, target: Target) -> str | None:
+    """Why vectors of channels cannot be gathered from planes; None if they can."""
+    window, stride = problem.window, problem.window.stride[1:]
+    if stride[1] not in (1, 2, 4):
+        return f"a stride of {stride[1]} between channels in planes; 1, 2 or 4 can be gathered"
+    if problem.x.spatial[2] != 1 or window.dilation[2] != 1:
+        return "columns are not neighbours in memory"
+    lines = target.lanes(problem.spec.dtype) // stride[1]
+    inputs = problem.group_inputs
+    if lines < 1 or (inputs % lines and inputs * stride[0] > 8 * lines):
+        return f"{inputs} channels in planes do not fill groups of {lines}"
+    if target.isa == "neon":
         return "masks computed at run time, which this target lacks"
     return None
 
 
-def _error(problem: Problem, m: Pair) -> float:
+def _taps(problem: Problem) -> Pair:
+    """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
     window = problem.window
-    taps = tuple(
-        ceil_div(k, s) for k, s in zip(window.kernel[1:], window.stride[1:], strict=True)
+    h, w = (
+        min(ceil_div(k, s), ceil_div(k, s * ceil_div(ceil_div(k, s), LARGEST_TAPS)))
+        for k, s in zip(window.kernel[1:], window.stride[1:], strict=True)
     )
+    return h, w
+
+
+def _least(taps: Pair) -> Pair:
+    """The smallest tile of outputs that saves anything."""
+    return 2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1
+
+
+def _error(problem: Problem, m: Pair) -> float:
+    window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
     phases = min(window.kernel[1], window.stride[1]) * min(window.kernel[2], window.stride[2])
     steps = problem.group_inputs * phases
@@ -81,13 +99,14 @@ def _tiles(
     problem: Problem, target: Target, m: Pair, parameters: Parameters
 ) -> Iterator[tuple[float, WinogradConv]]:
     """All kernels for one tile of outputs, with their cycles on one core."""
-    wanted = {key: int(value) for key, value in parameters.items() if key != "m"}
+    wanted = {key: _count(key, value) for key, value in parameters.items() if key != "m"}
     spec, window = problem.spec, problem.window
     lanes = target.lanes(spec.dtype)
     base = WinogradConv(
         batch=spec.batch,
-        inputs=spec.in_channels,
-        outputs=spec.out_channels,
+        groups=spec.groups,
+        inputs=problem.group_inputs,
+        outputs=problem.group_outputs,
         size=window.size[1:],
         out=window.out[1:],
         kernel=window.kernel[1:],
@@ -103,8 +122,10 @@ def _tiles(
         vectors=1,
         parts=1,
         epilogue=problem.epilogue,
+        x_offset=problem.x_offset,
+        y_offset=problem.y_offset,
     )
-    channel_vectors = ceil_div(spec.out_channels, lanes)
+    channel_vectors = ceil_div(problem.group_outputs, lanes)
     room = _SCRATCH_SHARE * target.l2_bytes
     for vectors in range(1, min(6, channel_vectors) + 1):
         for rows in range(min(2, base.tile_count), min(16, base.tile_count) + 1):
@@ -119,6 +140,12 @@ def _tiles(
                 for cycles, split in _with_parts(kernel, target):
                     if all(getattr(split, key) == value for key, value in wanted.items()):
                         yield cycles, split
+
+
+def _count(key: str, value: str) -> int:
+    if not value.isdecimal() or not value.isascii() or int(value) < 1:
+        raise SpecError(f"{key} is {value!r}; expected an integer of at least 1")
+    return int(value)
 
 
 def _with_parts(
@@ -158,13 +185,12 @@ def _cycles(kernel: WinogradConv, target: Target) -> float:
         products = max(products, weights * blocks / (_L3_BYTES_PER_CYCLE / 4))
     if kernel.scratch_bytes > target.l2_bytes:
         products *= 1.3
-    return into + products + back
+    return (into + products + back) * kernel.groups
 
 
 def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     """The tiles of outputs to consider: those asked for, or all within the default error."""
-    window = problem.window
-    taps = [ceil_div(k, s) for k, s in zip(window.kernel[1:], window.stride[1:], strict=True)]
+    taps = _taps(problem)
     if "m" in parameters:
         text = parameters["m"]
         numbers = text.split("x")
@@ -175,8 +201,7 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     else:
         axes = [range(2, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
         sizes = [(a, b) for a in axes[0] for b in axes[1] if abs(a - b) <= 1 or 1 in (a, b)]
-        least = (2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1)
-        sizes = [m for m in sizes if _error(problem, m) <= problem.max_error] or [least]
+        sizes = [m for m in sizes if _error(problem, m) <= problem.max_error] or [_least(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
@@ -193,26 +218,58 @@ def _best(
         for cycles, kernel in _tiles(problem, target, m, parameters)
     ]
     if not choices:
-        raise SpecError(f"{problem.spec}: too few tiles for Winograd")
+        raise SpecError(
+            f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
+        )
     return min(choices, key=lambda c: c[0])
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return _best(problem, target, ())[0]
+    return sum(cycles for cycles, _, _ in _all_best(split(problem), target, ()))
+
+
+def _all_best(
+    parts: list[Part], target: Target, given: tuple[tuple[str, str], ...]
+) -> list[tuple[float, WinogradConv, Pair]]:
+    """The best kernel of every part; all share the tile and the panels, and so the packing."""
+    first = _best(parts[0].problem, target, given)
+    _, kernel, m = first
+    shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(kernel.vectors)}
+    for key in ("tiles", "rows", "parts"):
+        shared.pop(key, None)
+    fixed = tuple(shared.items())
+    return [first, *(_best(part.problem, target, fixed) for part in parts[1:])]
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    _, kernel, m = _best(problem, target, tuple(parameters.items()))
+    given = tuple(parameters.items())
+    parts = split(problem)
+    chosen = _all_best(parts, target, given)
+    kernels = [kernel for _, kernel, _ in chosen]
+    names = {part.taps: f"w{number or ''}" for number, part in enumerate(parts)}
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        flat = w.reshape(*w.shape[:2], *kernel.kernel)
-        return {"w": kernel.pack_weights(flat), **packed}
+        packed = {name: kernels[0].pack_channels(values) for name, values in channels.items()}
+        flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
+        for part, kernel in zip(parts, kernels, strict=True):
+            (top, bottom), (left, right) = part.taps
+            if names[part.taps] not in packed:
+                taps = flat[:, :, top:bottom, left:right]
+                packed[names[part.taps]] = kernel.pack_weights(taps)
+        return packed
 
+    pieces = []
+    for part, kernel in zip(parts, kernels, strict=True):
+        roles = {"w": names[part.taps], "residual": "y" if part.adds_up else "residual"}
+        pieces.append(Piece(kernel, tuple(roles.get(o, o) for o in kernel.operands)))
+    _, kernel, m = chosen[0]
     text = f"F({m[0]}x{m[1]}, {kernel.taps[0]}x{kernel.taps[1]}) blocks of {kernel.tiles} tiles, "
     text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
+    if len(pieces) > 1:
+        text += f", {len(pieces)} pieces"
     arithmetic = f"winograd:m={m[0]}x{m[1]}"
-    return single("winograd", kernel, pack, _error(problem, m), text, arithmetic)
+    error = _error(problem, m)
+    return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic)
 
 
 _PARAMETERS = ("m", "tiles", "rows", "vectors", "parts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.math import negate
 from leanconv.winograd.program import LinearProgram
 
 
@@ -20,6 +21,9 @@ def emit_program(e: Function, program: LinearProgram, inputs: Sequence[Value]) -
             known.append(a - b)
         elif op.kind == "mul":
             known.append(a * e.const(kind, float(op.constant)))
-        else:
+        elif op.kind == "fma":
             known.append(e.fma(a, e.const(kind, float(op.constant)), b))
+        else:
+            assert op.kind == "fms", f"an operation {op.kind} that is not known"
+            known.append(e.fma(a, e.const(kind, float(op.constant)), negate(e, b)))
     return [e.zero(kind) if i is None else known[i] for i in program.outputs]

@@ -23,9 +23,12 @@ class InputTransform:
     loaded as zeros by masks; tiles that lie inside take code without them.
     """
 
-    def __init__(self, e: Function, conv: WinogradConv, x: Value, v: Value, between: Value) -> None:
-        self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
+    def __init__(
+        self, e: Function, conv: WinogradConv, x: Value, g: Value, v: Value, between: Value
+    ) -> None:
+        self.e, self.conv, self.v, self.between = e, conv, v, between
         self.element = ELEMENT[conv.dtype]
+        self.x = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, self.element)
         self.kind = vector(self.element, conv.lanes)
         height, width = conv.transforms()
         self.along_height = compile_matrix(height.bt)

@@ -42,8 +42,8 @@ class WinogradConv(Kernel):
     """One convolution's code.
 
     Attributes:
-        batch: N.
-        inputs, outputs: channels C and K.
+        batch, groups: N and g.
+        inputs, outputs: channels of one group.
         size, out: input and output extents (h, w).
         kernel, stride, pad: of the sliding window (h, w); pad before.
         m: outputs of a tile (h, w).
@@ -54,9 +54,11 @@ class WinogradConv(Kernel):
         rows, vectors: the register tile of the products.
         parts: parts into which the panels of output channels are split.
         epilogue: bias, residual, activation.
+        x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
     """
 
     batch: int
+    groups: int
     inputs: int
     outputs: int
     size: Pair
@@ -74,6 +76,8 @@ class WinogradConv(Kernel):
     vectors: int
     parts: int
     epilogue: Epilogue
+    x_offset: int = 0
+    y_offset: int = 0
 
     # -- facts -----------------------------------------------------------------------------
     @property
@@ -175,8 +179,8 @@ class WinogradConv(Kernel):
 
     @property
     def chunks(self) -> int:
-        """Parts of the output channels by blocks of tiles."""
-        return self.parts * self.blocks
+        """Groups by parts of the output channels by blocks of tiles."""
+        return self.groups * self.parts * self.blocks
 
     @property
     def point_stride(self) -> int:
@@ -202,11 +206,15 @@ class WinogradConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
         taps = self.inputs * prod(self.kernel)
-        return 2 * self.batch * self.outputs * prod(self.out) * taps
+        return 2 * self.batch * self.groups * self.outputs * prod(self.out) * taps
 
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Transform weights (K, C, kh, kw) in float64 and pack them as the kernel reads them."""
+        """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
+        grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
+        return np.concatenate([self._pack_group(group) for group in grouped])
+
+    def _pack_group(self, w: np.ndarray) -> np.ndarray:
         (rh, rw), (ph, pw) = self.taps, self.stride
         padded = np.zeros((*w.shape[:2], rh * ph, rw * pw))
         padded[:, :, : self.kernel[0], : self.kernel[1]] = w
@@ -223,10 +231,10 @@ class WinogradConv(Kernel):
         return np.ascontiguousarray(split.transpose(2, 0, 1, 3)).reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel, zero past the last."""
-        packed = np.zeros(self.panels * self.panel_lanes, values.dtype)
-        packed[: self.outputs] = values
-        return packed
+        """Pack one number for each output channel, zero past the last of each group."""
+        packed = np.zeros((self.groups, self.panels * self.panel_lanes), values.dtype)
+        packed[:, : self.outputs] = values.reshape(self.groups, self.outputs)
+        return packed.reshape(-1)
 
     # -- code ------------------------------------------------------------------------------
     def emit(self, target: Target) -> str:
@@ -240,11 +248,12 @@ class WinogradConv(Kernel):
         areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
         v, m, between = areas
         element = ELEMENT[self.dtype]
-        into = InputTransform(e, self, pointers["x"], v, between)
-        back = OutputTransform(e, self, pointers, m, between)
         per_part = ceil_div(self.panels, self.parts)
         stream = self.points * self.steps * self.panel_lanes
-        with e.chunks(self.parts, self.blocks) as (part, block):
+        with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):
+            into = InputTransform(e, self, pointers["x"], g, v, between)
+            back = OutputTransform(e, self, pointers, g, m, between)
+            u = pointers["w"].at(g * (self.panels * stream), element)
             first = block * self.tiles
             live = e.smin(e.const("i64", self.tile_count) - first, self.tiles)
             with e.loop("tile", live) as t:
@@ -252,7 +261,7 @@ class WinogradConv(Kernel):
             start = part * per_part
             stop = e.smin(start + per_part, self.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as panel:
-                self._products(e, v, pointers["w"].at(panel * stream, element), m)
+                self._products(e, v, u.at(panel * stream, element), m)
                 with e.loop("tile", live) as t:
                     back.tile(first + t, t, panel)
         return e.finish()

@@ -23,9 +23,16 @@ class OutputTransform:
     """
 
     def __init__(
-        self, e: Function, conv: WinogradConv, pointers: dict[str, Value], m: Value, between: Value
+        self,
+        e: Function,
+        conv: WinogradConv,
+        pointers: dict[str, Value],
+        g: Value,
+        m: Value,
+        between: Value,
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
+        self.group = g
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         height, width = conv.transforms()
@@ -41,7 +48,8 @@ class OutputTransform:
         height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
         place = n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
         place = place + tx * (conv.m[1] * conv.y.spatial[2])
-        place = place + panel * conv.y.channel(conv.panel_lanes)
+        place = place + panel * conv.y.channel(conv.panel_lanes) + conv.y_offset
+        place = place + self.group * conv.y.channel(conv.outputs)
         for j in range(conv.vectors):
             self._down(t, j)
             self._rows(place, height, tx, panel, j)
@@ -95,7 +103,7 @@ class OutputTransform:
         self, place: Value, height: Value, panel: Value, j: int, columns: int, channels: int
     ) -> None:
         conv, e = self.conv, self.e
-        first = panel * conv.panel_lanes + j * conv.lanes
+        first = (self.group * conv.panels + panel) * conv.panel_lanes + j * conv.lanes
         bias, slope = self.pointers.get("bias"), self.pointers.get("slope")
         residual = self.pointers.get("residual")
         start = e.load(bias.at(first, self.element), self.kind) if bias else None

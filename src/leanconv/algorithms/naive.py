@@ -1,0 +1,183 @@
+"""Direct convolution as it is written: seven loops and a scalar multiply-add.
+
+    for n, k, od, oh, ow:  for c, kd, kh, kw:
+        y[n, k, od, oh, ow] += x[n, c, od·sd + kd·dd - pd, oh·sh + kh·dh - ph, …] · w[k, c, kd, kh, kw]
+
+Algorithm 1 of the im2win thesis, the baseline of everybody's tables. Over a tensor that im2win has
+lowered it is the thesis' algorithm 4. Taps in the padding are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Problem,
+    single,
+    sum_error,
+)
+from leanconv.algorithms.taps import Taps
+from leanconv.codegen.activations import apply
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ELEMENT
+from leanconv.target import Target
+
+
+def channel_offset(access: Access, c: Value) -> Value:
+    """Offset of a channel that is known at run time only."""
+    if access.block == 1:
+        return c * access.block_stride
+    return c // access.block * access.block_stride + c % access.block
+
+
+@dataclass(frozen=True)
+class NaiveConv(Kernel):
+    """One convolution's code.
+
+    Attributes:
+        batch, groups: N and g.
+        inputs, outputs: channels of one group.
+        window: the sliding window.
+        x, y: where input and output lie; a residual lies like y.
+        dtype: `"float32"` or `"float64"`.
+        epilogue: bias, residual, activation.
+        y_offset: elements from the output's start to the first one written.
+    """
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    epilogue: Epilogue
+    y_offset: int = 0
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, weights as given, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def chunks(self) -> int:
+        """Rows of output."""
+        depth, height, _ = self.window.out
+        return self.batch * self.groups * self.outputs * depth * height
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        positions = self.batch * self.groups * self.outputs * prod(self.window.out)
+        return 2 * positions * self.inputs * prod(self.window.kernel)
+
+    def emit(self, target: Target) -> str:
+        """Emit the seven loops."""
+        del target
+        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        depth, height, width = self.window.out
+        steps = self.inputs * prod(self.window.kernel)
+        with e.chunks(self.batch, self.groups, self.outputs, depth, height) as (n, g, j, od, oh):
+            k = g * self.outputs + j
+            row = n * self.y.image + channel_offset(self.y, k) + self.y_offset
+            row = row + od * self.y.spatial[0] + oh * self.y.spatial[1]
+            c = g * self.inputs
+            start = n * self.x.image + channel_offset(self.x, c)
+            with e.loop("ow", width) as ow:
+                acc = [self._per_channel(e, pointers, "bias", k) or e.zero(element)]
+                taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh, ow))]
+                place = start
+                for axis, tap in enumerate(taps):
+                    place = place + tap.start * self.x.spatial[axis]
+                x, w = pointers["x"].at(place, element), pointers["w"].at(k * steps, element)
+                with taps[0].guard(e, acc), taps[1].guard(e, acc), taps[2].guard(e, acc):
+                    self._sum(e, x, w, taps, acc)
+                out = row + ow * self.y.spatial[2]
+                value = acc[0]
+                if "residual" in pointers:
+                    value = value + e.load(pointers["residual"].at(out, element), element)
+                slope = self._per_channel(e, pointers, "slope", k)
+                value = apply(e, value, self.epilogue.activation, slope)
+                e.store(value, pointers["y"].at(out, element))
+        return e.finish()
+
+    def _per_channel(
+        self, e: Function, pointers: dict[str, Value], role: str, k: Value
+    ) -> Value | None:
+        element = ELEMENT[self.dtype]
+        return e.load(pointers[role].at(k, element), element) if role in pointers else None
+
+    def _sum(self, e: Function, x: Value, w: Value, taps: list[Taps], acc: list[Value]) -> None:
+        """Emit the loops over c, kd, kh, kw."""
+        element, (kd, kh, kw) = ELEMENT[self.dtype], self.window.kernel
+        steps = (kh * kw, kw, 1)
+        with e.loop("c", self.inputs, [acc]) as c:
+            a = x.at(channel_offset(self.x, c), element)
+            b = w.at(c * (kd * steps[0]), element)
+            with self._tap(e, 0, taps, acc, steps) as (d, wd):
+                with self._tap(e, 1, taps, acc, steps) as (h, wh):
+                    with self._tap(e, 2, taps, acc, steps) as (v, wv):
+                        left = e.load(a.at(d + h + v, element), element)
+                        right = e.load(b.at(wd + wh + wv, element), element)
+                        acc[0] = e.fma(left, right, acc[0])
+
+    @contextmanager
+    def _tap(
+        self, e: Function, axis: int, taps: list[Taps], acc: list[Value], steps: tuple[int, ...]
+    ) -> Iterator[tuple[Value, Value]]:
+        stride = self.window.dilation[axis] * self.x.spatial[axis]
+        loop = taps[axis].loop(f"k{axis}", stride, steps[axis])
+        with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
+            yield index * loop.a_stride, index * loop.b_stride
+
+
+def naive(problem: Problem) -> NaiveConv:
+    """The seven loops over the input itself."""
+    spec = problem.spec
+    return NaiveConv(
+        spec.batch,
+        spec.groups,
+        problem.group_inputs,
+        problem.group_outputs,
+        problem.window,
+        problem.x,
+        problem.y,
+        spec.dtype,
+        problem.epilogue,
+        problem.y_offset,
+    )
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    del problem, target
+    return None
+
+
+def _cost(problem: Problem, target: Target) -> float:
+    """One multiply-add after the other: each waits for the one before."""
+    return problem.spec.flops / 2 * (target.fma_latency + 0.5)
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    del target, parameters
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
+
+    return single("naive", naive(problem), pack, sum_error(problem))
+
+
+NAIVE = Algorithm("naive", (), _reject, _cost, _candidate, automatic=False)

@@ -1,0 +1,119 @@
+"""Taking a convolution apart into ones that fused Winograd computes: no dilation, few taps.
+
+* Dilation d (decimation): outputs r, r + d, r + 2d … read only inputs of one residue modulo d; each
+  residue is an ordinary convolution over a part of the image, whose weights are the same.
+* More than `LARGEST_TAPS` taps along an axis: the filter is cut, and the parts' results add up in
+  the output (the decomposition of DWM, arXiv 2002.00552).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.geometry import Triple
+from leanconv.spec.format import ceil_div
+
+LARGEST_TAPS = 7  # of one phase along one axis; with more, rounding grows faster than speed
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the convolutions.
+
+    Attributes:
+        problem: without dilation, with at most `LARGEST_TAPS` taps.
+        taps: which taps of the filter it has: first and one past the last, along height and width.
+        adds_up: whether it adds to what the parts before it have left in the output.
+    """
+
+    problem: Problem
+    taps: tuple[Range, Range]
+    adds_up: bool
+
+
+def split(problem: Problem) -> list[Part]:
+    """Take a problem apart; a list of one where there is nothing to take apart."""
+    parts = []
+    for residue in _residues(problem):
+        ranges = [
+            (rows, columns) for rows in _cuts(residue, 1) for columns in _cuts(residue, 2)
+        ]
+        for number, taps in enumerate(ranges):
+            first, last = number == 0, number == len(ranges) - 1
+            parts.append(Part(_with_taps(residue, taps, first, last), taps, not first))
+    return parts
+
+
+def _residues(problem: Problem) -> list[Problem]:
+    """One problem for each residue of the output positions modulo the dilation."""
+    window = problem.window
+    if window.dilation == (1, 1, 1):
+        return [problem]
+    return [
+        _residue(problem, (0, row, column))
+        for row in range(window.dilation[1])
+        for column in range(window.dilation[2])
+    ]
+
+
+def _residue(problem: Problem, residue: Triple) -> Problem:
+    window, x, y = problem.window, problem.x, problem.y
+    size, out, pad = list(window.size), list(window.out), list(window.pad)
+    x_offset, y_offset = problem.x_offset, problem.y_offset
+    for axis in (1, 2):
+        step = window.dilation[axis]
+        # Output q of residue r reads inputs r - pad + (q + tap)·step = begin + (ahead + q + tap)·step.
+        ahead, begin = divmod(residue[axis] - window.pad[axis], step)
+        size[axis] = ceil_div(window.size[axis] - begin, step)
+        out[axis] = ceil_div(window.out[axis] - residue[axis], step)
+        pad[axis] = -ahead
+        x_offset += begin * x.spatial[axis]
+        y_offset += residue[axis] * y.spatial[axis]
+
+    def spread(spatial: Triple) -> Triple:
+        return spatial[0], spatial[1] * window.dilation[1], spatial[2] * window.dilation[2]
+
+    return replace(
+        problem,
+        window=replace(
+            window,
+            size=(size[0], size[1], size[2]),
+            out=(out[0], out[1], out[2]),
+            pad=(pad[0], pad[1], pad[2]),
+            dilation=(1, 1, 1),
+        ),
+        x=replace(x, spatial=spread(x.spatial)),
+        y=replace(y, spatial=spread(y.spatial)),
+        x_offset=x_offset,
+        y_offset=y_offset,
+    )
+
+
+def _cuts(problem: Problem, axis: int) -> list[Range]:
+    """Ranges of taps along an axis, whole phases each."""
+    kernel, stride = problem.window.kernel[axis], problem.window.stride[axis]
+    taps = ceil_div(kernel, stride)
+    each = ceil_div(taps, ceil_div(taps, LARGEST_TAPS)) * stride
+    return [(first, min(kernel, first + each)) for first in range(0, kernel, each)]
+
+
+def _with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bool) -> Problem:
+    window, spec = problem.window, problem.spec
+    (top, bottom), (left, right) = taps
+    return replace(
+        problem,
+        window=replace(
+            window,
+            kernel=(1, bottom - top, right - left),
+            pad=(window.pad[0], window.pad[1] - top, window.pad[2] - left),
+        ),
+        spec=replace(
+            spec,
+            bias=spec.bias and first,
+            residual=(spec.residual and first) or not first,
+            activation=spec.activation if last else None,
+        ),
+    )
