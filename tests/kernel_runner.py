@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +13,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.target import Target
 
 GUARD = 4096
-SIGNATURE = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-)
+SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
 class Guarded:
@@ -57,10 +56,10 @@ def run_kernel(
     table = (ctypes.c_int64 * len(guarded))(*(g.array.ctypes.data for g in guarded))
     scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
     cuts = [0, *(parts or ()), kernel.chunks]
-    for lo, hi in reversed(list(zip(cuts, cuts[1:]))):
+    for lo, hi in reversed(list(itertools.pairwise(cuts))):
         if lo < hi:
             function(ctypes.addressof(table), lo, hi, scratch.array.ctypes.data)
-    for g, original in zip(guarded, arrays):
+    for g, original in zip(guarded, arrays, strict=True):
         g.check()
         if g is not guarded[-1]:
             assert np.array_equal(

@@ -1,5 +1,7 @@
 """leanconv: a convolution compiler in pure Python.
 
+One convolution, or a whole network, NumPy arrays in and out:
+
     import leanconv as lc
     y = lc.conv2d(x, w, bias, stride=2, padding=1, activation="relu6")
     net = lc.load("model.onnx")

@@ -17,51 +17,56 @@ FILLER = """
 import sys
 from pathlib import Path
 from leanconv.codegen.cache import ObjectCache
-folder, first, limit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, (first, limit, count, scale) = Path(sys.argv[1]), map(int, sys.argv[2:])
 cache = ObjectCache(folder, limit)
 print("begun", flush=True)
-number = first
-while number < first + int(sys.argv[4]):
+for number in range(first, first + count):
     key = f"{number % 40:040x}"
-    cache.put(key, key.encode() * (1 + 800 * (number % 7)))
-    number += 1
+    cache.put(key, key.encode() * (1 + scale * (number % 7)))
 """
 
 
-def expected(number: int) -> set[bytes]:
+def python_path() -> str:
+    """This process's path, so that others import the same sources."""
+    return ":".join(path for path in sys.path if path)
+
+
+def expected(number: int, scale: int) -> set[bytes]:
     """The bodies that a filler may write under a key."""
     key = f"{number:040x}".encode()
-    return {key * (1 + 800 * i) for i in range(7)}
+    return {key * (1 + scale * i) for i in range(7)}
 
 
 def filler(
-    folder: Path, first: int = 0, limit: int = 2**28, count: int = 2**40
-) -> subprocess.Popen:
+    folder: Path, first: int = 0, limit: int = 2**28, count: int = 2**40, scale: int = 800
+) -> subprocess.Popen[str]:
     """Start a process that fills a cache, and return when it has begun."""
+    numbers = (first, limit, count, scale)
     process = subprocess.Popen(
-        [sys.executable, "-c", FILLER, str(folder), str(first), str(limit), str(count)],
+        [sys.executable, "-c", FILLER, str(folder), *map(str, numbers)],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": python_path()},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process
 
 
-def kill_after(process: subprocess.Popen, seconds: float) -> None:
+def kill_after(process: subprocess.Popen[str], seconds: float) -> None:
     """Let it run, then kill it so that it can clean up nothing."""
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
-def assert_whole(folder: Path, records: list[logging.LogRecord]) -> int:
+def assert_whole(folder: Path, records: list[logging.LogRecord], scale: int = 800) -> int:
     """Read every entry, demand that none is damaged, and return how many there are."""
     cache, count = ObjectCache(folder), 0
     for path in folder.glob("*.o"):
         body = cache.get(path.stem)
         assert body is not None, f"{path.name} is damaged"
-        assert body in expected(int(path.stem, 16))
+        assert body in expected(int(path.stem, 16), scale)
         count += 1
     assert not records
     return count
@@ -74,5 +79,5 @@ def run_program(program: str, **environment: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cache_check import run_program
+from cache_check import python_path, run_program
 from small_kernels import Scale, conv_kernel
 
 from kernel_runner import run_kernel
@@ -169,13 +169,9 @@ print("done", flush=True)
 """
 
 
-def _python_path() -> str:
-    return ":".join(path for path in sys.path if path)
-
-
 def test_killed_while_compiling_leaves_a_cache_that_works(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
-    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": _python_path()}
+    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": python_path()}
     counts = []
     for attempt in range(6):
         process = subprocess.Popen(
@@ -196,7 +192,7 @@ def test_killed_while_compiling_leaves_a_cache_that_works(tmp_path: Path) -> Non
 
 
 def test_two_processes_compile_the_same_at_once(tmp_path: Path) -> None:
-    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": _python_path()}
+    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": python_path()}
     both = [
         subprocess.Popen(
             [sys.executable, "-c", _COMPILE],
@@ -215,7 +211,7 @@ def test_two_processes_compile_the_same_at_once(tmp_path: Path) -> None:
 
 def test_damage_is_told_in_the_log_of_a_plain_process(tmp_path: Path) -> None:
     program = "from leanconv.runtime.native import native\nnative()\nprint('runs')"
-    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": _python_path()}
+    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": python_path()}
     assert run_program(program, **settings).stderr == ""
     (path,) = (tmp_path / "objects").glob("*.o")
     path.write_bytes(path.read_bytes()[:-5])
@@ -227,7 +223,7 @@ def test_damage_is_told_in_the_log_of_a_plain_process(tmp_path: Path) -> None:
 
 def test_a_cache_of_no_bytes_is_no_cache(tmp_path: Path) -> None:
     program = "from leanconv.runtime.native import native\nnative()"
-    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": _python_path()}
+    settings = {"LEANCONV_CACHE_DIR": str(tmp_path), "PYTHONPATH": python_path()}
     result = run_program(program, LEANCONV_CACHE_BYTES="0", **settings)
     assert (result.returncode, result.stderr) == (0, "")
     assert not list(tmp_path.iterdir())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from cache_check import run_program
 from emitted import compiles, integer_function, map_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -394,9 +394,7 @@ print("untouched")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects a page with mprotect")
 def test_masked_lanes_are_never_touched() -> None:
     """Three lanes before a page that may not be read: one byte more is a crash."""
-    result = subprocess.run(
-        [sys.executable, "-c", _AT_THE_END_OF_A_PAGE], capture_output=True, text=True, timeout=60
-    )
+    result = run_program(_AT_THE_END_OF_A_PAGE)
     assert result.stdout.strip() == "untouched", result.stderr
 
 

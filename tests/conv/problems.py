@@ -143,23 +143,23 @@ def problems(
     draw: st.DrawFn,
     activations: tuple[str | None, ...],
     dtypes: tuple[str, ...] = ("float32",),
-    dense: bool = False,
+    flat: bool = False,
 ) -> Problem:
     """Any convolution of item 3: rank, strides, dilations, pads, groups, layout, epilogue.
 
     Args:
         activations: to draw from.
         dtypes: to draw from.
-        dense: one or two axes, one group, no dilation: what transforms are made for.
+        flat: one or two axes, strides or dilations but not both: what transforms are made for.
     """
-    rank = draw(st.sampled_from([1, 2, 2] if dense else [1, 2, 2, 2, 3]))
+    rank = draw(st.sampled_from([1, 2, 2] if flat else [1, 2, 2, 2, 3]))
     outer = st.integers(1, 9 if rank < 3 else 4)
     axes = [draw(_axis(outer, 5 if rank < 3 else 3)) for _ in range(rank - 1)]
     axes.append(draw(_axis(COLUMNS, 7 if rank < 3 else 3)))
     size, kernel, stride, dilation, begin, end = zip(*axes, strict=True)
     groups, inputs, outputs = draw(_channels())
-    if dense:
-        groups, dilation = 1, (1,) * rank
+    if flat and max(stride) > 1:
+        dilation = (1,) * rank
         reach = zip(size, kernel, begin, end, strict=True)
         end = tuple(max(e, k - i - b) for i, k, b, e in reach)
     batch = draw(st.sampled_from([1, 1, 2, 3]))

@@ -27,7 +27,7 @@ def test_equal_to_onnxruntime_and_to_float64(name: str) -> None:
         assert error(found, exact) < BOUND
 
 
-@pytest.mark.parametrize("name", ["efficientnet_like", "resnet50", "shufflenet_like"])
+@pytest.mark.parametrize("name", ["resnet50", "shufflenet_like"])
 def test_in_double_precision(name: str) -> None:
     built = model(name)
     net = lc.load(built, threads=2, dtype="float64")
@@ -53,7 +53,7 @@ def test_same_bits_whatever_the_threads_and_run_after_run(name: str) -> None:
     x = images(built, 3, seed=9)
     results = set()
     for threads in (1, 2, 3, 5):
-        net = lc.load(built, threads=threads)
+        net = lc.load(built, threads=threads, reproducible=True)
         results |= {net(x).tobytes() for _ in range(4)}
     assert len(results) == 1
 

@@ -6,21 +6,23 @@ import numpy as np
 
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
-from leanconv.planner.lowering import LoweredGraph, lower_graph
+from leanconv.planner.lowering import Accuracy, LoweredGraph, lower_graph
 from leanconv.planner.storage import Storage, place
 from leanconv.target import Target
 
 Space = int | str  # the arena, or the number of a user's array
 
 
-def lowered_network(model: bytes, target: Target, batch: int = 1, dtype: str | None = None):
+def lowered_network(
+    model: bytes, target: Target, batch: int = 1, dtype: str | None = None
+) -> LoweredGraph:
     """Import, bind, run the passes and lower, as `load` does."""
     read = read_model(model)
     shapes = {
         each.name: tuple(n if isinstance(n, int) else batch for n in each.shape or ())
         for each in read.inputs
     }
-    return lower_graph(run_passes(read.bind(shapes, dtype=dtype)), target)
+    return lower_graph(run_passes(read.bind(shapes, dtype=dtype)), target, Accuracy(1e-6))
 
 
 def contents(lowered: LoweredGraph) -> dict[str, str]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 from leanconv.codegen.compiler import load
+from leanconv.codegen.emitter import Function
+from leanconv.codegen.kernel import Kernel
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
 from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.target import Target
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -74,11 +79,6 @@ def test_the_wrong_number_of_arrays_is_our_own_error() -> None:
 
 def test_scratch_is_private_to_each_thread() -> None:
     """Each chunk writes its number to scratch, works, and reads it back."""
-    from dataclasses import dataclass
-
-    from leanconv.codegen.emitter import Function
-    from leanconv.codegen.kernel import Kernel
-    from leanconv.target import Target
 
     @dataclass(frozen=True)
     class Scribble(Kernel):
@@ -152,12 +152,6 @@ def test_the_pool_stops_and_starts_again() -> None:
 
 def test_workers_take_part() -> None:
     """Two threads that are asked for are two threads that work: chunks end on both."""
-    import ctypes
-    from dataclasses import dataclass
-
-    from leanconv.codegen.emitter import Function
-    from leanconv.codegen.kernel import Kernel
-    from leanconv.target import Target
 
     @dataclass(frozen=True)
     class Who(Kernel):
@@ -183,13 +177,36 @@ def test_workers_take_part() -> None:
     y = np.zeros(64, np.int64)
     program = Program([Stage(Who(), (y.ctypes.data,))], load([Who()]), 0, 4096, 64, 2)
     together(program)
-    seen: set[int] = set()
-    end = time.monotonic() + 5
-    while len(seen) < 2 and time.monotonic() < end:
-        program.run([])
-        seen |= set(y.tolist())
-    assert seen == {4096, 4096 + 64}
-    assert ctypes.sizeof(ctypes.c_void_p) == 8
+    for pause in (0.0, 0.05, 0.05):  # a worker that is new, and one that was parked
+        time.sleep(pause)
+        seen: set[int] = set()
+        end = time.monotonic() + 5
+        while len(seen) < 2 and time.monotonic() < end:
+            program.run([])
+            seen |= set(y.tolist())
+        assert seen == {4096, 4096 + 64}
+
+
+def test_tables_are_freed_only_when_no_worker_is_inside() -> None:
+    chain = Chain(2)
+    chain(np.arange(500.0))
+    inside = ctypes.c_uint64.from_address(pool().state + n.INSIDE)
+    pool().drain()
+    inside.value = 1
+    gone = threading.Event()
+
+    def drop(held: list[Chain]) -> None:
+        held.clear()
+        gone.set()
+
+    held = [chain]
+    del chain
+    thread = threading.Thread(target=drop, args=(held,))
+    thread.start()
+    assert not gone.wait(0.1)
+    inside.value = 0
+    assert gone.wait(5)
+    thread.join()
 
 
 def test_nothing_is_left_open_after_a_run() -> None:

@@ -2,14 +2,25 @@
 
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms.fft import FFT
 from leanconv.algorithms.im2col import IM2COL
+from leanconv.algorithms.im2win import IM2WIN
 from leanconv.algorithms.mec import MEC
 from leanconv.algorithms.naive import NAIVE
-from leanconv.algorithms.fft import FFT
 from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
 from leanconv.algorithms.winograd import WINOGRAD
 
-ALGORITHMS: tuple[Algorithm, ...] = (DEPTHWISE, PLANAR, DIRECT, WINOGRAD, FFT, NAIVE, IM2COL, MEC)
+ALGORITHMS: tuple[Algorithm, ...] = (
+    DEPTHWISE,
+    PLANAR,
+    DIRECT,
+    WINOGRAD,
+    FFT,
+    NAIVE,
+    IM2COL,
+    MEC,
+    IM2WIN,
+)
 
 __all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]

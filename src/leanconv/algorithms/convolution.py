@@ -74,8 +74,11 @@ def _named(text: str, problem: Problem, target: Target) -> Candidate:
         if not equals or key not in algorithm.parameters:
             raise SpecError(
                 f"algorithm {text!r}: {part!r} is no parameter of {name}; expected "
-                + (f"key=value with key in {algorithm.parameters}" if algorithm.parameters
-                   else "none")
+                + (
+                    f"key=value with key in {algorithm.parameters}"
+                    if algorithm.parameters
+                    else "none"
+                )
             )
         parameters[key] = value
     reason = algorithm.reject(problem, target)

@@ -9,8 +9,9 @@ shuffle (none for a plain depthwise layer). No broadcast, and no lane is wasted 
 divide the lanes.
 
 One tile is a few output columns of one row. Per tap row kh, each input vector is loaded once and
-used for every (column, kw) that meets it; the weights of the tap row stay in registers. Rows of taps
-outside the input are left out by the loop's bounds, columns by tiles of their own at both ends.
+used for every (column, kw) that meets it; the weights of the tap row stay in registers. Rows of
+taps outside the input are left out by the loop's bounds, columns by tiles of their own at both
+ends.
 """
 
 from __future__ import annotations
@@ -151,7 +152,6 @@ class DepthwiseConv(Kernel):
                 rest = self.channels % self.width if self.y.block == 1 else 0
                 self._one_block(e, pointers, n, block, rest, first, last)
         return e.finish()
-
 
     def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
         whole, rest = divmod(self.channels, self.width)
@@ -317,10 +317,8 @@ class _Body:
         """The vectors that output lanes multiply with, one for each input of a group."""
         conv, e = self.conv, self.e
         span, lanes = conv.span, conv.lanes
-        if conv.x.block == 1:
-            live = self.live // conv.group_outputs * conv.group_inputs
-        else:
-            live = span
+        plain = conv.x.block == 1
+        live = self.live // conv.group_outputs * conv.group_inputs if plain else span
         if conv.group_inputs == conv.group_outputs == 1:
             return [e.load_first(address, self.kind, live)]
         if span <= lanes:

@@ -49,9 +49,12 @@ class FftLayout:
         lanes: lanes of a vector.
         block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
             tile rows, classes and images where the kernel is one part.
+        splits: slices of a group's output channels, each a chunk of its own: the inputs are
+            transformed for each, the weights read once.
         products: real multiplications for a complex one, 4 or 3.
         tile: register tile of the products; rows are real and imaginary parts of tiles.
         epilogue: bias, residual, activation.
+        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
     """
 
     batch: int
@@ -67,9 +70,12 @@ class FftLayout:
     lanes: int
     block_height: int
     block_width: int
+    splits: int
     products: int
     tile: Tile
     epilogue: Epilogue
+    x_offset: int = 0
+    y_offset: int = 0
 
     @property
     def length(self) -> int:
@@ -139,8 +145,13 @@ class FftLayout:
 
     @property
     def output_vectors(self) -> int:
-        """Vectors of output channels that a chunk transforms back."""
-        return 1 if self.depthwise else ceil_div(self.outputs, self.lanes)
+        """Vectors of output channels that a chunk transforms back: those of one slice."""
+        return 1 if self.depthwise else ceil_div(ceil_div(self.outputs, self.lanes), self.splits)
+
+    @property
+    def group_vectors(self) -> int:
+        """Vectors of output channels of all slices of a group."""
+        return self.splits * self.output_vectors
 
     # -- memory, in elements ---------------------------------------------------------------
     @property

@@ -68,41 +68,48 @@ def reduction_steps(layout: FftLayout) -> int:
 
 
 def bin_weights(layout: FftLayout) -> int:
-    """Packed weight elements of one bin of one group."""
+    """Packed weight elements of one bin of one slice of a group's outputs."""
     passes = 3 if layout.products == 3 else 2
     return passes * reduction_steps(layout) * layout.output_vectors * layout.lanes
 
 
 def weight_elements(layout: FftLayout) -> int:
     """Packed weight elements in all."""
-    return layout.outer * layout.bins * bin_weights(layout)
+    return layout.outer * layout.splits * layout.bins * bin_weights(layout)
 
 
 def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
     """Pack weights (K, C/g, kh, kw).
 
-    Dense: [group][bin][panel][pass][p][q][phase][c][vectors · lanes].
+    Dense: [group][slice][bin][panel][pass][p][q][phase][c][vectors · lanes].
     Depthwise: [vector of channels][bin][p][q][phase][re, im][lane].
     """
     if layout.depthwise:
         return _pack_depthwise(layout, w)
     grouped = w.reshape(layout.groups, layout.outputs, *w.shape[1:])
-    packed = np.zeros((layout.groups, layout.bins, bin_weights(layout)), w.dtype)
-    lanes, total = layout.lanes, layout.output_vectors
-    for g in range(layout.groups):
+    packed = np.zeros((layout.groups, layout.splits, layout.bins, bin_weights(layout)), w.dtype)
+    slice_lanes = layout.output_vectors * layout.lanes
+    panel_lanes = layout.tile.vectors * layout.lanes
+    for g, part in np.ndindex(layout.groups, layout.splits):
+        outputs = grouped[g, part * slice_lanes : (part + 1) * slice_lanes]
         place = 0
-        for first in range(0, total, layout.tile.vectors):
-            width = min(layout.tile.vectors, total - first) * lanes
-            block = grouped[g, first * lanes : first * lanes + width].astype(np.float64)
-            v = _spectra(layout, block)
-            # (k, c, p, q, a, b, bin) -> (bin, p, q, a, b, c, k)
-            factors = [f.transpose(6, 2, 3, 4, 5, 1, 0) for f in _factors(layout, v)]
-            panel = np.zeros((layout.bins, len(factors), *factors[0].shape[1:-1], width), w.dtype)
-            panel[..., : block.shape[0]] = np.stack(factors, axis=1)
-            flat = panel.reshape(layout.bins, -1)
-            packed[g, :, place : place + flat.shape[1]] = flat
-            place += flat.shape[1]
+        for first in range(0, slice_lanes, panel_lanes):
+            width = min(panel_lanes, slice_lanes - first)
+            panel = _pack_panel(layout, outputs[first : first + width], width)
+            packed[g, part, :, place : place + panel.shape[1]] = panel
+            place += panel.shape[1]
     return packed.reshape(-1)
+
+
+def _pack_panel(layout: FftLayout, w: np.ndarray, width: int) -> np.ndarray:
+    """The weights (k, C, kh, kw) of at most `width` outputs as (bins, …)."""
+    v = _spectra(layout, w.astype(np.float64))
+    # (k, c, p, q, a, b, bin) -> (bin, p, q, a, b, c, k)
+    factors = [f.transpose(6, 2, 3, 4, 5, 1, 0) for f in _factors(layout, v)]
+    panel = np.zeros((layout.bins, len(factors), *factors[0].shape[1:-1], width), w.dtype)
+    for number, factor in enumerate(factors):
+        panel[:, number, ..., : w.shape[0]] = factor
+    return panel.reshape(layout.bins, -1)
 
 
 def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:

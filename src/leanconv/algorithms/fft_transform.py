@@ -48,6 +48,7 @@ class Transforms:
         layout: sizes and places.
         pointers: operands by role.
         outer: group, or vector of channels if depthwise.
+        part: slice of the group's output channels.
         block: image, row and column of the block.
     """
 
@@ -57,9 +58,11 @@ class Transforms:
         layout: FftLayout,
         pointers: dict[str, Value],
         outer: Value,
+        part: Value,
         block: tuple[Value, Value, Value],
     ) -> None:
-        self.e, self.layout, self.block, self.outer = e, layout, block, outer
+        self.e, self.layout, self.block = e, layout, block
+        self.outer, self.part = outer, part
         self.element = ELEMENT[layout.dtype]
         self.kind = vector(self.element, layout.lanes)
         mid, row, _ = layout.places
@@ -71,7 +74,7 @@ class Transforms:
     # -- places ----------------------------------------------------------------------------
     def _place(self, t: Value, width: int, extra: tuple[int, int]) -> Place:
         """The tile number t of the block, `width` tiles a row; `extra` tiles beyond the outputs."""
-        e, layout = self.e, self.layout
+        layout = self.layout
         height, across = layout.height, layout.width
         image, down, right = self.block
         if layout.flat:
@@ -127,7 +130,7 @@ class Transforms:
             rows = self._span(layout.height, place.tiles[0], offsets[0])
             columns = self._span(layout.width, place.tiles[1], offsets[1])
             to = slot.at(phase * layout.x_phase, self.element)
-            image = place.image * layout.x.image
+            image = place.image * layout.x.image + layout.x_offset
             with e.loop("channels", layout.input_vectors) as channels:
                 number = self.outer if layout.depthwise else channels
                 start = image + number * layout.x.channel(layout.lanes)
@@ -319,7 +322,7 @@ class Transforms:
         rows = self._count(layout.height, place.tiles[0], place.classes[0])
         columns = self._count(layout.width, place.tiles[1], place.classes[1])
         slot = self.buffer.at(t * (2 * layout.y_row), self.element)
-        start = place.image * layout.y.image
+        start = place.image * layout.y.image + layout.y_offset
         for axis, number in ((layout.height, 0), (layout.width, 1)):
             first = place.tiles[number] * (axis.step * axis.dilation) + place.classes[number]
             start = start + first * layout.y.spatial[number + 1]
@@ -327,7 +330,9 @@ class Transforms:
             start = start + self.outer * layout.y.channel(layout.outputs)
         with e.when(rows.compare("sgt", 0) & columns.compare("sgt", 0)):
             with e.loop("channels", layout.output_vectors) as channels:
-                number_of = self.outer if layout.depthwise else channels
+                number_of = self.outer
+                if not layout.depthwise:
+                    number_of = self.part * layout.output_vectors + channels
                 self._columns_back(slot.at(channels * layout.lanes, self.element))
                 at = start + number_of * layout.y.channel(layout.lanes)
                 self._rows_back(at, rows, columns, number_of)
@@ -365,7 +370,7 @@ class Transforms:
         lanes = layout.lanes
         parameter = number * lanes
         if not layout.depthwise:
-            parameter = parameter + self.outer * (layout.output_vectors * lanes)
+            parameter = parameter + self.outer * (layout.group_vectors * lanes)
         bias, slope = (
             self.pointers[role].at(parameter, self.element) if role in self.pointers else None
             for role in ("bias", "slope")

@@ -1,6 +1,7 @@
 """im2col: every window becomes a row of a matrix, and convolution a matrix product.
 
-    M[(od, oh, ow), (kd, kh, kw, c)] = x[c, od·sd + kd·dd - pd, …]      y = act(M · W + bias + residual)
+    M[(od, oh, ow), (kd, kh, kw, c)] = x[c, od·sd + kd·dd - pd, …]
+    y = act(M · W + bias + residual)
 
 `rows=whole` lowers one image at a time into a matrix that all threads share, as Caffe and section
 2.1.3 of the im2win thesis do; the matrix is `od·oh·ow · kd·kh·kw·c` elements. Without it a few rows
@@ -15,7 +16,6 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.direct import plan_direct
 from leanconv.algorithms.lowering import (
     ImageProduct,
     LoweredView,
@@ -27,6 +27,7 @@ from leanconv.algorithms.lowering import (
     packing,
     product,
     reject,
+    tiled,
     whole_tensor,
 )
 from leanconv.algorithms.problem import (
@@ -39,6 +40,8 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.algorithms.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
+from leanconv.codegen.tiling import rank_tiles
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels
@@ -99,7 +102,7 @@ def _whole(problem: Problem, target: Target) -> Candidate:
     view = _view(problem, out, unfolding.elements, unfolding.elements)
     if spec.batch == 1:
         return whole_tensor("im2col", problem, target, unfolding, view, "rows=whole")
-    conv = plan_direct(replace(product(problem, view, target), batch=1), target)
+    conv = tiled(replace(product(problem, view, target), batch=1), target)
     size = unfolding.elements * spec.groups
     rows = lower_rows(unfolding, spec.groups * out[0])
     lower = LowerTensor(unfolding, 1, spec.groups, size, unfolding.elements, rows, True)
@@ -120,6 +123,16 @@ def _whole(problem: Problem, target: Target) -> Candidate:
     )
 
 
+def _segment(problem: Problem, target: Target, room: int) -> int:
+    """Columns of a block that is a part of a row: equal parts, in whole register tiles."""
+    width = problem.window.out[2]
+    vectors = ceil_div(problem.group_outputs, target.lanes(problem.spec.dtype))
+    tile = rank_tiles(target, room, vectors, problem.spec.reduction)[0][1]
+    whole = room // tile.rows * tile.rows or room
+    equal = ceil_div(width, ceil_div(width, whole))
+    return min(whole, ceil_div(equal, tile.rows) * tile.rows)
+
+
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     spec, (_, height, width) = problem.spec, problem.window.out
     steps = problem.group_inputs * prod(problem.window.kernel)
@@ -128,7 +141,7 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         block = (min(height, room // width), width)
         last = (height % block[0] or block[0], width)
     else:
-        block = (1, room - room % 14 if room > 14 and rows is None else room)
+        block = (1, room if rows else _segment(problem, target, room))
         last = (1, width % block[1] or block[1])
 
     def view(rows: int, columns: int) -> LoweredView:

@@ -24,6 +24,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 40_000.0  # about 10 us
+_SHUFFLE_CYCLES = 0.5  # of a transposition, beside the next tile's multiply-adds
 MOVE_CYCLES = 0.7  # for each element that is lowered
 _LEAST_CHUNKS = 16  # so that any number of threads is kept busy
 _LEAST_PANELS = 4  # of a chunk: lowering is repeated for each part of the output channels
@@ -47,7 +48,9 @@ class LoweredView:
 
     def weights(self, w: np.ndarray) -> np.ndarray:
         """Weights (K, C/g, kd, kh, kw) as those of the convolution over the lowered tensor."""
-        return w.transpose(0, *self.order).reshape(w.shape[0], self.inputs, *self.window.kernel)
+        shape = (w.shape[0], self.inputs, *self.window.kernel)
+        turned: np.ndarray = w.transpose(0, *self.order).reshape(shape)
+        return turned
 
 
 @dataclass(frozen=True)
@@ -307,8 +310,12 @@ def reject(problem: Problem, target: Target) -> str | None:
         return reason
     _, h, w = problem.window.out
     y = problem.y
-    if problem.y_offset or y.spatial[:2] != (h * w * y.spatial[2], w * y.spatial[2]):
-        return "the output's positions do not stand one after the other"
+    if (
+        problem.y_offset
+        or problem.x_offset
+        or y.spatial[:2] != (h * w * y.spatial[2], w * y.spatial[2])
+    ):
+        return "input or output are a part of a tensor"
     return None
 
 
@@ -341,6 +348,28 @@ def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
     )
 
 
+def tiled(conv: DirectConv, target: Target) -> DirectConv:
+    """Plan a product's tile and chunks; results that are turned before they are stored count."""
+    planned = plan_direct(conv, target)
+    return replace(planned, tile=_best_tile(planned, target))
+
+
+def _best_tile(conv: DirectConv, target: Target) -> Tile:
+    """The cheapest tile; planes take results in squares of lanes by lanes, whole or not."""
+    columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
+    ranked = rank_tiles(target, columns, vectors, conv.reduction)
+    if conv.y.lanes_contiguous or conv.lanes == 1:
+        return ranked[0][1]
+    square = _SHUFFLE_CYCLES * conv.lanes * (conv.lanes.bit_length() - 1)
+
+    def cycles(entry: tuple[float, Tile]) -> float:
+        whole, rest = divmod(columns, entry[1].rows)
+        squares = whole * ceil_div(entry[1].rows, conv.lanes) + ceil_div(rest, conv.lanes)
+        return entry[0] + squares * vectors * square
+
+    return min(ranked, key=cycles)[1]
+
+
 def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pack:
     """The packing of a convolution over a lowered tensor (`None`: over the input itself)."""
 
@@ -366,15 +395,13 @@ def whole_tensor(
     unfolding: Unfolding,
     view: LoweredView,
     parameters: str,
-    tiled: Callable[[DirectConv], DirectConv] | None = None,
 ) -> Candidate:
     """Lower the whole batch, then multiply it; images of one group lie one after the other."""
     spec = problem.spec
     image, group = unfolding.elements, unfolding.elements * spec.batch
     rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, group, rows)
-    plain = product(problem, view, target)
-    conv = tiled(plain) if tiled else plan_direct(plain, target)
+    conv = tiled(product(problem, view, target), target)
     return Candidate(
         name,
         (
@@ -412,7 +439,7 @@ def by_blocks(
     view = view_of(*shapes[0])
     one = replace(product(problem, view, target), batch=1, groups=1)
     vectors = ceil_div(one.outputs, one.lanes)
-    tile = rank_tiles(target, view.window.out[2], vectors, one.reduction)[0][1]
+    tile = _best_tile(one, target)
     blocks = [
         Block(rows, columns, replace(one, window=view_of(rows, columns).window, tile=tile))
         for rows, columns in shapes

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from leanconv.algorithms.direct import plan_direct
 from leanconv.algorithms.im2col import channels_first
 from leanconv.algorithms.lowering import (
     LoweredView,
@@ -30,6 +29,7 @@ from leanconv.algorithms.lowering import (
     packing,
     product,
     reject,
+    tiled,
     whole_tensor,
 )
 from leanconv.algorithms.problem import (
@@ -51,7 +51,7 @@ _T = 100  # the paper's value for recent machines
 
 
 def lowered_elements(problem: Problem) -> int:
-    """|L|: n · ow · d · h · kw · c elements (the paper's equation 3; rows of padding not counted)."""
+    """|L|: n · ow · d · h · kw · c elements (equation 3); rows of padding are not counted."""
     window, spec = problem.window, problem.spec
     depth, height, _ = window.size
     positions = spec.batch * window.out[2] * depth * height
@@ -120,13 +120,11 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     window = view.window
     view = replace(
         view,
-        window=replace(
-            window, size=(*window.size[:2], columns), out=(*window.out[:2], columns)
-        ),
+        window=replace(window, size=(*window.size[:2], columns), out=(*window.out[:2], columns)),
     )
     row = columns * spec.out_channels
     hnwc = Access(0, 1, 1, (out[1] * row, row, spec.out_channels))
-    conv = plan_direct(replace(product(problem, view, target), batch=1, y=hnwc), target)
+    conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
     rows = lower_rows(unfolding, spec.batch * spec.groups * out[0])
     image = unfolding.elements
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, image * spec.batch, rows)
@@ -179,9 +177,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         view = _view(problem)
         return whole_tensor("mec", problem, target, _unfolding(problem, target), view, "solution=B")
     if obstacle:
-        raise SpecError(
-            f"algorithm mec: solution A is not possible, {obstacle}; use solution=B"
-        )
+        raise SpecError(f"algorithm mec: solution A is not possible, {obstacle}; use solution=B")
     return _solution_a(problem, target)
 
 

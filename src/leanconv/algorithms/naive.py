@@ -1,7 +1,7 @@
 """Direct convolution as it is written: seven loops and a scalar multiply-add.
 
     for n, k, od, oh, ow:  for c, kd, kh, kw:
-        y[n, k, od, oh, ow] += x[n, c, od·sd + kd·dd - pd, oh·sh + kh·dh - ph, …] · w[k, c, kd, kh, kw]
+        y[n, k, od, oh, ow] += x[n, c, od·sd + kd·dd - pd, …] · w[k, c, kd, kh, kw]
 
 Algorithm 1 of the im2win thesis, the baseline of everybody's tables. Over a tensor that im2win has
 lowered it is the thesis' algorithm 4. Taps in the padding are left out.
@@ -162,8 +162,8 @@ def naive(problem: Problem) -> NaiveConv:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    del problem, target
-    return None
+    del target
+    return "the input is a part of a tensor" if problem.x_offset else None
 
 
 def _cost(problem: Problem, target: Target) -> float:

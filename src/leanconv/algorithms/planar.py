@@ -333,9 +333,7 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     cycles = width * channels * (taps / target.fma_units + 4)
     pieces = kernel.batch * kernel.groups * kernel.outputs // channels
     rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, _CHUNK_CYCLES)
-    return replace(
-        kernel, window=window, x=x, y=y, channels=channels, vectors=vectors, rows=rows
-    )
+    return replace(kernel, window=window, x=x, y=y, channels=channels, vectors=vectors, rows=rows)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,6 @@ from leanconv.codegen.types import ROUNDOFF
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import Target
-
 
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
@@ -168,4 +168,4 @@ def single(
 
 def sum_error(problem: Problem) -> float:
     """Expected error of a plain sum of products: a random walk of roundings."""
-    return ROUNDOFF[problem.spec.dtype] * (1.0 + problem.spec.reduction**0.5)
+    return ROUNDOFF[problem.spec.dtype] * (1.0 + math.sqrt(problem.spec.reduction))

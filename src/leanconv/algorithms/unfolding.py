@@ -12,7 +12,7 @@ What lies in the padding is written as zeros along unfolded axes, and not at all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -22,10 +22,12 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.types import ELEMENT
+from leanconv.kernels.copy import cover
 from leanconv.spec.format import ceil_div
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors
-_WRITTEN_OUT = 8  # vectors of a run that are not looped over
+_WRITTEN_OUT = 8  # vectors of a run that are written out at once
+_MOST_INTERLEAVED = 11  # rows; their shuffles grow with the square, those of a square do not
 
 
 @contextmanager
@@ -269,7 +271,10 @@ class Mover:
             x, y = self._column(x, y, self._start(i, count))
             q = self._start(j, across)
             x, y = x.at(q * step, self.element), y.at(q, self.element)
-            self._square(x, y, step, min(count, u.lanes), min(across, u.lanes))
+            if count >= u.lanes and across == u.position[2] <= _MOST_INTERLEAVED:
+                self._interleave(x, y, step, across)
+            else:
+                self._square(x, y, step, min(count, u.lanes), min(across, u.lanes))
 
     def _start(self, block: Value | int, count: int) -> Value | int:
         """Where a vector begins; the last one overlaps the one before it."""
@@ -283,6 +288,21 @@ class Mover:
         loaded += [e.poison(self.kind)] * (u.lanes - rows)
         for p, column in enumerate(transpose(e, loaded)[:columns]):
             e.store_first(column, y.at(p * u.position[2], self.element), rows)
+
+    def _interleave(self, x: Value, y: Value, step: int, rows: int) -> None:
+        """The same where the columns of the lowered tensor follow each other: whole vectors."""
+        e, lanes = self.e, self.u.lanes
+        loaded = [self._load(x.at(q * step, self.element), lanes) for q in range(rows)]
+        for part in range(rows):
+            places = range(part * lanes, (part + 1) * lanes)
+            result = e.poison(self.kind)
+            for q, row in enumerate(loaded):
+                picks = [
+                    lanes + at // rows if at % rows == q else i if at % rows < q else -1
+                    for i, at in enumerate(places)
+                ]
+                result = e.shuffle(result, row, picks)
+            e.store(result, y.at(part * lanes, self.element))
 
     def _load(self, x: Value, count: int) -> Value:
         """Every stride-th column, `count` of them, and nothing past the last."""
@@ -357,35 +377,19 @@ class Mover:
 
     def _zero_channels(self, y: Value) -> None:
         if self.u.channel == 1:
-            zero = self.e.zero(self.kind)
 
             def clear(at: Value | int, n: int) -> None:
-                self.e.store_first(zero, y.at(at, self.element), n)
+                zero = self.e.zero(vector(self.element, n))
+                self.e.store(zero, y.at(at, self.element))
 
-            self._runs(self.u.inputs, clear)
+            cover(self.e, self.u.inputs, self.u.lanes, clear, _WRITTEN_OUT)
             return
         with nest(self.e, [("c", self.u.inputs)]) as (c,):
             self.e.store(self.e.zero(self.element), y.at(c * self.u.channel, self.element))
 
     def _copy(self, x: Value, y: Value, count: int) -> None:
         def move(at: Value | int, n: int) -> None:
-            value = self.e.load_first(x.at(at, self.element), self.kind, n)
-            self.e.store_first(value, y.at(at, self.element), n)
+            value = self.e.load(x.at(at, self.element), vector(self.element, n))
+            self.e.store(value, y.at(at, self.element))
 
-        self._runs(count, move)
-
-    def _runs(self, count: int, move: Callable[[Value | int, int], None]) -> None:
-        """Cover a run with vectors; the last one overlaps the one before it."""
-        lanes = self.u.lanes
-        if count < lanes:
-            move(0, count)
-            return
-        whole = count // lanes
-        if whole > _WRITTEN_OUT:
-            with self.e.loop("at", whole * lanes, step=lanes) as at:
-                move(at, lanes)
-        else:
-            for part in range(whole):
-                move(part * lanes, lanes)
-        if count % lanes:
-            move(count - lanes, lanes)
+        cover(self.e, count, self.u.lanes, move, _WRITTEN_OUT)

@@ -17,6 +17,7 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
 from leanconv.algorithms.winograd_split import LARGEST_TAPS, Part, split
+from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.errors import SpecError
@@ -90,7 +91,7 @@ def _error(problem: Problem, m: Pair) -> float:
     window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
     phases = min(window.kernel[1], window.stride[1]) * min(window.kernel[2], window.stride[2])
-    steps = problem.group_inputs * phases
+    steps = round(effective_length(problem.group_inputs * phases))
     axes = [t for t in (height, width) if t.alpha > 1]
     return error_estimate(*axes, reduction=steps, dtype=problem.spec.dtype)
 
@@ -137,9 +138,9 @@ def _tiles(
                     break
                 if rows * (panels - 1) >= base.tile_count:
                     break
-                for cycles, split in _with_parts(kernel, target):
-                    if all(getattr(split, key) == value for key, value in wanted.items()):
-                        yield cycles, split
+                for cycles, parted in _with_parts(kernel, target):
+                    if all(getattr(parted, key) == value for key, value in wanted.items()):
+                        yield cycles, parted
 
 
 def _count(key: str, value: str) -> int:
@@ -148,9 +149,7 @@ def _count(key: str, value: str) -> int:
     return int(value)
 
 
-def _with_parts(
-    kernel: WinogradConv, target: Target
-) -> Iterator[tuple[float, WinogradConv]]:
+def _with_parts(kernel: WinogradConv, target: Target) -> Iterator[tuple[float, WinogradConv]]:
     """The ways of splitting the output channels into parts, with the estimated cycles."""
     for parts in (1, 2, 4, 8):
         if parts > kernel.panels:

@@ -143,7 +143,9 @@ class InputTransform:
                 vectors = []
                 for offset, phase in rows:
                     line_y = y + phase
-                    at = start.at(line_y * conv.x.spatial[1] + (offset + q * conv.lanes), self.element)
+                    at = start.at(
+                        line_y * conv.x.spatial[1] + (offset + q * conv.lanes), self.element
+                    )
                     if columns is None:
                         vectors.append(e.load_first(at, self.kind, needed))
                         continue

@@ -29,6 +29,7 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
@@ -279,6 +280,7 @@ class WinogradConv(Kernel):
             with e.loop("rows", self.tiles // self.rows) as r:
                 a_r = a.at(r * (self.rows * self.lanes), element)
                 acc = [e.zero(kind)] * (self.rows * self.vectors)
+                sums = PartialSums(e, tile, acc) if self.steps > LENGTH else None
                 done = 0
                 for start, blocks, lanes in self.reduction_runs():
                     over = ReductionLoop("cb", blocks, self.tiles * self.lanes, lanes * width)
@@ -286,8 +288,12 @@ class WinogradConv(Kernel):
                     a_s = a_r.at(start * self.tiles * self.lanes, element)
                     b_s = b.at(done * width, element)
                     loops = [over, inside] if blocks > 1 else [inside]
-                    multiply_accumulate(e, tile, acc, range(self.rows), a_s, b_s, loops)
+                    if sums:
+                        sums.add(range(self.rows), a_s, b_s, loops)
+                    else:
+                        multiply_accumulate(e, tile, acc, range(self.rows), a_s, b_s, loops)
                     done += blocks * lanes
+                acc = sums.values() if sums else acc
                 place = out.at(r * (self.rows * width), element)
                 for i in range(self.rows):
                     for j in range(self.vectors):

@@ -38,9 +38,7 @@ def split(problem: Problem) -> list[Part]:
     """Take a problem apart; a list of one where there is nothing to take apart."""
     parts = []
     for residue in _residues(problem):
-        ranges = [
-            (rows, columns) for rows in _cuts(residue, 1) for columns in _cuts(residue, 2)
-        ]
+        ranges = [(rows, columns) for rows in _cuts(residue, 1) for columns in _cuts(residue, 2)]
         for number, taps in enumerate(ranges):
             first, last = number == 0, number == len(ranges) - 1
             parts.append(Part(_with_taps(residue, taps, first, last), taps, not first))
@@ -65,7 +63,8 @@ def _residue(problem: Problem, residue: Triple) -> Problem:
     x_offset, y_offset = problem.x_offset, problem.y_offset
     for axis in (1, 2):
         step = window.dilation[axis]
-        # Output q of residue r reads inputs r - pad + (q + tap)·step = begin + (ahead + q + tap)·step.
+        # Output q of residue r reads inputs r - pad + (q + tap)·step, which is
+        # begin + (ahead + q + tap)·step.
         ahead, begin = divmod(residue[axis] - window.pad[axis], step)
         size[axis] = ceil_div(window.size[axis] - begin, step)
         out[axis] = ceil_div(window.out[axis] - residue[axis], step)

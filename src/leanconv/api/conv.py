@@ -15,16 +15,15 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, SpecError
 from leanconv.runtime.memory import Memory
-from leanconv.spec.format import aligned
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.conv import DTYPES
 from leanconv.spec.arguments import Padding, Steps, spec_of
+from leanconv.spec.conv import DTYPES
+from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
-
 
 
 def plan_conv2d(
@@ -84,9 +83,7 @@ def plan_conv2d(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return ConvPlan(
-        spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible
-    )
+    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible)
 
 
 def conv2d(

@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 # The error aimed at if the user does not say, and the share of it that one layer may have.
 _DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
-_LAYER_SHARE = 0.42
+_LAYER_SHARE = 0.18
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,7 @@ class Network:
                 return found
             tried, self._tried = self._tried, None
             graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
-            network = BoundNetwork(
-                graph, self._target, self._threads, self._accuracy, self._limit
-            )
+            network = BoundNetwork(graph, self._target, self._threads, self._accuracy, self._limit)
             bound = _Bound(shapes, network)
             self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
             return bound

@@ -84,6 +84,7 @@ def _cache() -> ObjectCache:
 def _parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     try:
         module = llvm.parse_assembly(text)
+        module.verify()
     except RuntimeError as error:
         raise CompileError(f"the generator emitted invalid code: {error}") from error
     module.triple = machine.triple
@@ -140,7 +141,7 @@ def _jit() -> llvm.LLJIT:
 
 def _link(objects: Mapping[object, tuple[str, bytes]]) -> Library:
     builder = llvm.JITLibraryBuilder()
-    for symbol, body in {symbol: body for symbol, body in objects.values()}.items():
+    for symbol, body in dict(objects.values()).items():
         builder = builder.add_object_img(body)
         builder = builder.export_symbol(symbol)
     builder = builder.add_current_process()

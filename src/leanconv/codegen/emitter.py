@@ -153,9 +153,7 @@ class Value:
         if isinstance(index, int) and index == 0:
             return self
         i = index if isinstance(index, Value) else self.function.const("i64", index)
-        return self.function.define(
-            f"getelementptr {element}, ptr {self.text}, {i}", "ptr"
-        )
+        return self.function.define(f"getelementptr {element}, ptr {self.text}, {i}", "ptr")
 
 
 Carry = list[Value]

@@ -117,7 +117,9 @@ def _store_transposed(
                     break
                 offset = access.channel(channel) + start * step
                 if residual:
-                    value = value + _load_row(e, residual.at(offset, tile.element), tile, live, step)
+                    value = value + _load_row(
+                        e, residual.at(offset, tile.element), tile, live, step
+                    )
                 slopes = None
                 if slope:
                     slopes = e.broadcast(slope.at(channel, tile.element), tile.kind)
@@ -142,5 +144,3 @@ def _store_row(
         return
     for i in range(live):
         e.store(e.extract(value, i), address.at(i * step, tile.element))
-
-

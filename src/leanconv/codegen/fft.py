@@ -313,7 +313,8 @@ def _real(b: _Builder, x: list[Term]) -> list[Complex]:
 
 
 def _check(n: int) -> None:
-    assert n >= 4 and n & (n - 1) == 0, f"a transform of {n} numbers; expected a power of two"
+    assert n >= 4
+    assert n & (n - 1) == 0, f"a transform of {n} numbers; expected a power of two"
 
 
 @lru_cache(maxsize=64)

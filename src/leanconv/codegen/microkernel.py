@@ -85,9 +85,10 @@ def multiply_accumulate(
         _step(e, tile, acc, rows, a, b)
         return
     loop, inner = loops[0], loops[1:]
-    steps = _static_steps(loops)
+    steps = static_steps(loops)
     if steps is not None and steps <= unroll:
-        assert isinstance(loop.extent, int) and isinstance(loop.start, int)
+        assert isinstance(loop.extent, int)
+        assert isinstance(loop.start, int)
         for i in range(loop.start, loop.extent):
             a_i, b_i = a.at(i * loop.a_stride, tile.element), b.at(i * loop.b_stride, tile.element)
             multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
@@ -98,7 +99,8 @@ def multiply_accumulate(
         multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
 
 
-def _static_steps(loops: Sequence[ReductionLoop]) -> int | None:
+def static_steps(loops: Sequence[ReductionLoop]) -> int | None:
+    """Steps of all loops together, None if one has bounds known only at run time."""
     steps = 1
     for loop in loops:
         if not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
@@ -110,9 +112,7 @@ def _static_steps(loops: Sequence[ReductionLoop]) -> int | None:
 def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
-    operands = [
-        e.load(b.at(j * tile.lanes, tile.element), tile.kind) for j in range(tile.vectors)
-    ]
+    operands = [e.load(b.at(j * tile.lanes, tile.element), tile.kind) for j in range(tile.vectors)]
     for i in rows:
         x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
         for j, operand in enumerate(operands):

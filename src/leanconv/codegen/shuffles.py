@@ -7,7 +7,8 @@ from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lane
 
 def _interleave(e: Function, a: Value, b: Value, grain: int, segment: int, high: bool) -> Value:
     """Interleave groups of `grain` lanes from the low or high halves of each segment."""
-    lanes, picks = lanes_of(a.kind), []
+    lanes = lanes_of(a.kind)
+    picks: list[int] = []
     for start in range(0, lanes, segment):
         begin = start + (segment // 2 if high else 0)
         for group in range(begin, begin + segment // 2, grain):
@@ -48,8 +49,8 @@ def transpose(e: Function, rows: list[Value]) -> list[Value]:
     result: list[Value | None] = [None] * lanes
     for k in range(segment):
         quads = [columns[q * segment + order[k]] for q in range(blocks)]
-        for s, vector in enumerate(_transpose_segments(e, quads, segment)):
-            result[s * segment + k] = vector
+        for s, column in enumerate(_transpose_segments(e, quads, segment)):
+            result[s * segment + k] = column
     return [r for r in result if r is not None]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def convolve(
     for tap in product(*(range(k) for k in spec.kernel)):
         places = (slice(None), slice(None), *_positions(spec, tap))
         windows = padded[places].reshape(spec.batch, groups, inputs, prod(out))
-        here = (..., *tap)
+        here: Any = (..., *tap)
         y += filters[here] @ windows
     y = y.reshape(spec.batch, spec.out_channels, *out)
     per_channel = (1, -1, *(1 for _ in out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 
@@ -37,10 +38,8 @@ class Block:
                 "give a smaller memory_limit, or free memory"
             ) from error
         if size >= _HUGE and hasattr(self._map, "madvise") and hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._anchor)
 

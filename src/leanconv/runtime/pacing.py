@@ -25,7 +25,7 @@ class Pacing:
         self._threads = threads
         self._quiet = 0.0  # ns of an undisturbed run together
         self._alone = 0.0  # ns of a run alone, 0 if unknown
-        self._sum, self._count = 0.0, 0
+        self._sum, self._count, self._most = 0.0, 0, 0
         self._rest_ns = 0  # left of the time to run alone
         self._patience = _ALONE_NS
         self._probing = False
@@ -42,14 +42,17 @@ class Pacing:
                 self._rest_ns -= elapsed
                 if self._rest_ns <= 0:
                     self._probing = True
-                    self._sum, self._count = 0.0, 0
+                    self._sum, self._count, self._most = 0.0, 0, 0
             return
         self._quiet = float(elapsed) if not self._quiet else min(self._quiet * _DRIFT, elapsed)
         self._sum += elapsed
         self._count += 1
+        self._most = max(self._most, elapsed)
         if self._count < (_PROBE if self._probing else _WINDOW):
             return
-        mean, self._sum, self._count = self._sum / self._count, 0.0, 0
+        # One long run in a window is an accident, such as a page fault, and is not counted.
+        mean = (self._sum - self._most) / (self._count - 1)
+        self._sum, self._count, self._most = 0.0, 0, 0
         expected = self._alone or 0.95 * self._threads * self._quiet
         if mean > expected:
             self._rest_ns = self._patience

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import threading
@@ -40,6 +41,7 @@ class Pool:
         self._gates: list[threading.Lock] = []
         self._growing = threading.Lock()
         self._patience = 0
+        self._ended = False
         self._dependants: weakref.WeakSet[AfterFork] = weakref.WeakSet()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.stop)
@@ -50,7 +52,7 @@ class Pool:
 
     def ensure(self, threads: int) -> None:
         """Start workers until `threads` run in all, the caller counted."""
-        if len(self._threads) >= threads - 1:
+        if self._ended or len(self._threads) >= threads - 1:
             return
         with self._growing:
             if not self._patience:
@@ -79,7 +81,7 @@ class Pool:
         if self._words[n.SLEEPERS // 8]:
             self._words[n.SLEEPERS // 8] = 0
             for gate in self._gates:
-                try:
+                try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
                     gate.release()
                 except RuntimeError:  # it was not parked
                     pass
@@ -98,18 +100,20 @@ class Pool:
         epoch = (self._words[n.TICKET // 8] >> 32) + 1
         self._words[n.TICKET // 8] = (epoch & 0xFFFFFFFF) << 32 | n.CLOSED << 20
         for gate in self._gates:
-            try:
+            with contextlib.suppress(RuntimeError):
                 gate.release()
-            except RuntimeError:
-                pass
         for thread in threads:
             thread.join(timeout=1.0)
         self._gates = []
-        self._words[n.STOP // 8] = 0
+        # A worker that is still busy keeps its number, and so its scratch: no new ones then.
+        self._ended = any(thread.is_alive() for thread in threads)
+        if not self._ended:
+            self._words[n.STOP // 8] = 0
 
     def _after_fork(self) -> None:
         """The child has no workers, and nobody finishes what the parent's threads had begun."""
         self._threads, self._gates = [], []
+        self._ended = False
         self._growing = threading.Lock()
         for field in (n.DONE, n.BUSY, n.SLEEPERS, n.STOP, n.INSIDE):
             self._words[field // 8] = 0

@@ -122,7 +122,7 @@ class Program:
         parts = self._parts()
         times = []
         for part in parts:
-            times.append(part.run([a for a in addresses]))
+            times.append(part.run(addresses))
         return times
 
     def _parts(self) -> list[Program]:

@@ -1,4 +1,4 @@
-"""What one convolution is, and the only place where its sizes, operations and bytes are computed."""
+"""What one convolution is; the only place where its sizes, operations and bytes are computed."""
 
 from __future__ import annotations
 
@@ -180,7 +180,8 @@ class ConvSpec:
     @property
     def _pads_unevenly(self) -> bool:
         """Whether a line without padding would be read as padded at the beginning too."""
-        axes = zip(self.output_size, self.stride, self.kernel, self.dilation, self.size, strict=True)
+        columns = (self.output_size, self.stride, self.kernel, self.dilation, self.size)
+        axes = zip(*columns, strict=True)
         return any((o - 1) * s + effective_extent(k, d) - i > 1 for o, s, k, d, i in axes)
 
     @staticmethod
@@ -249,7 +250,8 @@ def _parse(problem: str) -> ConvSpec:
     for axis in axes:
         size, out, kernel = get("i", axis, None), get("o", axis, None), get("k", axis, None)
         stride, dense = get("s", axis, 1), get("d", axis, 0)
-        assert stride is not None and dense is not None
+        assert stride is not None
+        assert dense is not None
         if kernel is None or (size is None and out is None):
             raise SpecError(f"problem {problem!r} lacks k{axis} or i{axis}")
         span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
@@ -262,7 +264,9 @@ def _parse(problem: str) -> ConvSpec:
         columns.append((size, kernel, stride, dense + 1, begin, end))
         if out is not None and output_extent(size, kernel, stride, dense + 1, begin + end) != out:
             raise SpecError(f"problem {problem!r}: o{axis}{out} does not follow from the rest")
-    size_, kernel_, stride_, dilation_, begin_, end_ = (tuple(c) for c in zip(*columns, strict=True))
+    size_, kernel_, stride_, dilation_, begin_, end_ = (
+        tuple(c) for c in zip(*columns, strict=True)
+    )
     return ConvSpec(
         batch=found.get("mb", 1),
         in_channels=found["ic"],

@@ -15,6 +15,10 @@ def _x86(name: str, isa: str, units: float, latency: int, l1: int, l2: int, l3: 
     return Target(name, isa, name, "", _LINUX, width, registers, units, latency, l1, l2, l3)
 
 
+def _arm(name: str, units: float, latency: int, l1: int, l2: int, l3: int) -> Target:
+    return Target(name, "neon", name, "", _ARM, 16, 32, units, latency, l1, l2, l3)
+
+
 PRESETS: dict[str, Target] = {
     t.name: t
     for t in (
@@ -26,12 +30,8 @@ PRESETS: dict[str, Target] = {
         _x86("znver3", "avx2", 2, 4, 32 * _KB, 512 * _KB, 32 * _MB),
         _x86("znver4", "avx512", 1, 4, 32 * _KB, 1 * _MB, 32 * _MB),
         _x86("znver5", "avx512", 2, 4, 48 * _KB, 1 * _MB, 32 * _MB),
-        Target(
-            "neoverse-n1", "neon", "neoverse-n1", "", _ARM, 16, 32, 2, 4, 64 * _KB, 1 * _MB, 32 * _MB
-        ),
-        Target(
-            "apple-m1", "neon", "apple-m1", "", _ARM, 16, 32, 4, 4, 128 * _KB, 12 * _MB, 0
-        ),
+        _arm("neoverse-n1", 2, 4, 64 * _KB, 1 * _MB, 32 * _MB),
+        _arm("apple-m1", 4, 4, 128 * _KB, 12 * _MB, 0),
     )
 }
 

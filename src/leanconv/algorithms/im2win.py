@@ -1,0 +1,254 @@
+"""im2win: the rows of a window's height are interleaved, so that a window is one run (Lu Shuai).
+
+    I^[n, c, d, oh, iw, u] = x[n, c, d, oh·sh + u·dh - ph, iw]              algorithm 2, planes
+    y[n, k, od, oh, ow] = act(bias + residual + sum over c, kd, v, u of
+        I^[n, c, od·sd + kd·dd - pd, oh, ow·sw + v·dw - pw, u] · w[k, c, kd, u, v])
+
+Where channels are neighbours (NHWC) they stay the innermost axis: I^[n, d, oh, iw, u, c]. Windows
+that overlap along the width share their elements: they are only strides. What lies in the padding
+above and below stands as zeros in I^; columns of padding are left out of the product.
+
+The thesis' index of a window's start, n·s·W_f, is right for square kernels only; here it is
+ow·sw·H_f. If `kh <= sh` no element is in two windows of different rows: there is no I^, and windows
+are read in x by their own strides.
+
+Forms: `base` is algorithm 4, seven scalar loops over I^; `vector` algorithm 5, one dot product for
+each window; `high` algorithm 6, the register tile over output columns and channels that the model
+of section 3.2.2 picks. `rows=whole` transforms the whole batch first, `rows=N` a few output rows
+into a thread's scratch. What makes `high` high can be taken away with `=off`:
+- `reorder`: the reduction runs over u, v, c, as over x, and not along the runs of I^.
+- `unroll`: short loops over a window are loops.
+- `vectorise`: one lane.
+- `register`: one accumulator.
+- `cache`: each row passes by all output channels, whatever cache their weights stand in.
+- `threads`: every stage is one piece of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from leanconv.algorithms.direct import DirectConv
+from leanconv.algorithms.im2win_layout import Layout, transformed_elements, transforms
+from leanconv.algorithms.lowering import (
+    LoweredView,
+    LowerTensor,
+    Serial,
+    by_blocks,
+    choice_of,
+    cost,
+    count_of,
+    lower_rows,
+    packing,
+    product,
+    reject,
+    tiled,
+)
+from leanconv.algorithms.naive import naive
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Piece,
+    Problem,
+    sum_error,
+)
+from leanconv.algorithms.window_dot import WindowDot
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import UNROLL_LIMIT
+from leanconv.codegen.tiling import Tile
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.errors import SpecError
+from leanconv.target import Target
+
+SWITCHES = ("reorder", "unroll", "vectorise", "register", "cache", "threads")
+_FORMS = ("base", "vector", "high")
+_SHORT_SUM = 64
+
+
+# -- the input itself, where nothing is gained by a transform --------------------------------
+def _input_dots(problem: Problem) -> LoweredView:
+    """The input's own windows as rows of pieces."""
+    x, inputs = problem.x, problem.group_inputs
+    if x.block > 1:
+        raise SpecError(
+            "algorithm im2win: form=vector reads windows of a kernel no higher than its stride in "
+            "place, and channels stand in blocks; use form=high"
+        )
+    if x.block_stride == 1:
+        x = replace(x, block_stride=inputs)
+        return LoweredView(problem.window, x, 1, (2, 3, 4, 1))
+    return LoweredView(problem.window, x, inputs, (1, 2, 3, 4))
+
+
+# -- forms -------------------------------------------------------------------------------------
+def _base(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 4."""
+    if not transforms(problem):
+        return _scalar(problem, (naive(problem),), None, "form=base")
+    layout = _whole_layout(problem)
+    view = layout.written()
+    kernel = replace(naive(problem), window=view.window, x=view.x, inputs=view.inputs)
+    return _scalar(problem, (_lower(layout, target), kernel), view, "form=base")
+
+
+def _vector(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 5."""
+    spec = problem.spec
+    layout = _whole_layout(problem)
+    made = transforms(problem)
+    view = layout.dots() if made else _input_dots(problem)
+    unit = layout.column if made else 1 if view.inputs > 1 or not layout.interleaved else layout.tap
+    kernel = WindowDot(
+        spec.batch,
+        spec.groups,
+        view.inputs,
+        problem.group_outputs,
+        view.window,
+        unit,
+        view.x,
+        problem.y,
+        spec.dtype,
+        target.lanes(spec.dtype),
+        problem.epilogue,
+    )
+    stages = (_lower(layout, target),) if made else ()
+    return _scalar(problem, (*stages, kernel), view, "form=vector")
+
+
+def _scalar(
+    problem: Problem, kernels: tuple[Kernel, ...], view: LoweredView | None, parameters: str
+) -> Candidate:
+    """A candidate whose weights are only reordered."""
+    order = (0, *(view.order if view else (1, 2, 3, 4)))
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        taps = problem.weights_3d(w).transpose(order)
+        return {"w": np.ascontiguousarray(taps).reshape(-1), **channels}
+
+    source = ("lowered",) if len(kernels) == 2 else ("x",)
+    pieces = [Piece(kernels[-1], (*source, *kernels[-1].operands[1:]))]
+    if len(kernels) == 2:
+        pieces.insert(0, Piece(kernels[0], kernels[0].operands))
+    temporaries = _temporaries(problem) if len(kernels) == 2 else {}
+    return Candidate("im2win", tuple(pieces), pack, sum_error(problem), temporaries, parameters)
+
+
+def _high(problem: Problem, target: Target, off: frozenset[str]) -> Candidate:
+    """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
+    spec, layout, made = problem.spec, _whole_layout(problem), transforms(problem)
+    if "reorder" in off and not made:
+        raise SpecError(
+            "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
+            f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none"
+        )
+    view = None
+    if made:
+        view = layout.written() if "reorder" in off else layout.view()
+    input_view = LoweredView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
+    conv = product(problem, view or input_view, target)
+    if "vectorise" in off:
+        conv = replace(conv, lanes=1)
+        target_ = replace(target, vector_bytes=ITEMSIZE[spec.dtype])
+    else:
+        target_ = target
+    conv = tiled(conv, target_)
+    if "register" in off:
+        conv = replace(conv, tile=Tile(1, 1))
+    if "cache" in off:
+        conv = replace(conv, panels_inside=True)
+    conv = replace(conv, unroll=_unroll(conv, "unroll" in off))
+    kernels: list[Kernel] = [_lower(layout, target)] if made else []
+    kernels.append(conv)
+    serial = "threads" in off
+    roles = [k.operands for k in kernels]
+    roles[-1] = ("lowered" if made else "x", *conv.operands[1:])
+    pieces = tuple(
+        Piece(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
+    )
+    names = [f"{name}=off" for name in SWITCHES if name in off]
+    return Candidate(
+        "im2win",
+        pieces,
+        packing(conv, view, problem),
+        sum_error(problem),
+        _temporaries(problem) if made else {},
+        ", ".join(["form=high", *names, f"tile {conv.tile.rows}x{conv.tile.vectors}"]),
+    )
+
+
+def _unroll(conv: DirectConv, off: bool) -> int:
+    """Steps that are written out: of long sums none, because loads hoisted over them spill."""
+    return 0 if off or conv.reduction > _SHORT_SUM else UNROLL_LIMIT
+
+
+def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
+    """Algorithm 6, a few output rows at a time."""
+    spec, (_, height, width) = problem.spec, problem.window.out
+    taps = problem.window.kernel[0]
+    row = Layout(problem, taps, 1)
+    room = target.l2_bytes // 2 // (row.elements * spec.itemsize)
+    count = min(height, rows or max(1, room))
+    layout = Layout(problem, taps, count)
+    shapes = ((count, width), (height % count or count, width))
+
+    def view(rows: int, columns: int) -> LoweredView:
+        del columns
+        whole = layout.view(block=True)
+        d, _, w = whole.window.out
+        return replace(whole, window=replace(whole.window, out=(d, rows, w)))
+
+    unfolding = layout.unfolding(target.lanes(spec.dtype), block=True)
+    name = f"form=high, rows={count}"
+    return by_blocks("im2win", problem, target, unfolding, layout.elements, shapes, view, name)
+
+
+# -- parts -------------------------------------------------------------------------------------
+def _whole_layout(problem: Problem) -> Layout:
+    return Layout(problem, problem.window.size[0], problem.window.out[1])
+
+
+def _temporaries(problem: Problem) -> dict[str, int]:
+    return {"lowered": transformed_elements(problem) * problem.spec.itemsize}
+
+
+def _lower(layout: Layout, target: Target) -> LowerTensor:
+    spec = layout.problem.spec
+    unfolding = layout.unfolding(target.lanes(spec.dtype), block=False)
+    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
+    return LowerTensor(unfolding, spec.batch, spec.groups, layout.image, layout.elements, rows)
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    form = choice_of(parameters, "form", "im2win", _FORMS)
+    whole = parameters.get("rows") == "whole"
+    rows = None if whole else count_of(parameters, "rows", "im2win")
+    switches = {name: choice_of(parameters, name, "im2win", ("on", "off")) for name in SWITCHES}
+    off = frozenset(name for name, state in switches.items() if state == "off")
+    if form in ("base", "vector") and (rows or off):
+        raise SpecError(
+            f"algorithm im2win: form={form} is computed as written; rows=N and switches go with "
+            "form=high"
+        )
+    if off and rows:
+        raise SpecError("algorithm im2win: switches go with rows=whole, not with blocks of rows")
+    if form == "base":
+        return _base(problem, target)
+    if form == "vector":
+        return _vector(problem, target)
+    if not transforms(problem) or (not rows and (form or whole or off)):
+        return _high(problem, target, off)
+    return _blocked(problem, target, rows)
+
+
+IM2WIN = Algorithm(
+    "im2win",
+    ("form", "rows", *SWITCHES),
+    reject,
+    cost(transformed_elements),
+    _candidate,
+    automatic=False,
+)

@@ -1,0 +1,101 @@
+"""Long sums as sums of partial sums, so that rounding grows with the root of their number.
+
+A float32 accumulator that takes 4,608 products one after the other errs three times as much as one
+that adds up 18 sums of 256. The totals of a tile stand in the function's frame; moving them costs
+one load, addition and store for each accumulator every `LENGTH` steps, under 1 % of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.microkernel import (
+    UNROLL_LIMIT,
+    ReductionLoop,
+    RegisterTile,
+    multiply_accumulate,
+    static_steps,
+)
+
+LENGTH = 64  # products of one partial sum, at most
+
+
+def effective_length(reduction: int) -> float:
+    """Length of a sequential sum that rounds like one of `reduction` products made this way."""
+    return reduction if reduction <= LENGTH else LENGTH + reduction / LENGTH
+
+
+class PartialSums:
+    """The totals of one register tile.
+
+    Args:
+        e: the function to append to.
+        tile: types and strides of the micro-kernel.
+        start: initial values, `start[i * vectors + j]`.
+        unroll: as in `multiply_accumulate`.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        tile: RegisterTile,
+        start: Sequence[Value],
+        unroll: int = UNROLL_LIMIT,
+    ) -> None:
+        self._e, self._tile, self._count, self._unroll = e, tile, len(start), unroll
+        self._totals = e.local(tile.element, len(start) * tile.lanes)
+        for slot, value in enumerate(start):
+            e.store(value, self._place(slot))
+
+    def _place(self, slot: int) -> Value:
+        return self._totals.at(slot * self._tile.lanes, self._tile.element)
+
+    def add(
+        self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]
+    ) -> None:
+        """Add the products of the loops, as `multiply_accumulate` takes them, partial sum by sum."""
+        e = self._e
+        steps = static_steps(loops)
+        if steps is not None and steps <= LENGTH:
+            self._add_one(rows, a, b, loops)
+            return
+        loop, inner = loops[0], list(loops[1:])
+        inside = static_steps(inner)
+        assert inside is not None, "only the outermost loop may have bounds known at run time"
+        each = LENGTH // max(1, inside)
+        if each <= 1:
+            with e.loop(loop.label, loop.extent, start=loop.start) as index:
+                self.add(rows, *self._moved(a, b, loop, index), inner)
+            return
+        assert isinstance(loop.extent, int)
+        assert isinstance(loop.start, int)
+        whole, rest = divmod(loop.extent - loop.start, each)
+        piece = replace(loop, start=0, extent=each)
+        with e.loop("part", whole) as part:
+            index = part * each + loop.start
+            self._add_one(rows, *self._moved(a, b, loop, index), [piece, *inner])
+        if rest:
+            index = e.const("i64", loop.start + whole * each)
+            piece = replace(loop, start=0, extent=rest)
+            self._add_one(rows, *self._moved(a, b, loop, index), [piece, *inner])
+
+    def _moved(self, a: Value, b: Value, loop: ReductionLoop, index: Value) -> tuple[Value, Value]:
+        element = self._tile.element
+        return a.at(index * loop.a_stride, element), b.at(index * loop.b_stride, element)
+
+    def _add_one(
+        self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]
+    ) -> None:
+        e, tile = self._e, self._tile
+        acc = [e.zero(tile.kind)] * self._count
+        multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll)
+        for i in rows:
+            for slot in range(i * tile.vectors, (i + 1) * tile.vectors):
+                total = e.load(self._place(slot), tile.kind)
+                e.store(total + acc[slot], self._place(slot))
+
+    def values(self) -> list[Value]:
+        """The totals."""
+        return [self._e.load(self._place(slot), self._tile.kind) for slot in range(self._count)]
