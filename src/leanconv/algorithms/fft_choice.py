@@ -42,6 +42,7 @@ class Choices:
     parts: tuple[int, int] | None = None
 
 
+@lru_cache(maxsize=256)
 def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, FftLayout]:
     """The cheapest choice and its cycles on one core.
 

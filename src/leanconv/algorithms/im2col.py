@@ -45,6 +45,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels
+_LONG_ROW = 5  # taps of a row from which on the same holds for any number of channels
 _MOST_IMAGES = 1024  # two stages each
 
 
@@ -74,11 +75,12 @@ def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
 
 
 def channels_first(problem: Problem) -> bool:
-    """Whether taps along a row are the run that is moved: few channels, in planes."""
+    """Whether taps along a row are the run that is moved: planes, few channels or long rows."""
     window = problem.window
     if problem.x.lanes_contiguous or problem.x.spatial[2] != 1 or window.dilation[2] != 1:
         return False
-    return problem.group_inputs < _FEW_CHANNELS and window.kernel[2] > 1
+    taps = window.kernel[2]
+    return taps >= _LONG_ROW or (taps > 1 and problem.group_inputs < _FEW_CHANNELS)
 
 
 def _view(problem: Problem, out: Triple, image: int, group: int) -> LoweredView:

@@ -329,7 +329,10 @@ def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], floa
 
 
 def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
-    """The convolution over a lowered tensor, with no tile yet."""
+    """The convolution over a lowered tensor, with no tile yet.
+
+    Its loops over windows are not written out: loads would be hoisted until registers spill.
+    """
     spec = problem.spec
     return DirectConv(
         batch=spec.batch,
@@ -345,6 +348,7 @@ def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
         rows=1,
         panels_inside=False,
         epilogue=problem.epilogue,
+        unroll=0,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -311,6 +312,59 @@ class ConvPlan:
 def _cache() -> PlanCache[ConvPlan]:
     """The plans that `conv2d` made."""
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
+
+
+@dataclass(frozen=True)
+class AlgorithmRow:
+    """What one algorithm would do with a problem.
+
+    Attributes:
+        algorithm: its name.
+        reason: why it cannot compute the problem; empty if it can, and then the rest is known:
+        cycles: estimated cycles of one core.
+        workspace_bytes, weight_bytes: memory that a plan with it needs.
+        error: expected relative error in the max norm.
+        parameters: what it would choose.
+    """
+
+    algorithm: str
+    reason: str = ""
+    cycles: float = 0.0
+    workspace_bytes: int = 0
+    weight_bytes: int = 0
+    error: float = 0.0
+    parameters: str = ""
+
+
+def compare_algorithms(spec: ConvSpec, threads: int = 1) -> list[AlgorithmRow]:
+    """Ask every algorithm about a problem: bytes, error and cycles, or why not.
+
+    Args:
+        spec: the convolution.
+        threads: threads that a plan would have.
+    """
+    target, problem = host(), _problem(spec, None)
+    w = np.zeros(spec.weight_shape, spec.dtype)
+    channels = {"bias": np.zeros(spec.out_channels, spec.dtype)} if spec.bias else {}
+    rows = []
+    for algorithm in ALGORITHMS:
+        reason = algorithm.reject(problem, target)
+        if reason:
+            rows.append(AlgorithmRow(algorithm.name, reason))
+            continue
+        candidate = algorithm.candidate(problem, target, {})
+        rows.append(
+            AlgorithmRow(
+                algorithm.name,
+                "",
+                algorithm.cost(problem, target),
+                candidate.workspace_bytes(threads),
+                _offsets(candidate.pack(w, channels))[1],
+                candidate.error,
+                candidate.parameters,
+            )
+        )
+    return sorted(rows, key=lambda r: (bool(r.reason), r.cycles))
 
 
 def _problem(spec: ConvSpec, max_error: float | None) -> Problem:

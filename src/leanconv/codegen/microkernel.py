@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from leanconv.codegen.emitter import Carry, Function, Value
 
-UNROLL_LIMIT = 12  # steps of a reduction that are written out instead of looped over
+UNROLL_LIMIT = 4  # steps of a reduction that are written out instead of looped over
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,187 @@
+"""im2col, MEC, im2win and the seven loops: exact on whole numbers, whatever the problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import leanconv as lc
+from conv.problems import EXACT, SMOOTH, Output, Problem, problems
+from leanconv.api import conv as api
+from leanconv.errors import SpecError
+from leanconv.spec import ConvSpec
+from leanconv.target import preset
+
+BOTH = ("float32", "float64")
+METHODS = (
+    "naive",
+    "im2col",
+    "im2col:rows=1",
+    "im2col:rows=7",
+    "im2col:rows=whole",
+    "mec",
+    "mec:solution=A",
+    "mec:solution=B",
+    "mec:T=1",
+    "im2win",
+    "im2win:rows=2",
+    "im2win:rows=whole",
+    "im2win:form=base",
+    "im2win:form=vector",
+    "im2win:form=high",
+    "im2win:reorder=off",
+    "im2win:unroll=on",
+    "im2win:vectorise=off",
+    "im2win:register=off,cache=off",
+    "im2win:threads=off",
+)
+# Each example is compiled: few of them, always the same.
+few = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+def run(problem: Problem, whole: bool, method: str, **more: object) -> tuple[np.ndarray, ...]:
+    """Plan, run into a guarded array full of NaN; return it, the oracle's answer and the error."""
+    spec, arrays = problem.spec, problem.arrays(whole)
+    plan = lc.plan_conv2d(
+        spec.input_shape,
+        arrays.w,
+        arrays.bias,
+        residual=spec.residual,
+        slope=arrays.slope,
+        algorithm=method,
+        **{"threads": 2, **problem.options, **more},
+    )
+    assert plan.used_bytes == plan.memory_bytes == plan.workspace_bytes + plan.weight_bytes
+    out = Output(spec.output_shape, spec.dtype)
+    for _ in range(2):  # nothing may depend on what an earlier run left in the workspace
+        out.array[...] = np.nan
+        plan(arrays.x, out=out.array, residual=arrays.residual)
+    out.check()
+    return out.array, problem.expected(arrays, whole), np.array(plan.predicted_error)
+
+
+def check_exact(problem: Problem, method: str, **more: object) -> bool:
+    """Compare with the oracle; False if the method refuses the problem, with a reason."""
+    try:
+        result, expected, _ = run(problem, True, method, **more)
+    except SpecError as error:
+        name = method.partition(":")[0]
+        text = str(error)
+        assert text.startswith((f"algorithm {name}: ", f"algorithm {name!r} cannot compute"))
+        assert not text.endswith(": ")
+        return False
+    message = f"{method}, {problem.spec}, {problem.spec.layout}"
+    np.testing.assert_array_equal(result, expected, err_msg=message)
+    return True
+
+
+@few
+@given(problems(EXACT, BOTH), st.lists(st.sampled_from(METHODS), min_size=3, max_size=3))
+def test_whole_numbers_are_exact(problem: Problem, methods: list[str]) -> None:
+    for method in methods:
+        check_exact(problem, method)
+
+
+@settings(few, max_examples=25)
+@given(problems(EXACT), st.sampled_from(METHODS))
+def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem, method: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "host", lambda: preset("haswell"))
+        check_exact(problem, method)
+
+
+# What random problems meet too seldom; all twenty ways each.
+CHOSEN = (
+    "ic17ih20iw19oc33kh3ph1",
+    "mb2ic3ih19iw23oc20kh5kw3sh2sw1ph2pw0",  # kernel not square, strides unequal
+    "g2mb3ic18ih9iw20oc12kh3kw5ph1pw2dh1",
+    "mb2ic8id4ih7iw18oc5kd2kh3kw3pd1ph1pw1",
+    "ic5ih8iw37oc9kh2sh2kw3sw1ph0pw1",  # a kernel no higher than its stride
+    "ic9iw70oc17kw5",
+    "mb3ic16ih3oc40oh1kh3ph0",
+    "ic12ih10iw50oc8kh3sw5ph1",  # a stride no vector picks
+    "ic2ih6oc3kh3ph4",  # rows of windows beside the input
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_chosen_problems_are_exact(method: str) -> None:
+    taken = 0
+    for number, line in enumerate(CHOSEN):
+        spec = ConvSpec.parse(line, bias=True, residual=number % 2 == 1)
+        for layout in ("NCHW", "NHWC"):
+            taken += check_exact(Problem(replace(spec, layout=layout), number), method)
+    assert taken >= len(CHOSEN)
+
+
+@settings(few, max_examples=20)
+@given(problems(SMOOTH, BOTH), st.sampled_from(METHODS))
+def test_close_to_float64_and_to_the_stated_error(problem: Problem, method: str) -> None:
+    problem = Problem(replace(problem.spec, activation=None), problem.seed)
+    try:
+        result, expected, stated = run(problem, False, method)
+    except SpecError:
+        return
+    largest = np.abs(expected).max()
+    assert np.abs(result - expected).max() <= 4 * stated * max(1.0, largest)
+
+
+@pytest.mark.parametrize("method", ["im2col", "im2col:rows=whole", "mec", "im2win"])
+def test_threads_change_no_bits(method: str) -> None:
+    problem = Problem(ConvSpec.parse("mb2ic19ih40iw41oc70kh3ph1"), 4)
+    one, _, _ = run(problem, False, method, threads=1)
+    many, _, _ = run(problem, False, method, threads=5)
+    np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.parametrize("method", ["im2col", "mec:solution=B", "im2win", "im2win:rows=whole"])
+def test_the_residual_may_be_the_output(method: str) -> None:
+    problem = Problem(ConvSpec.parse("ic6ih30iw31oc40kh3ph1", residual=True), 2)
+    arrays = problem.arrays(True)
+    plan = lc.plan_conv2d(
+        arrays.x.shape, arrays.w, residual=True, algorithm=method, **problem.options
+    )
+    out = arrays.residual.copy()
+    plan(arrays.x, out=out, residual=out)
+    np.testing.assert_array_equal(out, problem.expected(arrays, True))
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("im2col:rows=0", "rows is '0'; expected a whole number of at least 1"),
+        ("im2col:rows=much", "rows is 'much'; expected a whole number"),
+        ("im2col:columns=2", "'columns=2' is no parameter of im2col"),
+        ("mec:solution=C", "solution is 'C'; expected A or B"),
+        ("mec:T=none", "T is 'none'; expected a whole number"),
+        ("mec:solution=A", "solution A is not possible, .* do not fit into L's .*; use solution=B"),
+        ("im2win:form=best", "form is 'best'; expected base or vector or high"),
+        ("im2win:cache=no", "cache is 'no'; expected on or off"),
+        ("im2win:form=base,rows=3", "form=base is computed as written"),
+        ("im2win:cache=off,rows=3", "switches go with rows=whole"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(method: str, message: str) -> None:
+    w = np.zeros((64, 3, 3, 3), np.float32)
+    with pytest.raises(SpecError, match=message):
+        lc.plan_conv2d((1, 3, 9, 9), w, algorithm=method)
+
+
+def test_solution_a_is_refused_where_a_residual_waits_in_the_output() -> None:
+    w = np.zeros((2, 3, 3, 3), np.float32)
+    with pytest.raises(SpecError, match=r"before the residual has been read; use solution=B"):
+        lc.plan_conv2d((1, 3, 9, 9), w, residual=True, algorithm="mec:solution=A")
+    lc.plan_conv2d((1, 3, 9, 9), w, residual=True, algorithm="mec")
+
+
+def test_none_is_taken_without_being_asked_for() -> None:
+    plan = lc.plan_conv2d((1, 3, 9, 9), np.zeros((8, 3, 3, 3), np.float32))
+    assert plan.algorithm not in ("naive", "im2col", "mec", "im2win")
+    for name in ("naive", "im2col", "mec", "im2win"):
+        assert plan.explain().count(name) == 1
