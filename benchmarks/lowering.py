@@ -71,7 +71,8 @@ class Measured:
 
     def turn(self, x: np.ndarray, y: np.ndarray, seconds: float) -> None:
         """Run for so long, and at least once; then once stage by stage."""
-        taken, end = [], time.perf_counter() + seconds
+        taken: list[int] = []
+        end = time.perf_counter() + seconds
         while not taken or time.perf_counter() < end:
             start = time.perf_counter_ns()
             self.plan(x, out=y)

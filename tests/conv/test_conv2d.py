@@ -185,6 +185,15 @@ def test_chosen_problems(line: str, layout: str) -> None:
     check_close(Problem(spec, 1))
 
 
+@pytest.mark.parametrize("algorithm", ["im2col", "mec", "im2win"])
+@pytest.mark.parametrize("channels", [7, 8, 9, 11, 12, 17])
+def test_channels_around_the_lanes_are_lowered_whole(algorithm: str, channels: int) -> None:
+    """Planes are turned in squares of lanes by lanes, or all at once where channels are few."""
+    for dtype in BOTH:
+        spec = ConvSpec.parse(f"ic{channels}ih2iw17oc3oh2ow17kh1", dtype=dtype)
+        check_exact(Problem(spec, 2), algorithm=algorithm)
+
+
 def test_guards_notice_what_they_are_for() -> None:
     out = Output((2, 3), "float32")
     out.check()

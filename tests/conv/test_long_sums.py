@@ -17,7 +17,7 @@ def test_a_dense_layer(channels: int, batch: int) -> None:
     exact = x[:, :, 0, 0].astype("f8") @ w[:, :, 0, 0].astype("f8").T
     y = lc.plan_conv2d(x.shape, w, algorithm="direct")(x)[:, :, 0, 0]
     error = np.sqrt(np.square(y - exact).mean() / np.square(exact).mean())
-    assert error < 4.5e-7  # one chain of additions would give 6e-7 for 1280, 3e-6 for 25088
+    assert error < 5.5e-7  # one chain of additions would give 6e-7 for 1280, 3e-6 for 25088
 
 
 @pytest.mark.parametrize("channels", [511, 512, 513, 768, 1000])

@@ -9,7 +9,7 @@ from math import gcd
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.problem import Algorithm, Candidate, Problem, sum_error
 from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import SpecError, UnsupportedError
@@ -39,14 +39,22 @@ def ranked(
     if algorithm is not None:
         yield _named(algorithm, problem, target)
         return
-    possible = [a for a in ALGORITHMS if a.automatic and a.reject(problem, target) is None]
+    possible = [
+        a
+        for a in ALGORITHMS
+        if a.automatic and a.worth_asking(problem) and a.reject(problem, target) is None
+    ]
     if reproducible and problem.spec.batch > 1:
         alone = replace(problem, spec=replace(problem.spec, batch=1))
         for candidate in ranked(alone, target):
             yield _named(candidate.arithmetic, problem, target)
         return
+    plain = sum_error(problem)
     for chosen in sorted(possible, key=lambda a: a.cost(problem, target)):
-        yield chosen.candidate(problem, target, {})
+        candidate = chosen.candidate(problem, target, {})
+        # Plain sums are always allowed: there is nothing more accurate to fall back on.
+        if candidate.error <= max(problem.max_error, plain):
+            yield candidate
 
 
 def choose(

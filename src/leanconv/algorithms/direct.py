@@ -14,7 +14,8 @@ products with zeros (18 % of all products of a 3x3 layer on a 7x7 map).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -26,20 +27,20 @@ from leanconv.algorithms.problem import (
     Parameters,
     Problem,
     single,
-    sum_error,
+    walk_error,
 )
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
-from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles, merge_rows
+from leanconv.codegen.geometry import Access, ColumnTile, Window, bounded_tiles, merge_rows
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
     ReductionLoop,
     RegisterTile,
     multiply_accumulate,
 )
+from leanconv.codegen.partial_sums import LENGTH, PartialSums, effective_length
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -275,7 +276,7 @@ class _Body:
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1], self.element)
-        for run in column_tiles(window, conv.tile.rows):
+        for run in bounded_tiles(window, conv.tile.rows):
             if run.count == 1:
                 self.tile(e.const("i64", run.first), run, vectors, channels)
             else:
@@ -293,7 +294,7 @@ class _Body:
             column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element
         )
         acc = self._start(kind, run.pixels, vectors)
-        self._reduce(tile, acc, run, a)
+        self._reduce(tile, acc, run, column, a)
         place = column * conv.y.spatial[2]
         store_tile(
             e,
@@ -314,7 +315,9 @@ class _Body:
         bias = [e.load(self.panel_bias.at(j * lanes, self.element), kind) for j in range(vectors)]
         return bias * pixels
 
-    def _reduce(self, tile: RegisterTile, acc: list[Value], run: ColumnTile, a: Value) -> None:
+    def _reduce(
+        self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Value
+    ) -> None:
         """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
         conv, e, window = self.conv, self.e, self.conv.window
         width = tile.vectors * conv.lanes
@@ -327,9 +330,14 @@ class _Body:
             height.loop("kh", window.dilation[1] * conv.x.spatial[1], per_row),
         ]
 
+        across = Taps(e, window, 2, column) if run.computed else None
+        runs: list[tuple[Value | int, Value | int, tuple[int, ...]]] = list(run.runs)
+        if across:
+            runs = [(across.low, across.high, (0,))]
+
         def columns(a: Value, b: Value) -> None:
             step = window.dilation[2] * conv.x.spatial[2]
-            for low, high, pixels in run.runs:
+            for low, high, pixels in runs:
                 kw = ReductionLoop("kw", high, step, per_column, start=low)
                 for offset, channels in self._channel_loops(width):
                     a_c = a.at(conv.x.channel(offset), self.element)
@@ -341,8 +349,12 @@ class _Body:
                         multiply_accumulate(e, tile, acc, pixels, a_c, b_c, loops, conv.unroll)
 
         parts = PartialSums(e, tile, acc, conv.unroll) if conv.reduction > LENGTH else None
-        with depth.guard(e, [] if parts else acc), height.guard(e, [] if parts else acc):
-            self._nest(outer, [] if parts else acc, a, self.panel_w, columns)
+        carried = [] if parts else acc
+        with ExitStack() as guards:
+            for taps in (depth, height, across):
+                if taps:
+                    guards.enter_context(taps.guard(e, carried))
+            self._nest(outer, carried, a, self.panel_w, columns)
         if parts:
             acc[:] = parts.values()
 
@@ -401,9 +413,13 @@ def plan_direct(kernel: DirectConv, target: Target) -> DirectConv:
 
 
 def _merge(kernel: DirectConv) -> DirectConv:
-    """Make rows longer where that changes nothing: 1x1 kernels, and batches of 1x1 maps."""
+    """Make rows longer where that changes nothing: 1x1 kernels, and batches of 1x1 maps.
+
+    A single image goes the way of a batch, so that partial sums, which may reach over the taps of
+    a row, are the same for both.
+    """
     window = kernel.window
-    if prod(window.out) == 1 and kernel.batch > 1 and window.pad == (0, 0, 0):
+    if prod(window.out) == 1 and window.pad == (0, 0, 0):
         return _batch_as_columns(kernel)
     window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
     return replace(kernel, window=window, x=x, y=y)
@@ -502,7 +518,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
         return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
 
-    return single("direct", kernel, pack, sum_error(problem))
+    error = walk_error(problem, effective_length(kernel.reduction))
+    return single("direct", kernel, pack, error)
 
 
 DIRECT = Algorithm("direct", (), _reject, _cost, _candidate)

@@ -17,9 +17,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.lowering import (
-    ImageProduct,
     LoweredView,
-    LowerTensor,
     by_blocks,
     cost,
     count_of,
@@ -30,6 +28,7 @@ from leanconv.algorithms.lowering import (
     tiled,
     whole_tensor,
 )
+from leanconv.algorithms.lowering_kernels import ImageProduct, LowerTensor
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,

@@ -4,9 +4,11 @@
     y[n, k, od, oh, ow] = act(bias + residual + sum over c, kd, v, u of
         I^[n, c, od·sd + kd·dd - pd, oh, ow·sw + v·dw - pw, u] · w[k, c, kd, u, v])
 
-Where channels are neighbours (NHWC) they stay the innermost axis: I^[n, d, oh, iw, u, c]. Windows
-that overlap along the width share their elements: they are only strides. What lies in the padding
-above and below stands as zeros in I^; columns of padding are left out of the product.
+Where channels are neighbours (NHWC) they stay the innermost axis: I^[n, d, oh, iw, u, c]; the form
+`high` makes them so if there are 8 or more, because one long run is read faster from memory than a
+short one for each channel. Windows that overlap along the width share their elements: they are only
+strides. What lies in the padding above and below stands as zeros in I^; columns of padding are left
+out of the product.
 
 The thesis' index of a window's start, n·s·W_f, is right for square kernels only; here it is
 ow·sw·H_f. If `kh <= sh` no element is in two windows of different rows: there is no I^, and windows
@@ -16,13 +18,13 @@ Forms: `base` is algorithm 4, seven scalar loops over I^; `vector` algorithm 5, 
 each window; `high` algorithm 6, the register tile over output columns and channels that the model
 of section 3.2.2 picks. `rows=whole` transforms the whole batch first, `rows=N` a few output rows
 into a thread's scratch. What makes `high` high can be taken away with `=off`:
-- `reorder`: the reduction runs over u, v, c, as over x, and not along the runs of I^.
+- `reorder`: I^ stays as printed, and the reduction runs over u, v, c across its runs.
 - `vectorise`: one lane.
 - `register`: one accumulator.
-- `cache`: each row passes by all output channels, whatever cache their weights stand in.
+- `cache`: rows and output channels change places in the order that the caches ask for.
 - `threads`: every stage is one piece of work.
-Only `unroll` is off unless it is `on`: loops over a window of at most 12 steps are written out then,
-and loads are hoisted over them until registers spill (6 % of cv10).
+Only `unroll` is off unless it is `on`: loops over a window of at most 12 steps are written out
+then, and loads are hoisted over them until registers spill (6 % of cv10).
 """
 
 from __future__ import annotations
@@ -35,8 +37,6 @@ import numpy as np
 from leanconv.algorithms.im2win_layout import Layout, transformed_elements, transforms
 from leanconv.algorithms.lowering import (
     LoweredView,
-    LowerTensor,
-    Serial,
     by_blocks,
     choice_of,
     cost,
@@ -47,6 +47,7 @@ from leanconv.algorithms.lowering import (
     reject,
     tiled,
 )
+from leanconv.algorithms.lowering_kernels import LowerTensor, Serial
 from leanconv.algorithms.naive import naive
 from leanconv.algorithms.problem import (
     Algorithm,
@@ -66,6 +67,7 @@ from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")
 _FORMS = ("base", "vector", "high")
+_MANY_CHANNELS = 8
 
 
 # -- the input itself, where nothing is gained by a transform --------------------------------
@@ -138,7 +140,9 @@ def _scalar(
 
 def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -> Candidate:
     """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
-    spec, layout, made = problem.spec, _whole_layout(problem), transforms(problem)
+    spec, made = problem.spec, transforms(problem)
+    turned = problem.group_inputs >= _MANY_CHANNELS and "reorder" not in off
+    layout = replace(_whole_layout(problem), turned=turned)
     if "reorder" in off and not made:
         raise SpecError(
             "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
@@ -158,7 +162,7 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
     if "register" in off:
         conv = replace(conv, tile=Tile(1, 1))
     if "cache" in off:
-        conv = replace(conv, panels_inside=True)
+        conv = replace(conv, panels_inside=not conv.panels_inside)
     conv = replace(conv, unroll=UNROLL_LIMIT if unroll else 0)
     kernels: list[Kernel] = [_lower(layout, target)] if made else []
     kernels.append(conv)

@@ -21,7 +21,6 @@ from math import prod
 from leanconv.algorithms.im2col import channels_first
 from leanconv.algorithms.lowering import (
     LoweredView,
-    LowerTensor,
     choice_of,
     cost,
     count_of,
@@ -32,6 +31,7 @@ from leanconv.algorithms.lowering import (
     tiled,
     whole_tensor,
 )
+from leanconv.algorithms.lowering_kernels import LowerTensor
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,

@@ -143,6 +143,7 @@ class Algorithm:
         candidate: the best choice of its parameters, those that are given fixed, for a problem
             that is not rejected; raises SpecError for a parameter that makes no sense.
         automatic: whether it is considered when the user does not ask for an algorithm.
+        worth_asking: says cheaply whether it may be the best; its cost is not asked for otherwise.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Algorithm:
     cost: Callable[[Problem, Target], float]
     candidate: Callable[[Problem, Target, Parameters], Candidate]
     automatic: bool = True
+    worth_asking: Callable[[Problem], bool] = lambda _: True
 
 
 def single(
@@ -168,4 +170,9 @@ def single(
 
 def sum_error(problem: Problem) -> float:
     """Expected error of a plain sum of products: a random walk of roundings."""
-    return ROUNDOFF[problem.spec.dtype] * (1.0 + math.sqrt(problem.spec.reduction))
+    return walk_error(problem, problem.spec.reduction)
+
+
+def walk_error(problem: Problem, length: float) -> float:
+    """Expected error of sums that round like sequential ones of that many products."""
+    return ROUNDOFF[problem.spec.dtype] * (1.0 + math.sqrt(length))

@@ -264,14 +264,16 @@ class Mover:
         else:
             across, others = kernel[1], [("c", u.inputs), ("kw", kernel[2])]
             step = view.dilation[1] * u.x.spatial[1]
-        blocks = [("p", ceil_div(count, u.lanes)), ("q", ceil_div(across, u.lanes))]
+        interleaved = count >= u.lanes and across == u.position[2] <= _MOST_INTERLEAVED
+        squares = 1 if interleaved else ceil_div(across, u.lanes)
+        blocks = [("p", ceil_div(count, u.lanes)), ("q", squares)]
         with nest(self.e, [("kd", kernel[0]), *others, *blocks]) as (kd, other, kw, i, j):
             x, y = self._tap(*self._tap(x, y, 0, kd), 2, kw)
             x, y = self._tap(x, y, 1, other) if u.channel == 1 else self._channel(x, y, other)
             x, y = self._column(x, y, self._start(i, count))
             q = self._start(j, across)
             x, y = x.at(q * step, self.element), y.at(q, self.element)
-            if count >= u.lanes and across == u.position[2] <= _MOST_INTERLEAVED:
+            if interleaved:
                 self._interleave(x, y, step, across)
             else:
                 self._square(x, y, step, min(count, u.lanes), min(across, u.lanes))

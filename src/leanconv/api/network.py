@@ -13,7 +13,7 @@ import numpy as np
 
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.host import host
-from leanconv.errors import InputError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 # The error aimed at if the user does not say, and the share of it that one layer may have.
 _DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
-_LAYER_SHARE = 0.18
+_LAYER_SHARE = 0.12
 
 
 @dataclass(frozen=True)
@@ -270,10 +270,19 @@ class Network:
                 return found
             tried, self._tried = self._tried, None
             graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
-            network = BoundNetwork(graph, self._target, self._threads, self._accuracy, self._limit)
+            network = self._network(graph)
             bound = _Bound(shapes, network)
             self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
             return bound
+
+    def _network(self, graph: Graph) -> BoundNetwork:
+        """Plan; over the memory limit, once more with plain sums, whose weights are smallest."""
+        settings = (self._target, self._threads)
+        try:
+            return BoundNetwork(graph, *settings, self._accuracy, self._limit)
+        except BudgetError:
+            leanest = Accuracy(0.0, self._accuracy.reproducible)
+            return BoundNetwork(graph, *settings, leanest, self._limit)
 
     def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
         bound = self._model.bind(dict(zip(self._names, shapes, strict=True)), dtype=self._dtype)

@@ -137,12 +137,38 @@ class ColumnTile:
         pixels: columns of one tile.
         runs: taps in runs `(low, high, columns)`: the taps low … high-1 touch the input at exactly
             these columns of the tile.
+        computed: instead of `runs`, the kernel computes each column's bounds when it runs; tiles
+            of one column.
     """
 
     first: int
     count: int
     pixels: int
     runs: tuple[tuple[int, int, tuple[int, ...]], ...]
+    computed: bool = False
+
+
+_MOST_RUNS = 40  # written out one by one; with more, code and compile time would explode
+
+
+def bounded_tiles(window: Window, pixels: int) -> list[ColumnTile]:
+    """As `column_tiles`, but columns at the ends of a row compute their taps if there are many."""
+    taps = window.kernel[2]
+    edges = sum(window.taps(2, o) != (0, taps) for o in range(window.out[2]))
+    if edges <= _MOST_RUNS:
+        tiles = column_tiles(window, pixels)
+        if sum(len(tile.runs) for tile in tiles) <= _MOST_RUNS:
+            return tiles
+    full = [o for o in range(window.out[2]) if window.taps(2, o) == (0, taps)]
+    first, stop = (full[0], full[-1] + 1) if full else (window.out[2], window.out[2])
+    whole, rest = divmod(stop - first, pixels)
+    tiles = [ColumnTile(0, first, 1, (), computed=True)] if first else []
+    for start, count, width in ((first, whole, pixels), (stop - rest, 1, rest)):
+        if count and width:
+            tiles.append(ColumnTile(start, count, width, ((0, taps, tuple(range(width))),)))
+    if stop < window.out[2]:
+        tiles.append(ColumnTile(stop, window.out[2] - stop, 1, (), computed=True))
+    return tiles
 
 
 def column_tiles(window: Window, pixels: int) -> list[ColumnTile]:

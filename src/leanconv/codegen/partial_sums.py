@@ -52,10 +52,8 @@ class PartialSums:
     def _place(self, slot: int) -> Value:
         return self._totals.at(slot * self._tile.lanes, self._tile.element)
 
-    def add(
-        self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]
-    ) -> None:
-        """Add the products of the loops, as `multiply_accumulate` takes them, partial sum by sum."""
+    def add(self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]) -> None:
+        """Add the products of the loops (as of `multiply_accumulate`), partial sum by sum."""
         e = self._e
         steps = static_steps(loops)
         if steps is not None and steps <= LENGTH:
@@ -65,7 +63,7 @@ class PartialSums:
         inside = static_steps(inner)
         assert inside is not None, "only the outermost loop may have bounds known at run time"
         each = LENGTH // max(1, inside)
-        if each <= 1:
+        if each <= 1 or not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
             with e.loop(loop.label, loop.extent, start=loop.start) as index:
                 self.add(rows, *self._moved(a, b, loop, index), inner)
             return
