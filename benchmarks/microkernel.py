@@ -25,7 +25,7 @@ import numpy as np
 
 from harness import script
 from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct import DirectConv
+from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.problem import Problem
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine

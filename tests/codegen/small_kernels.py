@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct import DirectConv
+from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.problem import Candidate, Problem
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leanconv.algorithms.direct import DIRECT, DirectConv, plan_direct
+from leanconv.algorithms.direct import DIRECT, plan_direct
+from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.lowering_kernels import Block, BlockConv, LowerTensor
 from leanconv.algorithms.problem import Candidate, Pack, Parameters, Piece, Problem, sum_error
 from leanconv.algorithms.unfolding import Unfolding

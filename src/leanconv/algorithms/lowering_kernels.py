@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leanconv.algorithms.direct import DirectConv
+from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access

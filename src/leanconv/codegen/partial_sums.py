@@ -19,7 +19,7 @@ from leanconv.codegen.microkernel import (
     static_steps,
 )
 
-LENGTH = 64  # products of one partial sum, at most
+LENGTH = 128  # products of one partial sum, at most
 
 
 def effective_length(reduction: int) -> float:
