@@ -86,6 +86,16 @@ class Picture:
             self.text((x1 + x2) // 2, y + 14, label, "middle", "s")
 
 
+def _strip(fill: str, name: Callable[[int], str]) -> Look:
+    """Cells of one colour, named by their column."""
+    return lambda _, column: (fill, name(column))
+
+
+def _every(first: int, letter: str) -> Callable[[int], str]:
+    """The names of every second element."""
+    return lambda index: f"{letter}{2 * index + first}"
+
+
 # -- direct, planar, depthwise -------------------------------------------------------------------
 def direct() -> Picture:
     """The register tile, and the streams that feed it."""
@@ -140,7 +150,7 @@ def depthwise() -> Picture:
     for column in range(6):
         x = 20 + column * 112
         fill = RED if column == 2 else BLUE
-        p.cells(x, 60, 8, 1, (13, 24), lambda _, lane, fill=fill: (fill, ""))  # type: ignore[misc]
+        p.cells(x, 60, 8, 1, (13, 24), _strip(fill, lambda _: ""))
         p.text(x + 52, 98, f"column {column}", "middle", "s")
     for column in range(4):
         x = 132 + column * 112
@@ -150,7 +160,9 @@ def depthwise() -> Picture:
             p.line(296, 104, x + 52, 188)
             p.text((296 + x + 52) // 2 + 6, 150, f"kw = {2 - column}", kind="s")
     p.text(20, 260, "Column 2 is read once and multiplied by the three weight vectors of the tap")
-    p.text(20, 276, "row, which stay in registers: w[kh, kw][lane]. No broadcast, no sum over lanes.")
+    p.text(
+        20, 276, "row, which stay in registers: w[kh, kw][lane]. No broadcast, no sum over lanes."
+    )
     return p
 
 
@@ -304,8 +316,8 @@ def taking_apart() -> Picture:
         taps = range(phase, 7, 2)
         y = 96 + 30 * phase
         p.text(20, y + 15, f"phase {phase}")
-        p.cells(80, y, 7, 1, (36, 22), lambda _, c, s=phase: (THREE[s], f"x{2 * c + s}"))  # type: ignore[misc]
-        p.cells(370, y, len(taps), 1, (36, 22), lambda _, c, s=phase: (THREE[s], f"w{2 * c + s}"))  # type: ignore[misc]
+        p.cells(80, y, 7, 1, (36, 22), _strip(THREE[phase], _every(phase, "x")))
+        p.cells(370, y, len(taps), 1, (36, 22), _strip(THREE[phase], _every(phase, "w")))
     p.text(540, 120, "phases add up like channels", kind="s")
     y = 192
     p.text(20, y, "Decimation: 3 taps at dilation 2 never see both colours", kind="b")
@@ -320,7 +332,9 @@ def taking_apart() -> Picture:
     p.cells(20, y + 36, 11, 1, (36, 22), lambda _, c: (BLUE if c < 6 else ORANGE, f"w{c}"))
     p.text(430, y + 51, "y0  = x0 … x5 · w0 … w5", kind="s")
     p.cells(20, y + 72, 16, 1, (36, 22), lambda _, c: (ORANGE if 6 <= c < 11 else GREY, f"x{c}"))
-    p.text(20, y + 112, "y0 += x6 … x10 · w6 … w10: the same convolution, 6 further right", kind="s")
+    p.text(
+        20, y + 112, "y0 += x6 … x10 · w6 … w10: the same convolution, 6 further right", kind="s"
+    )
     return p
 
 
@@ -342,8 +356,13 @@ def fft() -> Picture:
     for slot, name in enumerate(names):
         fill = GREEN if slot < 4 else BLUE
         p.box(20 + slot * 80, y + 10, 80, 30, fill, name)
-        p.text(60 + slot * 80, y + 54, f"slot {slot if slot < 7 else ('' if slot == 7 else 130)}",
-               "middle", "s")
+        p.text(
+            60 + slot * 80,
+            y + 54,
+            f"slot {slot if slot < 7 else ('' if slot == 7 else 130)}",
+            "middle",
+            "s",
+        )
     p.text(20, y + 84, "bins + 1 slots: bin b is read from slot b + 1 and written to slot b")
     p.text(20, y + 112, "X, a slot: [tile][re, im][phase][channel]", kind="s")
     p.text(20, y + 128, "Y, a slot: [tile][re, im][output channel]", kind="s")

@@ -22,7 +22,7 @@ class Machine:
         cpu: the model as the system names it.
         features: the vector extensions that matter to convolution.
         usable_cpus: how many CPUs this process may use.
-        system: kernel and architecture.
+        system: operating system and architecture.
         python: the version of the interpreter.
         time_utc: when the measurement began.
     """
@@ -51,7 +51,7 @@ def describe() -> Machine:
         cpu=f"{name} (family/model {family})" if family else name,
         features=tuple(flag for flag in known if flag in flags),
         usable_cpus=usable or 1,
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         time_utc=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )

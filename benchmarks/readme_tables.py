@@ -1,0 +1,106 @@
+"""Write the README's tables of results from the JSON files in docs/results.
+
+python benchmarks/readme_tables.py            rewrite the README
+python benchmarks/readme_tables.py --check    exit with 3 if it is not up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, README = ROOT / "docs" / "results", ROOT / "README.md"
+ENGINES = ("leanconv", "onnxruntime", "openvino", "xnnpack", "torch")
+
+
+def _load(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return document
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1e6:.2f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
+
+
+def _table(heading: list[str], rows: list[list[str]]) -> list[str]:
+    rule = "|" + "---|" * len(heading)
+    return ["| " + " | ".join(heading) + " |", rule, *("| " + " | ".join(r) + " |" for r in rows)]
+
+
+def cases_table(name: str, first: str) -> list[str]:
+    """The table of `networks.json` or `layers.json`: every engine's time and the ratio."""
+    document = _load(name)
+    rows, ratios = [], []
+    for case in document["cases"]:
+        times = [
+            _time(case["engines"][e]["median_ns"]) if e in case["engines"] else "-" for e in ENGINES
+        ]
+        ratios.append(case["ratios"]["best"])
+        label = case["name"].split(" mb")[0]
+        rows.append([label, *times, f"{case['ratios']['best']:.2f}"])
+    rows.append(["geometric mean", *[""] * len(ENGINES), f"{geometric_mean(ratios):.2f}"])
+    return _table([first, *ENGINES, "best other / ours"], rows)
+
+
+def contention_table() -> list[str]:
+    """The table of `contention.json`: medians, quiet and with one CPU taken."""
+    rows = [
+        [name, _time(e["quiet_median_ns"]), _time(e["disturbed_median_ns"]), f"{e['ratio']:.2f}"]
+        for name, e in _load("contention")["engines"].items()
+    ]
+    return _table(["engine", "quiet", "one CPU taken", "ratio"], rows)
+
+
+def startup_table() -> list[str]:
+    """The table of `startup.json`: from the file to the first answer."""
+    rows = [
+        [name, _time(e["load_ns"]), _time(e["first_ns"]), _time(e["total_ns"])]
+        for name, e in _load("startup")["results"].items()
+    ]
+    return _table(["engine", "load", "first run", "together"], rows)
+
+
+def rewritten(text: str) -> str:
+    """The README's text with every marked table as the results say.
+
+    A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`.
+    """
+    tables = {
+        "networks": cases_table("networks", "network, batch"),
+        "layers": cases_table("layers", "layer, batch 1"),
+        "contention": contention_table(),
+        "startup": startup_table(),
+    }
+    out: list[str] = []
+    skipping = False
+    for line in text.splitlines():
+        if line.startswith("<!-- end of results"):
+            skipping = False
+        if not skipping:
+            out.append(line)
+        if line.startswith("<!-- results: "):
+            out += tables[line.split()[2]]
+            skipping = True
+    return "\n".join(out) + "\n"
+
+
+def main() -> int:
+    """Rewrite or check the README."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    text = README.read_text()
+    new = rewritten(text)
+    if options.check:
+        return 0 if new == text else 3
+    README.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""docs/algorithms.md: its pictures are as drawn, its bytes and errors are those of the code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leanconv.algorithms import ALGORITHMS, Problem
+from leanconv.algorithms.convolution import choose
+from leanconv.codegen.geometry import Access
+from leanconv.reference import formulas
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import aligned
+from leanconv.target import preset
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = (DOCS / "algorithms.md").read_text(encoding="utf-8")
+LAYER, TARGET = ConvSpec.parse("ic128ih28oc128oh26kh3"), preset("znver4")
+ROWS = re.findall(
+    r"^\| `([^`]+)` \| ([\d,]+) \| ([\d,]+) \| (\S+) \|$",
+    PAGE.split("<!-- bytes:")[1].split("<!-- end of bytes")[0],
+    re.MULTILINE,
+)
+
+
+def drawn() -> dict[str, str]:
+    """The pictures, drawn again: text by file name."""
+    texts: dict[str, str] = runpy.run_path(str(DOCS / "draw_pictures.py"))["drawn"]()
+    return texts
+
+
+def test_the_pictures_are_as_drawn() -> None:
+    there = {f.name: f.read_text(encoding="utf-8") for f in (DOCS / "pictures").iterdir()}
+    assert there == drawn(), "run python docs/draw_pictures.py"
+
+
+def test_every_picture_is_shown() -> None:
+    assert sorted(re.findall(r"\]\(pictures/([^)]+)\)", PAGE)) == sorted(drawn())
+
+
+def test_every_algorithm_and_parameter_is_told() -> None:
+    for algorithm in ALGORITHMS:
+        assert f'algorithm="{algorithm.name}"' in PAGE
+        for parameter in algorithm.parameters:
+            assert f"`{parameter}" in PAGE, f"{algorithm.name}: {parameter}"
+
+
+@pytest.mark.parametrize("text", sorted(set(re.findall(r'`algorithm="([^"`]+)"`', PAGE))))
+def test_what_may_be_asked_for_is_accepted(text: str) -> None:
+    spec, access = LAYER, Access.planes
+    if text == "depthwise":
+        spec, access = ConvSpec.parse("g32ic32ih9oc32oh9kh3ph1"), Access.channels_last
+    elif text.endswith("parts=1x2"):
+        spec = ConvSpec.parse("ic16ih40oc16oh24kh17")
+    problem = Problem.of(
+        spec,
+        access((spec.batch, spec.in_channels, *spec.size)),
+        access((spec.batch, spec.out_channels, *spec.output_size)),
+    )
+    assert choose(problem, TARGET, text).algorithm == text.partition(":")[0]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_bytes_and_errors_are_those_of_the_code(row: tuple[str, ...]) -> None:
+    problem = Problem.of(LAYER, Access.planes(LAYER.input_shape), Access.planes(LAYER.output_shape))
+    candidate = choose(problem, TARGET, row[0])
+    packed = candidate.pack(np.zeros(LAYER.weight_shape, np.float32), {})
+    weights = sum(aligned(array.nbytes) for array in packed.values())
+    found = (f"{candidate.workspace_bytes(1):,}", f"{weights:,}", f"{candidate.error:.1e}")
+    assert row[1:] == found
+
+
+def test_whole_lowerings_need_what_the_papers_say() -> None:
+    told = {name: int(workspace.replace(",", "")) for name, workspace, _, _ in ROWS}
+    assert told["im2col:rows=whole"] == 4 * formulas.im2col_elements(LAYER)
+    assert told["mec:solution=A"] == told["mec:solution=B"] == 4 * formulas.mec_elements(LAYER)
+    assert told["im2win:rows=whole"] == 4 * formulas.im2win_elements(LAYER)
