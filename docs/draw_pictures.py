@@ -145,7 +145,7 @@ def planar() -> Picture:
 def depthwise() -> Picture:
     """Vectors along channels; each input vector meets several outputs."""
     p = Picture(720, 300)
-    p.text(20, 24, "Vectors of 8 channels; kernel 3 wide, stride 1, one tap row kh", kind="b")
+    p.text(20, 24, "Vectors of 8 channels; kernel 3 wide, no padding, one tap row kh", kind="b")
     p.text(20, 52, "x, channels in blocks of 8 (or NHWC): one vector for each column")
     for column in range(6):
         x = 20 + column * 112
@@ -155,10 +155,10 @@ def depthwise() -> Picture:
     for column in range(4):
         x = 132 + column * 112
         p.cells(x, 190, 8, 1, (13, 24), lambda *_: (GREEN, ""))
-        p.text(x + 52, 228, f"y, column {column} + 1 - pad", "middle", "s")
+        p.text(x + 52, 228, f"y, column {column}", "middle", "s")
         if column < 3:
             p.line(296, 104, x + 52, 188)
-            p.text((296 + x + 52) // 2 + 6, 150, f"kw = {2 - column}", kind="s")
+            p.text((296 + x + 52) // 2 + 6 * (1 + column), 150, f"kw = {2 - column}", kind="s")
     p.text(20, 260, "Column 2 is read once and multiplied by the three weight vectors of the tap")
     p.text(
         20, 276, "row, which stay in registers: w[kh, kw][lane]. No broadcast, no sum over lanes."
@@ -353,16 +353,11 @@ def fft() -> Picture:
     y = 206
     p.text(20, y, "A thread's scratch while bin 3 is multiplied", kind="b")
     names = ("Y 0", "Y 1", "Y 2", "Y 3: written", "X 3: read", "X 4", "X 5", "…", "X 129")
-    for slot, name in enumerate(names):
-        fill = GREEN if slot < 4 else BLUE
-        p.box(20 + slot * 80, y + 10, 80, 30, fill, name)
-        p.text(
-            60 + slot * 80,
-            y + 54,
-            f"slot {slot if slot < 7 else ('' if slot == 7 else 130)}",
-            "middle",
-            "s",
-        )
+    numbers = (*map(str, range(7)), "…", "130")
+    for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
+        fill = GREEN if place < 4 else BLUE
+        p.box(20 + place * 80, y + 10, 80, 30, fill, name)
+        p.text(60 + place * 80, y + 54, f"slot {number}", "middle", "s")
     p.text(20, y + 84, "bins + 1 slots: bin b is read from slot b + 1 and written to slot b")
     p.text(20, y + 112, "X, a slot: [tile][re, im][phase][channel]", kind="s")
     p.text(20, y + 128, "Y, a slot: [tile][re, im][output channel]", kind="s")

@@ -55,7 +55,7 @@ def test_what_may_be_asked_for_is_accepted(text: str) -> None:
     if text == "depthwise":
         spec, access = ConvSpec.parse("g32ic32ih9oc32oh9kh3ph1"), Access.channels_last
     elif text.endswith("parts=1x2"):
-        spec = ConvSpec.parse("ic16ih40oc16oh24kh17")
+        spec = ConvSpec.parse("ic16ih20iw40oc16oh18ow24kh3kw17")
     problem = Problem.of(
         spec,
         access((spec.batch, spec.in_channels, *spec.size)),

@@ -19,6 +19,10 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
+
+# Transformed weights of one layer may take so many bytes, and so many times the weights given, if
+# the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
+_WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _MOST_PHASES = 1024  # of a transposed convolution: a stride of 32 along two axes
 
 
@@ -53,7 +57,9 @@ def ranked(
     for chosen in sorted(possible, key=lambda a: a.cost(problem, target)):
         candidate = chosen.candidate(problem, target, {})
         # Plain sums are always allowed: there is nothing more accurate to fall back on.
-        if candidate.error <= max(problem.max_error, plain):
+        if candidate.error > max(problem.max_error, plain):
+            continue
+        if candidate.weight_bytes <= _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes:
             yield candidate
 
 

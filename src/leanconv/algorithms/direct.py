@@ -25,7 +25,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 40_000.0  # about 10 us
-_TRANSPOSED_STORE = 6.0  # cycles for each vector of results that is turned before it is stored
+_TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned before it is stored
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
 
 

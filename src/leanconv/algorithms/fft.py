@@ -19,14 +19,20 @@ in parts is the uniformly partitioned convolution of audio.)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import numpy as np
 
 from leanconv.algorithms.fft_choice import Choices, best
 from leanconv.algorithms.fft_layout import FftLayout
-from leanconv.algorithms.fft_multiply import bin_weights, multiply, pack_weights, reduction_steps
+from leanconv.algorithms.fft_multiply import (
+    bin_weights,
+    multiply,
+    pack_weights,
+    reduction_steps,
+    weight_elements,
+)
 from leanconv.algorithms.fft_tiles import obstacle
 from leanconv.algorithms.fft_transform import Transforms
 from leanconv.algorithms.problem import Algorithm, Candidate, Parameters, Problem, single
@@ -176,7 +182,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         f"slices {layout.splits}, products {layout.products}"
     )
     arithmetic = f"fft:tile={layout.length},products={layout.products},parts={parts}"
-    return single("fft", kernel, pack, error_of(layout), text, arithmetic)
+    made = single("fft", kernel, pack, error_of(layout), text, arithmetic)
+    return replace(made, weight_bytes=weight_elements(layout) * layout.item)
 
 
 def _worth_asking(problem: Problem) -> bool:

@@ -37,7 +37,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 30_000.0
-_UNPACKED = 1.1  # what reading weights as they are costs against a packed stream
+_UNPACKED = 1.05  # what reading weights as they are costs against a packed stream
 _LARGEST_STRIDE = 4
 _MOST_TAPS = 64  # along a row; each may be written out
 

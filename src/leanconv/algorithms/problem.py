@@ -101,6 +101,7 @@ class Candidate:
         error: expected relative error in the max norm, for data of random sign.
         temporaries: bytes of each buffer between the pieces.
         parameters: what was chosen, for people: `"tile 14x2"`.
+        weight_bytes: of transformed weights, where they are larger than the weights given.
         arithmetic: the algorithm and those parameters that decide in which order is summed, as the
             user would select them: `"winograd:m=4x4"`.
     """
@@ -112,6 +113,7 @@ class Candidate:
     temporaries: Mapping[str, int] = field(default_factory=dict)
     parameters: str = ""
     arithmetic: str = ""
+    weight_bytes: int = 0
 
     @property
     def scratch_bytes(self) -> int:

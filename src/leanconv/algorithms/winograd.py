@@ -1,4 +1,4 @@
-"""Choosing the parameters of fused Winograd: the tile of outputs, blocks, register tile, parts."""
+"""Choosing the parameters of Winograd: form, tile of outputs, blocks, register tile, parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from leanconv.algorithms.lowering import choice_of
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
@@ -15,8 +16,9 @@ from leanconv.algorithms.problem import (
     Piece,
     Problem,
 )
-from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
+from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
 from leanconv.algorithms.winograd_split import LARGEST_TAPS, Part, split
+from leanconv.algorithms.winograd_stages import in_stages
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
@@ -29,6 +31,7 @@ from leanconv.winograd.matrices import transform
 MOST_ALPHA = 8  # points along an axis; more amplify rounding beyond the default error
 _INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
 _PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
+_TURNED_CYCLES = 9.0  # more, where results are turned and stored in pieces of rows
 _SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
 _L3_BYTES_PER_CYCLE = 12.0
 _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
@@ -101,31 +104,8 @@ def _tiles(
 ) -> Iterator[tuple[float, WinogradConv]]:
     """All kernels for one tile of outputs, with their cycles on one core."""
     wanted = {key: _count(key, value) for key, value in parameters.items() if key != "m"}
-    spec, window = problem.spec, problem.window
-    lanes = target.lanes(spec.dtype)
-    base = WinogradConv(
-        batch=spec.batch,
-        groups=spec.groups,
-        inputs=problem.group_inputs,
-        outputs=problem.group_outputs,
-        size=window.size[1:],
-        out=window.out[1:],
-        kernel=window.kernel[1:],
-        stride=window.stride[1:],
-        pad=window.pad[1:],
-        m=m,
-        x=problem.x,
-        y=problem.y,
-        dtype=spec.dtype,
-        lanes=lanes,
-        tiles=1,
-        rows=1,
-        vectors=1,
-        parts=1,
-        epilogue=problem.epilogue,
-        x_offset=problem.x_offset,
-        y_offset=problem.y_offset,
-    )
+    lanes = target.lanes(problem.spec.dtype)
+    base = unplanned(problem, m, lanes)
     channel_vectors = ceil_div(problem.group_outputs, lanes)
     room = _SCRATCH_SHARE * target.l2_bytes
     for vectors in range(1, min(6, channel_vectors) + 1):
@@ -170,7 +150,7 @@ def _cycles(kernel: WinogradConv, target: Target) -> float:
     per_vector = _INPUT_CYCLES + (_PLANAR_CYCLES if kernel.planar else 0.0)
     tiles = kernel.tile_count
     into = tiles * points * kernel.channel_blocks * per_vector * kernel.parts
-    back_cost = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else 2.0)
+    back_cost = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else _TURNED_CYCLES)
     back = tiles * points * kernel.panels * kernel.vectors * back_cost
     step = step_cycles(target, kernel.rows, kernel.vectors)
     overhead = 2.0 * kernel.rows * kernel.vectors
@@ -241,6 +221,29 @@ def _all_best(
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    form = choice_of(parameters, "form", "winograd", ("fused", "stages"))
+    others = {key: value for key, value in parameters.items() if key != "form"}
+    if form == "stages":
+        return _stages(problem, target, others)
+    return _fused(problem, target, others)
+
+
+def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    """The separate stages, with the tiles of outputs that the fused form would take."""
+    wrong = [key for key in parameters if key != "m"]
+    if wrong:
+        raise SpecError(
+            f"algorithm winograd: {wrong[0]} goes with form=fused; expected m alone beside "
+            "form=stages"
+        )
+    parts = split(problem)
+    _, _, m = _best(parts[0].problem, target, tuple(parameters.items()))
+    shared = {"m": f"{m[0]}x{m[1]}"}
+    tiles = [(part, _sizes(part.problem, shared)[0]) for part in parts]
+    return in_stages(problem, target, tiles, _error(problem, m))
+
+
+def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     given = tuple(parameters.items())
     parts = split(problem)
     chosen = _all_best(parts, target, given)
@@ -268,8 +271,10 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         text += f", {len(pieces)} pieces"
     arithmetic = f"winograd:m={m[0]}x{m[1]}"
     error = _error(problem, m)
-    return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic)
+    largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
+    weights = sum(largest.values())
+    return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
 
 
-_PARAMETERS = ("m", "tiles", "rows", "vectors", "parts")
+_PARAMETERS = ("form", "m", "tiles", "rows", "vectors", "parts")
 WINOGRAD = Algorithm("winograd", _PARAMETERS, _reject, _cost, _candidate)

@@ -21,6 +21,10 @@ class InputTransform:
     Rows of the patch are transformed along the width as they are loaded, into a small scratch
     [row][point]; then the columns of that along the height, into V. Pixels outside the image are
     loaded as zeros by masks; tiles that lie inside take code without them.
+
+    A block of channels has a number that grows by `block_step` from block to block and by
+    `phase_step` from phase to phase; `_place` says where in V a block of a tile lies, `point_step`
+    what lies between points. With `gapless` the lanes past the last channel are not written.
     """
 
     def __init__(
@@ -33,6 +37,9 @@ class InputTransform:
         height, width = conv.transforms()
         self.along_height = compile_matrix(height.bt)
         self.along_width = compile_matrix(width.bt)
+        self.gapless = False
+        self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
+        self.point_step = conv.point_stride
 
     def tile(self, index: Value, t: Value) -> None:
         """Transform all channels of tile `index` of the batch, the t-th of the block."""
@@ -67,19 +74,21 @@ class InputTransform:
     def _vectors(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
         conv, e = self.conv, self.e
         per_phase = ceil_div(conv.inputs, conv.lanes)
-        whole = conv.inputs // conv.lanes if conv.x.block == 1 else per_phase
+        divided = conv.x.block == 1 or self.gapless
+        whole = conv.inputs // conv.lanes if divided else per_phase
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
-            first = (py * conv.phases[1] + px) * per_phase
+            first = (py * conv.phases[1] + px) * self.phase_step
             y, x = y0 + py, x0 + px
             if whole:
                 with e.loop("cb", whole) as cb:
                     at = image.at(cb * conv.x.channel(conv.lanes), self.element)
                     self._patch(at, y, x, conv.lanes, masked)
-                    self._down(first + cb, t)
+                    self._down(first + cb * self.block_step, t)
             if whole < per_phase:
                 at = image.at(whole * conv.x.channel(conv.lanes), self.element)
-                self._patch(at, y, x, conv.inputs - whole * conv.lanes, masked)
-                self._down(first + whole, t)
+                rest = conv.inputs - whole * conv.lanes
+                self._patch(at, y, x, rest, masked)
+                self._down(first + whole * self.block_step, t, rest)
 
     def _patch(self, image: Value, y0: Value, x0: Value, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
@@ -113,14 +122,15 @@ class InputTransform:
                 plane = image.at(cb * (lines * conv.x.block_stride), self.element)
                 rows = [(r * conv.x.block_stride, py) for r in range(lines)]
                 self._lines(plane, rows, y0, x0, masked)
-                self._down(py * (conv.inputs // lines) + cb, t)
+                blocks = conv.inputs // lines
+                self._down(py * (blocks * self.block_step) + cb * self.block_step, t)
             return
         every = [(p, c) for p in range(conv.phases[0]) for c in range(conv.inputs)]
         for block in range(ceil_div(len(every), lines)):
             chosen = every[block * lines : (block + 1) * lines]
             rows = [(c * conv.x.block_stride, e.const("i64", p)) for p, c in chosen]
             self._lines(image, rows, y0, x0, masked)
-            self._down(e.const("i64", block), t)
+            self._down(e.const("i64", block * self.block_step), t, len(chosen) * conv.grain)
 
     def _lines(
         self, plane: Value, rows: list[tuple[int, Value]], y0: Value, x0: Value, masked: bool
@@ -169,16 +179,22 @@ class InputTransform:
         for j, value in enumerate(emit_program(e, self.along_width, pixels)):
             e.store(value, place.at(j * conv.lanes, self.element))
 
-    def _down(self, block: Value, t: Value) -> None:
-        """Transform the columns along the height, into V."""
+    def _down(self, block: Value, t: Value, live: int | None = None) -> None:
+        """Transform the columns along the height, into V; `live` lanes hold channels (all)."""
         conv, e = self.conv, self.e
-        place = self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
+        stored = live if live and self.gapless else conv.lanes
+        place = self._place(block, t)
         with e.loop("point", conv.alpha[1]) as j:
             column = self.between.at(j * conv.lanes, self.element)
             step = conv.alpha[1] * conv.lanes
             values = [
                 e.load(column.at(i * step, self.element), self.kind) for i in range(conv.alpha[0])
             ]
-            out = place.at(j * conv.point_stride, self.element)
+            out = place.at(j * self.point_step, self.element)
             for i, value in enumerate(emit_program(e, self.along_height, values)):
-                e.store(value, out.at(i * conv.alpha[1] * conv.point_stride, self.element))
+                at = out.at(i * conv.alpha[1] * self.point_step, self.element)
+                e.store_first(value, at, stored)
+
+    def _place(self, block: Value, t: Value) -> Value:
+        """Address in V of a block of channels of the t-th tile, at the first point."""
+        return self.v.at((block * self.conv.tiles + t) * self.conv.lanes, self.element)

@@ -24,6 +24,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
@@ -188,14 +189,19 @@ class WinogradConv(Kernel):
         """Elements of V between two points; a line more than needed, against cache aliasing."""
         return self.channel_blocks * self.tiles * self.lanes + 64 // ITEMSIZE[self.dtype]
 
+    @property
+    def between_bytes(self) -> int:
+        """Bytes between the two passes of a transform."""
+        between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
+        return aligned(between * ITEMSIZE[self.dtype])
+
     def _areas(self) -> tuple[int, int, int]:
         """Bytes of V, of M and of the transforms' scratch."""
         item = ITEMSIZE[self.dtype]
-        between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
         return (
             aligned(self.points * self.point_stride * item),
             aligned(self.points * self.tiles * self.panel_lanes * item),
-            aligned(between * item),
+            self.between_bytes,
         )
 
     @property
@@ -209,13 +215,23 @@ class WinogradConv(Kernel):
         taps = self.inputs * prod(self.kernel)
         return 2 * self.batch * self.groups * self.outputs * prod(self.out) * taps
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the transformed weights."""
+        panels = self.groups * self.panels * self.panel_lanes
+        return self.points * self.steps * panels * ITEMSIZE[self.dtype]
+
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
-        grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
-        return np.concatenate([self._pack_group(group) for group in grouped])
+        return np.concatenate([self._pack_group(u, w.dtype) for u in self.transformed(w)])
 
-    def _pack_group(self, w: np.ndarray) -> np.ndarray:
+    def transformed(self, w: np.ndarray) -> np.ndarray:
+        """U of weights (K, C/g, kh, kw): (g, points, steps, K/g), float64."""
+        grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
+        return np.stack([self._transform_group(group) for group in grouped])
+
+    def _transform_group(self, w: np.ndarray) -> np.ndarray:
         (rh, rw), (ph, pw) = self.taps, self.stride
         padded = np.zeros((*w.shape[:2], rh * ph, rw * pw))
         padded[:, :, : self.kernel[0], : self.kernel[1]] = w
@@ -225,9 +241,11 @@ class WinogradConv(Kernel):
         u = np.einsum("ui,kcipjq,vj->uvkcpq", g_h, phased, g_w, optimize=True)
         u = u[..., : self.phases[0], : (self.grain if self.planar else self.phases[1])]
         order = (0, 1, 4, 3, 5, 2) if self.planar else (0, 1, 4, 5, 3, 2)
-        flat = u.transpose(order).reshape(self.points, self.steps, self.outputs)
-        packed = np.zeros((self.points, self.steps, self.panels * self.panel_lanes), w.dtype)
-        packed[..., : self.outputs] = flat
+        return np.asarray(u.transpose(order).reshape(self.points, self.steps, self.outputs))
+
+    def _pack_group(self, u: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
+        packed = np.zeros((self.points, self.steps, self.panels * self.panel_lanes), dtype)
+        packed[..., : self.outputs] = u
         split = packed.reshape(self.points, self.steps, self.panels, self.panel_lanes)
         return np.ascontiguousarray(split.transpose(2, 0, 1, 3)).reshape(-1)
 
@@ -299,3 +317,37 @@ class WinogradConv(Kernel):
                     for j in range(self.vectors):
                         at = place.at(i * width + j * self.lanes, element)
                         e.store(acc[i * self.vectors + j], at)
+
+
+def unplanned(problem: Problem, m: Pair, lanes: int) -> WinogradConv:
+    """The code for a tile of m outputs (h, w), with its blocks and register tile still to choose.
+
+    Args:
+        problem: without dilation or depth.
+        m: outputs of a tile.
+        lanes: of a vector.
+    """
+    spec, window = problem.spec, problem.window
+    return WinogradConv(
+        batch=spec.batch,
+        groups=spec.groups,
+        inputs=problem.group_inputs,
+        outputs=problem.group_outputs,
+        size=window.size[1:],
+        out=window.out[1:],
+        kernel=window.kernel[1:],
+        stride=window.stride[1:],
+        pad=window.pad[1:],
+        m=m,
+        x=problem.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        lanes=lanes,
+        tiles=1,
+        rows=1,
+        vectors=1,
+        parts=1,
+        epilogue=problem.epilogue,
+        x_offset=problem.x_offset,
+        y_offset=problem.y_offset,
+    )

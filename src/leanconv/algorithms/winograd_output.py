@@ -51,18 +51,22 @@ class OutputTransform:
         place = place + panel * conv.y.channel(conv.panel_lanes) + conv.y_offset
         place = place + self.group * conv.y.channel(conv.outputs)
         for j in range(conv.vectors):
-            self._down(t, j)
+            self._down(t, panel, j)
             self._rows(place, height, tx, panel, j)
 
-    def _down(self, t: Value, j: int) -> None:
+    def _down(self, t: Value, panel: Value, j: int) -> None:
+        """Transform vector j of a panel along the height; M holds this panel only."""
+        conv = self.conv
+        source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
+        self._columns(source, conv.tiles * conv.panel_lanes, conv.lanes)
+
+    def _columns(self, source: Value, step: int, live: int) -> None:
+        """Transform columns whose points lie `step` elements apart; `live` lanes are there."""
         conv, e = self.conv, self.e
-        width = conv.panel_lanes
-        source = self.m.at(t * width + j * conv.lanes, self.element)
-        step = conv.tiles * width
         with e.loop("point", conv.alpha[1]) as point:
             column = source.at(point * step, self.element)
             values = [
-                e.load(column.at(i * conv.alpha[1] * step, self.element), self.kind)
+                e.load_first(column.at(i * conv.alpha[1] * step, self.element), self.kind, live)
                 for i in range(conv.alpha[0])
             ]
             out = self.between.at(point * conv.lanes, self.element)
