@@ -62,7 +62,9 @@ class PartialSums:
         loop, inner = loops[0], list(loops[1:])
         inside = static_steps(inner)
         assert inside is not None, "only the outermost loop may have bounds known at run time"
-        each = LENGTH // max(1, inside)
+        # Whole inner loops of half the length and more are parts of their own: two levels of loops
+        # in one part cost more address arithmetic than fewer parts save.
+        each = 1 if 2 * inside >= LENGTH else LENGTH // max(1, inside)
         if each <= 1 or not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
             with e.loop(loop.label, loop.extent, start=loop.start) as index:
                 self.add(rows, *self._moved(a, b, loop, index), inner)
