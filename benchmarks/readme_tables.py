@@ -72,6 +72,7 @@ def rewritten(text: str) -> str:
     """
     tables = {
         "networks": cases_table("networks", "network, batch"),
+        "networks_large": cases_table("networks_large", "network, batch"),
         "layers": cases_table("layers", "layer, batch 1"),
         "contention": contention_table(),
         "startup": startup_table(),
