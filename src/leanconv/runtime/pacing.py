@@ -10,7 +10,7 @@ from __future__ import annotations
 _WINDOW = 8  # runs whose mean is judged
 _PROBE = 4  # runs of a probe
 _ALONE_NS = 50_000_000  # run alone for this long before the first probe, doubled up to the most
-_ALONE_MOST_NS = 250_000_000
+_ALONE_MOST_NS = 800_000_000
 _DRIFT = 1.002  # by which the quiet time may rise with each run, to follow slow changes
 
 
