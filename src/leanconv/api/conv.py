@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from leanconv.spec.conv import DTYPES
 from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
+
+log = logging.getLogger(__name__)
 
 
 def plan_conv2d(
@@ -66,7 +69,7 @@ def plan_conv2d(
         memory_limit: bytes, or text such as "1 MiB", for workspace and packed weights together.
         max_error: the largest relative error accepted: max|y - exact| / max|exact|.
         threads: threads that take part; by default the cores that this process may use.
-        tune: measure instead of estimating; the estimate is always used for now.
+        tune: measure instead of estimating; not built yet: a warning is logged, estimates are used.
         reproducible: an image gives the same bits alone and within any batch: the algorithm is
             chosen as for one image. (One plan always gives the same bits, with any threads.)
         residual: whether each run is given a tensor of y's shape to add.
@@ -79,7 +82,8 @@ def plan_conv2d(
         SpecError: the arguments describe no convolution, or the algorithm rejects it.
         BudgetError: the plan does not keep the memory limit or the error.
     """
-    del tune
+    if tune:
+        log.warning("tune=True: measuring is not built yet; algorithms are chosen by estimate")
     spec = _spec(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
+
+log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 
@@ -86,7 +89,7 @@ def load(
             independent errors, so this is an estimate, not a bound.
         threads: threads that take part; by default the cores that this process may use.
         dtype: `"float64"` computes a float32 network in double precision.
-        tune: measure instead of estimating; there is nothing to choose between yet.
+        tune: measure instead of estimating; not built yet: a warning is logged, estimates are used.
         reproducible: an image gives the same bits alone and within any batch: algorithms are
             chosen as for one image. (One plan always gives the same bits, with any threads.)
 
@@ -100,7 +103,8 @@ def load(
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
-    del tune
+    if tune:
+        log.warning("tune=True: measuring is not built yet; algorithms are chosen by estimate")
     if max_error is not None and not max_error > 0:
         raise SpecError(f"max_error is {max_error}; expected a positive number, such as 1e-5")
     if threads is not None and threads < 1:
