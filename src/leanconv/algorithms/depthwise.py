@@ -16,7 +16,6 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -27,6 +26,7 @@ from leanconv.algorithms.problem import (
     Candidate,
     Parameters,
     Problem,
+    packer,
     single,
     sum_error,
 )
@@ -413,11 +413,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel = _kernel(problem, target)
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
-
-    return single("depthwise", kernel, pack, sum_error(problem))
+    return single("depthwise", kernel, packer(problem, kernel), sum_error(problem))
 
 
 DEPTHWISE = Algorithm("depthwise", (), _reject, _cost, _candidate)

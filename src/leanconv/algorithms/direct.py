@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-
-import numpy as np
 
 from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.problem import (
@@ -14,6 +11,7 @@ from leanconv.algorithms.problem import (
     Candidate,
     Parameters,
     Problem,
+    packer,
     single,
     walk_error,
 )
@@ -149,12 +147,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel = _kernel(problem, target)
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
-
     error = walk_error(problem, effective_length(kernel.reduction))
-    return single("direct", kernel, pack, error)
+    return single("direct", kernel, packer(problem, kernel), error)
 
 
 DIRECT = Algorithm("direct", (), _reject, _cost, _candidate)

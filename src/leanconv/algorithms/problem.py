@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -155,6 +156,26 @@ class Algorithm:
     candidate: Callable[[Problem, Target, Parameters], Candidate]
     automatic: bool = True
     worth_asking: Callable[[Problem], bool] = lambda _: True
+
+
+class PackingKernel(Protocol):
+    """A kernel that packs its own constants."""
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, C/g, kd, kh, kw)."""
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel."""
+
+
+def packer(problem: Problem, kernel: PackingKernel) -> Pack:
+    """The `pack` of a candidate whose one kernel packs weights and channels itself."""
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
+
+    return pack
 
 
 def single(
