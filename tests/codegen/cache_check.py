@@ -10,15 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-from leanconv.codegen.cache import ObjectCache
+from leanconv.codegen.cache import DiskCache
 
 # Fills a cache for ever, with entries whose contents follow from their keys; says when it began.
 FILLER = """
 import sys
 from pathlib import Path
-from leanconv.codegen.cache import ObjectCache
+from leanconv.codegen.cache import DiskCache
 folder, (first, limit, count, scale) = Path(sys.argv[1]), map(int, sys.argv[2:])
-cache = ObjectCache(folder, limit)
+cache = DiskCache(folder, limit)
 print("begun", flush=True)
 for number in range(first, first + count):
     key = f"{number % 40:040x}"
@@ -62,7 +62,7 @@ def kill_after(process: subprocess.Popen[str], seconds: float) -> None:
 
 def assert_whole(folder: Path, records: list[logging.LogRecord], scale: int = 800) -> int:
     """Read every entry, demand that none is damaged, and return how many there are."""
-    cache, count = ObjectCache(folder), 0
+    cache, count = DiskCache(folder), 0
     for path in folder.glob("*.o"):
         body = cache.get(path.stem)
         assert body is not None, f"{path.name} is damaged"

@@ -18,7 +18,7 @@ from small_kernels import Scale, conv_kernel
 
 from kernel_runner import run_kernel
 from leanconv.codegen import compiler
-from leanconv.codegen.cache import ObjectCache
+from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
@@ -28,7 +28,7 @@ from leanconv.target import PRESETS, Target, preset
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own."""
-    cache = ObjectCache(tmp_path / "objects")
+    cache = DiskCache(tmp_path / "objects")
     monkeypatch.setattr(compiler, "_cache", lambda: cache)
     return tmp_path / "objects"
 
@@ -95,7 +95,7 @@ def test_every_field_of_the_target_is_in_the_key() -> None:
 
 def test_the_generator_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = compiler._key("k", host())
-    monkeypatch.setattr(compiler, "_generator_hash", lambda: "another version")
+    monkeypatch.setattr(compiler, "generator_hash", lambda: "another version")
     assert compiler._key("k", host()) != before
 
 
@@ -141,7 +141,7 @@ def test_an_unusable_cache_changes_nothing_but_the_log(
 ) -> None:
     caplog.set_level(logging.WARNING, "leanconv")
     (tmp_path / "file").write_text("")
-    cache = ObjectCache(tmp_path / "file" / "objects")
+    cache = DiskCache(tmp_path / "file" / "objects")
     monkeypatch.setattr(compiler, "_cache", lambda: cache)
     assert doubled(Scale(2.0))
     assert "cannot be written" in caplog.text
@@ -183,7 +183,7 @@ def test_killed_while_compiling_leaves_a_cache_that_works(tmp_path: Path) -> Non
         process.send_signal(signal.SIGKILL)
         process.communicate()
         for path in folder.glob("*.o"):
-            assert ObjectCache(folder).get(path.stem) is not None, f"{path.name} is damaged"
+            assert DiskCache(folder).get(path.stem) is not None, f"{path.name} is damaged"
         counts.append(len(entries(folder)))
     assert counts[0] < counts[-1] <= 120 or counts[0] == 120
     result = run_program(_COMPILE, **settings)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.algorithms.problem import Algorithm, Candidate, Problem, sum_error
+from leanconv.algorithms.problem import Algorithm, Alternative, Candidate, Problem, sum_error
 from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import SpecError, UnsupportedError
@@ -19,6 +19,8 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
+
+Select = Callable[[Node, Problem], str | None]
 
 # Transformed weights of one layer may take so many bytes, and so many times the weights given, if
 # the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
@@ -43,24 +45,45 @@ def ranked(
     if algorithm is not None:
         yield _named(algorithm, problem, target)
         return
-    possible = [
-        a
-        for a in ALGORITHMS
-        if a.automatic and a.worth_asking(problem) and a.reject(problem, target) is None
-    ]
     if reproducible and problem.spec.batch > 1:
         alone = replace(problem, spec=replace(problem.spec, batch=1))
         for candidate in ranked(alone, target):
             yield _named(candidate.arithmetic, problem, target)
         return
-    plain = sum_error(problem)
-    for chosen in sorted(possible, key=lambda a: a.cost(problem, target)):
+    for chosen in sorted(_possible(problem, target), key=lambda a: a.cost(problem, target)):
         candidate = chosen.candidate(problem, target, {})
-        # Plain sums are always allowed: there is nothing more accurate to fall back on.
-        if candidate.error > max(problem.max_error, plain):
-            continue
-        if candidate.weight_bytes <= _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes:
+        if _allowed(candidate, problem):
             yield candidate
+
+
+def _possible(problem: Problem, target: Target) -> list[Algorithm]:
+    """The algorithms to consider where the user asks for none."""
+    return [
+        a
+        for a in ALGORITHMS
+        if a.automatic and a.worth_asking(problem) and a.reject(problem, target) is None
+    ]
+
+
+def _allowed(candidate: Candidate, problem: Problem) -> bool:
+    """Whether a candidate keeps the error and the bound of transformed weights."""
+    # Plain sums are always allowed: there is nothing more accurate to fall back on.
+    if candidate.error > max(problem.max_error, sum_error(problem)):
+        return False
+    return candidate.weight_bytes <= _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes
+
+
+def alternatives(problem: Problem, target: Target) -> list[tuple[Alternative, Candidate]]:
+    """All choices of algorithms and parameters that may be the best, the cheapest first."""
+    found: list[tuple[Alternative, Candidate]] = []
+    for algorithm in _possible(problem, target):
+        if algorithm.alternatives is None:
+            options = [Alternative(algorithm.cost(problem, target), algorithm.name)]
+        else:
+            options = algorithm.alternatives(problem, target)
+        made = ((option, _named(option.name, problem, target)) for option in options)
+        found += [(option, candidate) for option, candidate in made if _allowed(candidate, problem)]
+    return sorted(found, key=lambda pair: pair[0].cycles)
 
 
 def choose(
@@ -150,6 +173,7 @@ def lower(
     target: Target,
     max_error: float | None = None,
     reproducible: bool = False,
+    select: Select | None = None,
 ) -> Lowered:
     """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output.
 
@@ -157,6 +181,7 @@ def lower(
         node, graph, formats, target: as the kernels of other operations are given.
         max_error: relative error accepted of this layer; the default of one layer if None.
         reproducible: whether the batch must not change the bits of an image.
+        select: says which algorithm to take for a node's problem, None to leave it to the model.
     """
     x_name, y_name = node.inputs[0], node.outputs[0]
     x = Access.of_format(graph.types[x_name].shape, formats[x_name])
@@ -176,7 +201,8 @@ def lower(
     temporaries: dict[str, int] = {}
     names: list[str] = []
     for number, (problem, weights) in enumerate(pieces):
-        chosen = choose(problem, target, None, reproducible)
+        named = select(node, problem) if select else None
+        chosen = choose(problem, target, named, reproducible)
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
         for role, array in chosen.pack(weights, channels).items():

@@ -135,6 +135,19 @@ Parameters = Mapping[str, str]
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """One choice of an algorithm and its parameters.
+
+    Attributes:
+        cycles: estimated cycles of one core.
+        name: as the user would select it: `"winograd:m=4x4,rows=7"`.
+    """
+
+    cycles: float
+    name: str
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """One way of convolving.
 
@@ -147,6 +160,8 @@ class Algorithm:
             that is not rejected; raises SpecError for a parameter that makes no sense.
         automatic: whether it is considered when the user does not ask for an algorithm.
         worth_asking: says cheaply whether it may be the best; its cost is not asked for otherwise.
+        alternatives: choices of its parameters that may be the fastest, the cheapest by estimate
+            first; None if there is only the one that it makes itself.
     """
 
     name: str
@@ -156,6 +171,7 @@ class Algorithm:
     candidate: Callable[[Problem, Target, Parameters], Candidate]
     automatic: bool = True
     worth_asking: Callable[[Problem], bool] = lambda _: True
+    alternatives: Callable[[Problem, Target], list[Alternative]] | None = None
 
 
 class PackingKernel(Protocol):

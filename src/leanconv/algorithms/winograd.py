@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.algorithms.lowering import choice_of
 from leanconv.algorithms.problem import (
     Algorithm,
+    Alternative,
     Candidate,
     Parameters,
     Piece,
@@ -276,5 +277,30 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
     return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
 
 
+_MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
+
+
+def _alternatives(problem: Problem, target: Target) -> list[Alternative]:
+    """The best tiles of outputs, each with the register tiles that are estimated best."""
+    parts = split(problem)
+    found = []
+    square = problem.window.out[1] == problem.window.out[2]
+    for m in _sizes(parts[0].problem, {}):
+        if square and _taps(problem)[0] == _taps(problem)[1] and m[0] > m[1]:
+            continue  # the same as the other way round
+        shapes: dict[tuple[int, int], Alternative] = {}
+        kernels = sorted(_tiles(parts[0].problem, target, m, {}), key=lambda choice: choice[0])
+        for cycles, kernel in kernels:
+            name = f"winograd:m={m[0]}x{m[1]},rows={kernel.rows},vectors={kernel.vectors}"
+            name += f",tiles={kernel.tiles},parts={kernel.parts}"
+            total = cycles * len(parts)
+            shapes.setdefault((kernel.rows, kernel.vectors), Alternative(total, name))
+        found.append(list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1])
+    found.sort(key=lambda shapes: shapes[0].cycles)
+    return [one for shapes in found[:_MOST_SIZES] for one in shapes]
+
+
 _PARAMETERS = ("form", "m", "tiles", "rows", "vectors", "parts")
-WINOGRAD = Algorithm("winograd", _PARAMETERS, _reject, _cost, _candidate)
+WINOGRAD = Algorithm(
+    "winograd", _PARAMETERS, _reject, _cost, _candidate, alternatives=_alternatives
+)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Problem
 from leanconv.algorithms.convolution import ranked
 from leanconv.api.plan_cache import PlanCache
-from leanconv.codegen import compiler
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.planner import tuner
+from leanconv.planner.candidate_program import candidate_program
 from leanconv.runtime.memory import Memory
 from leanconv.runtime.pool import default_threads
-from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import Padding, Steps, spec_of
@@ -26,8 +26,6 @@ from leanconv.spec.conv import DTYPES
 from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
-
-log = logging.getLogger(__name__)
 
 
 def plan_conv2d(
@@ -69,7 +67,8 @@ def plan_conv2d(
         memory_limit: bytes, or text such as "1 MiB", for workspace and packed weights together.
         max_error: the largest relative error accepted: max|y - exact| / max|exact|.
         threads: threads that take part; by default the cores that this process may use.
-        tune: measure instead of estimating; not built yet: a warning is logged, estimates are used.
+        tune: measure the few choices that are estimated best, once, and take the fastest; what was
+            measured is kept in the settings' cache folder for later processes. Progress is logged.
         reproducible: an image gives the same bits alone and within any batch: the algorithm is
             chosen as for one image. (One plan always gives the same bits, with any threads.)
         residual: whether each run is given a tensor of y's shape to add.
@@ -82,13 +81,11 @@ def plan_conv2d(
         SpecError: the arguments describe no convolution, or the algorithm rejects it.
         BudgetError: the plan does not keep the memory limit or the error.
     """
-    if tune:
-        log.warning("tune=True: measuring is not built yet; algorithms are chosen by estimate")
     spec = _spec(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible)
+    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible, tune)
 
 
 def conv2d(
@@ -171,6 +168,7 @@ class ConvPlan:
         max_error: float | None,
         threads: int | None,
         reproducible: bool = False,
+        tune: bool = False,
     ) -> None:
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise SpecError(f"threads is {threads!r}; expected an integer of at least 1")
@@ -178,7 +176,9 @@ class ConvPlan:
         self.threads = threads or default_threads()
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
-        self._problem = _problem(spec, max_error)
+        self._problem = conv_problem(spec, max_error)
+        if tune and algorithm is None:
+            algorithm = self._tuned(reproducible, memory_limit)
         packed = self._choose(w, bias, slope, algorithm, reproducible, memory_limit)
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
@@ -219,19 +219,25 @@ class ConvPlan:
             least,
         )
 
+    def _tuned(self, reproducible: bool, memory_limit: int | None) -> str | None:
+        """The fastest choice by measurement; of one image where the batch must not matter."""
+        problem = self._problem
+        if reproducible:
+            problem = replace(problem, spec=replace(problem.spec, batch=1))
+        found = tuner.tune(problem, self._target, self.threads, memory_limit=memory_limit)
+        return found.name or None
+
     def _make_program(self, workspace: int) -> Program:
         roles = ["x", *(["residual"] if self.spec.residual else []), "y"]
-        places: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
+        operands: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
         for role, offset in self._places.items():
-            places[role] = self._weights.address + offset
-        for role, size in self._candidate.temporaries.items():
-            places[role] = workspace
-            workspace += aligned(size)
-        pieces = self._candidate.pieces
-        library = compiler.load([piece.kernel for piece in pieces], self._target)
-        stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in pieces]
-        stride = self._candidate.scratch_bytes
-        return Program(stages, library, len(roles), workspace, stride, self.threads)
+            operands[role] = self._weights.address + offset
+        return candidate_program(self._candidate, self._target, self.threads, operands, workspace)
+
+    @property
+    def parameters(self) -> str:
+        """What the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`."""
+        return self._candidate.parameters
 
     @property
     def memory_bytes(self) -> int:
@@ -318,60 +324,7 @@ def _cache() -> PlanCache[ConvPlan]:
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
 
 
-@dataclass(frozen=True)
-class AlgorithmRow:
-    """What one algorithm would do with a problem.
-
-    Attributes:
-        algorithm: its name.
-        reason: why it cannot compute the problem; empty if it can, and then the rest is known:
-        cycles: estimated cycles of one core.
-        workspace_bytes, weight_bytes: memory that a plan with it needs.
-        error: expected relative error in the max norm.
-        parameters: what it would choose.
-    """
-
-    algorithm: str
-    reason: str = ""
-    cycles: float = 0.0
-    workspace_bytes: int = 0
-    weight_bytes: int = 0
-    error: float = 0.0
-    parameters: str = ""
-
-
-def compare_algorithms(spec: ConvSpec, threads: int = 1) -> list[AlgorithmRow]:
-    """Ask every algorithm about a problem: bytes, error and cycles, or why not.
-
-    Args:
-        spec: the convolution.
-        threads: threads that a plan would have.
-    """
-    target, problem = host(), _problem(spec, None)
-    w = np.zeros(spec.weight_shape, spec.dtype)
-    channels = {"bias": np.zeros(spec.out_channels, spec.dtype)} if spec.bias else {}
-    rows = []
-    for algorithm in ALGORITHMS:
-        reason = algorithm.reject(problem, target)
-        if reason:
-            rows.append(AlgorithmRow(algorithm.name, reason))
-            continue
-        candidate = algorithm.candidate(problem, target, {})
-        rows.append(
-            AlgorithmRow(
-                algorithm.name,
-                "",
-                algorithm.cost(problem, target),
-                candidate.workspace_bytes(threads),
-                _offsets(candidate.pack(w, channels))[1],
-                candidate.error,
-                candidate.parameters,
-            )
-        )
-    return sorted(rows, key=lambda r: (bool(r.reason), r.cycles))
-
-
-def _problem(spec: ConvSpec, max_error: float | None) -> Problem:
+def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
     """The places of a spec's tensors in the user's arrays."""
     x = (spec.batch, spec.in_channels, *spec.size)
     y = (spec.batch, spec.out_channels, *spec.output_size)

@@ -1,4 +1,4 @@
-"""The cache of compiled objects on disk: whole or absent, checked, bounded."""
+"""A cache of files on disk: whole or absent, checked, bounded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MAGIC = b"leanconv object 1\n"
 _DIGEST = 32
 
 
-class ObjectCache:
-    """Object files under their content's key.
+class DiskCache:
+    """Entries under their content's key: compiled objects, results of tuning.
 
     An entry is written aside and renamed, so that a process killed at any moment leaves it whole
     or absent; it carries a checksum, so that a damaged one is a miss with a warning. The oldest
@@ -25,17 +25,20 @@ class ObjectCache:
     Args:
         folder: where entries stand; made on first use. None keeps nothing.
         limit_bytes: bound of all entries together.
+        suffix: of the files' names.
     """
 
-    def __init__(self, folder: Path | None, limit_bytes: int = 256 * 1024 * 1024) -> None:
-        self._folder, self._limit = folder, limit_bytes
+    def __init__(
+        self, folder: Path | None, limit_bytes: int = 256 * 1024 * 1024, suffix: str = ".o"
+    ) -> None:
+        self._folder, self._limit, self._suffix = folder, limit_bytes, suffix
         self._written = 0
 
     def get(self, key: str) -> bytes | None:
-        """Return the object of that key, None if there is none or it is damaged."""
+        """Return the entry of that key, None if there is none or it is damaged."""
         if self._folder is None:
             return None
-        path = self._folder / f"{key}.o"
+        path = self._folder / f"{key}{self._suffix}"
         try:
             data = path.read_bytes()
         except OSError:
@@ -43,13 +46,13 @@ class ObjectCache:
         body = data[len(_MAGIC) + _DIGEST :]
         whole = data.startswith(_MAGIC) and data[len(_MAGIC) :][:_DIGEST] == _digest(body)
         if not whole:
-            log.warning("cache entry %s is damaged; it is compiled anew", path.name)
+            log.warning("cache entry %s is damaged; it is made anew", path.name)
             _remove(path)
             return None
         return body
 
     def put(self, key: str, body: bytes) -> None:
-        """Store an object; a full or read-only disk is a warning, not an error."""
+        """Store an entry; a full or read-only disk is a warning, not an error."""
         if self._folder is None:
             return
         try:
@@ -58,7 +61,7 @@ class ObjectCache:
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_MAGIC + _digest(body) + body)
-                os.replace(aside, self._folder / f"{key}.o")
+                os.replace(aside, self._folder / f"{key}{self._suffix}")
             except BaseException:
                 _remove(Path(aside))
                 raise
@@ -67,7 +70,7 @@ class ObjectCache:
                 self._shrink()
             self._written += len(body)
         except OSError as error:
-            log.warning("the object cache in %s cannot be written: %s", self._folder, error)
+            log.warning("the cache in %s cannot be written: %s", self._folder, error)
 
     def _shrink(self) -> None:
         """Drop the oldest entries until the rest fits the bound."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from leanconv.codegen.cache import ObjectCache
+from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
@@ -58,7 +58,7 @@ _machine = functools.cache(_new_machine)
 
 
 @functools.cache
-def _generator_hash() -> str:
+def generator_hash() -> str:
     """Hash of the sources that decide what is emitted."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
@@ -70,15 +70,15 @@ def _generator_hash() -> str:
 
 
 def _key(description: str, target: Target) -> str:
-    text = f"{_generator_hash()}\n{target!r}\n{description}"
+    text = f"{generator_hash()}\n{target!r}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 @functools.cache
-def _cache() -> ObjectCache:
+def _cache() -> DiskCache:
     settings = current_settings()
     folder = settings.cache_dir / "objects" if settings.cache_bytes else None
-    return ObjectCache(folder, settings.cache_bytes)
+    return DiskCache(folder, settings.cache_bytes)
 
 
 def _parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:

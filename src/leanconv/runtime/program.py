@@ -41,6 +41,7 @@ class Program:
         scratch: address of scratch memory for all threads.
         scratch_stride: bytes of it for each thread.
         threads: threads that take part, the caller counted.
+        paced: whether fewer take part for a while when all together have become slower.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Program:
         scratch: int,
         scratch_stride: int,
         threads: int,
+        paced: bool = True,
     ) -> None:
         if len(stages) > n.MAX_STAGES:
             raise SpecError(f"got {len(stages)} stages in one program, expected at most 4094")
@@ -68,6 +70,7 @@ class Program:
         self._address = ctypes.addressof(self._header)
         self._lock = threading.Lock()
         self._pacing = Pacing(threads)
+        self._paced = paced and threads > 1
         self._pool.register(self)
         self._native = n.native()
 
@@ -103,7 +106,7 @@ class Program:
             for address, positions in zip(addresses, self._patches, strict=True):
                 for position in positions:
                     self._arguments[position] = address
-            together = self.threads > 1 and self._pacing.together()
+            together = self.threads > 1 and (not self._paced or self._pacing.together())
             if together:
                 self._pool.ensure(self.threads)
                 self._pool.wake()
@@ -113,7 +116,7 @@ class Program:
             else:
                 self._native.run_alone(self._address)
             elapsed = time.perf_counter_ns() - start
-            if self.threads > 1:
+            if self._paced:
                 self._pacing.record(elapsed, together)
             return elapsed
 

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from cache_check import assert_whole, expected, filler, kill_after
 
-from leanconv.codegen.cache import ObjectCache
+from leanconv.codegen.cache import DiskCache
 
 KEY = "ab" * 20
 BODY = bytes(range(256)) * 40
 
 
 def test_what_was_put_is_got(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = ObjectCache(tmp_path / "new" / "objects")
+    cache = DiskCache(tmp_path / "new" / "objects")
     assert cache.get(KEY) is None
     cache.put(KEY, BODY)
     cache.put(KEY[::-1], b"")
     assert cache.get(KEY) == BODY
     assert cache.get(KEY[::-1]) == b""
-    assert ObjectCache(tmp_path / "new" / "objects").get(KEY) == BODY
+    assert DiskCache(tmp_path / "new" / "objects").get(KEY) == BODY
     cache.put(KEY, BODY[:100])
     assert cache.get(KEY) == BODY[:100]
     assert not caplog.records
@@ -48,7 +48,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 def test_damage_is_a_miss_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    cache = ObjectCache(tmp_path)
+    cache = DiskCache(tmp_path)
     cache.put(KEY, BODY)
     path = tmp_path / f"{KEY}.o"
     path.write_bytes(DAMAGE[how](path.read_bytes()))
@@ -78,7 +78,7 @@ def test_leftovers_of_killed_processes_count_and_go(tmp_path: Path) -> None:
         part = tmp_path / f"tmp{i}.part"
         part.write_bytes(bytes(50_000))
         os.utime(part, (time.time() - 1000,) * 2)
-    cache = ObjectCache(tmp_path, limit)
+    cache = DiskCache(tmp_path, limit)
     cache.put(KEY, BODY)
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= limit
     assert cache.get(KEY) == BODY
@@ -87,7 +87,7 @@ def test_leftovers_of_killed_processes_count_and_go(tmp_path: Path) -> None:
 def test_two_processes_fill_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     both = [filler(tmp_path, count=800) for _ in range(2)]
     seen = 0
-    cache = ObjectCache(tmp_path)
+    cache = DiskCache(tmp_path)
     while any(process.poll() is None for process in both):
         for number in range(40):
             body = cache.get(f"{number:040x}")
@@ -110,7 +110,7 @@ def test_two_processes_fill_at_once_under_a_small_bound(tmp_path: Path) -> None:
 
 def test_the_size_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     limit = 50 * len(BODY)
-    cache = ObjectCache(tmp_path, limit)
+    cache = DiskCache(tmp_path, limit)
     for i in range(300):
         cache.put(f"{i:040x}", BODY)
         os.utime(tmp_path / f"{i:040x}.o", (i, i))
@@ -122,15 +122,15 @@ def test_the_size_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 def test_an_old_cache_that_is_too_large_shrinks_at_the_first_entry(tmp_path: Path) -> None:
-    full = ObjectCache(tmp_path, 2**30)
+    full = DiskCache(tmp_path, 2**30)
     for i in range(20):
         full.put(f"{i:040x}", BODY)
-    ObjectCache(tmp_path, 5 * len(BODY)).put(KEY, BODY)
+    DiskCache(tmp_path, 5 * len(BODY)).put(KEY, BODY)
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 5 * len(BODY)
 
 
 def test_no_folder_keeps_nothing() -> None:
-    cache = ObjectCache(None)
+    cache = DiskCache(None)
     cache.put(KEY, BODY)
     assert cache.get(KEY) is None
 
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_made_is_harmless(
         "a broken link": tmp_path / "link",
         "/proc": Path("/proc/leanconv/objects"),
     }[place]
-    cache = ObjectCache(folder)
+    cache = DiskCache(folder)
     cache.put(KEY, BODY)
     assert cache.get(KEY) is None
     (record,) = caplog.records
@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_made_is_harmless(
 
 def test_an_entry_that_is_a_folder_is_harmless(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.o").mkdir()
-    cache = ObjectCache(tmp_path)
+    cache = DiskCache(tmp_path)
     assert cache.get(KEY) is None
     cache.put(KEY, BODY)
     assert cache.get(KEY) is None
@@ -165,7 +165,7 @@ def test_an_entry_that_is_a_folder_is_harmless(tmp_path: Path) -> None:
 
 def test_a_folder_removed_meanwhile_is_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
-    cache = ObjectCache(folder)
+    cache = DiskCache(folder)
     cache.put(KEY, BODY)
     for path in folder.iterdir():
         path.unlink()
@@ -181,7 +181,7 @@ def test_permissions_are_harmless(mode: int) -> None:
     """Read-only, write-only and closed folders, for a user who is not root."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "objects"
-        ObjectCache(folder).put(KEY, BODY)
+        DiskCache(folder).put(KEY, BODY)
         folder.chmod(mode)
         Path(made).chmod(0o755)
         if os.geteuid() == 0:
@@ -194,7 +194,7 @@ def test_permissions_are_harmless(mode: int) -> None:
                 logging.disable()
                 if os.geteuid() == 0:
                     os.setuid(65534)
-                cache = ObjectCache(folder)
+                cache = DiskCache(folder)
                 found = cache.get(KEY)
                 cache.put(KEY[::-1], BODY)
                 cache.put(KEY[::-1], BODY)

@@ -1,0 +1,102 @@
+"""Every algorithm for one convolution side by side: bytes, error, time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.algorithms import ALGORITHMS
+from leanconv.api.conv import ConvPlan, conv_problem
+from leanconv.codegen.host import host
+from leanconv.runtime.clock import cycles_per_second
+from leanconv.spec import ConvSpec
+
+_MEASURE_NS = 200_000_000  # of runs for each algorithm
+
+
+@dataclass(frozen=True)
+class AlgorithmRow:
+    """What one algorithm would do with a problem.
+
+    Attributes:
+        algorithm: its name.
+        reason: why it cannot compute the problem; empty if it can, and then the rest is known:
+        cycles: estimated cycles of one core.
+        seconds: estimated time of a run with the threads asked for.
+        measured_seconds: median time of a run, None if it was not measured.
+        workspace_bytes, weight_bytes: memory that a plan with it needs.
+        error: expected relative error in the max norm.
+        parameters: what it would choose.
+    """
+
+    algorithm: str
+    reason: str = ""
+    cycles: float = 0.0
+    seconds: float = 0.0
+    measured_seconds: float | None = None
+    workspace_bytes: int = 0
+    weight_bytes: int = 0
+    error: float = 0.0
+    parameters: str = ""
+
+
+def compare_algorithms(
+    spec: ConvSpec, threads: int = 1, measure: bool = False
+) -> list[AlgorithmRow]:
+    """Ask every algorithm about a problem: bytes, error and time, or why not.
+
+    Args:
+        spec: the convolution.
+        threads: threads that a plan would have.
+        measure: run each one, too, on random data.
+
+    Returns:
+        One row for each algorithm, the fastest first, those that reject the problem last.
+    """
+    target, problem = host(), conv_problem(spec, None)
+    w = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(spec.dtype)
+    rows = []
+    for algorithm in ALGORITHMS:
+        reason = algorithm.reject(problem, target)
+        if reason:
+            rows.append(AlgorithmRow(algorithm.name, reason))
+            continue
+        cycles = algorithm.cost(problem, target)
+        plan = _plan(spec, w, algorithm.name, threads)
+        rows.append(
+            AlgorithmRow(
+                algorithm.name,
+                "",
+                cycles,
+                cycles / (threads * cycles_per_second()),
+                _measured(plan) if measure else None,
+                plan.workspace_bytes,
+                plan.weight_bytes,
+                plan.predicted_error,
+                plan.parameters,
+            )
+        )
+    return sorted(rows, key=lambda r: (bool(r.reason), r.measured_seconds or r.seconds))
+
+
+def _plan(spec: ConvSpec, w: np.ndarray, algorithm: str, threads: int) -> ConvPlan:
+    channel = np.zeros(spec.out_channels, spec.dtype)
+    prelu = spec.activation is not None and spec.activation.kind == "prelu"
+    bias, slope = channel if spec.bias else None, channel if prelu else None
+    return ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
+
+
+def _measured(plan: ConvPlan) -> float:
+    spec = plan.spec
+    x = np.random.default_rng(0).standard_normal(spec.input_shape).astype(spec.dtype)
+    out = np.zeros(spec.output_shape, spec.dtype)
+    residual = out if spec.residual else None
+    times: list[int] = []
+    while len(times) < 3 or sum(times) < _MEASURE_NS:
+        start = time.perf_counter_ns()
+        plan(x, out, residual)
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times[1:]) * 1e-9

@@ -1,0 +1,40 @@
+"""From a candidate to a program whose operands are given addresses or slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leanconv.algorithms import Candidate
+from leanconv.codegen import compiler
+from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.spec.format import aligned
+from leanconv.target import Target
+
+
+def candidate_program(
+    candidate: Candidate,
+    target: Target,
+    threads: int,
+    operands: Mapping[str, int | Slot],
+    workspace: int,
+    paced: bool = True,
+) -> Program:
+    """Compile a candidate's kernels and bind their operands.
+
+    Args:
+        candidate: what to run.
+        target: what to emit for.
+        threads: threads that take part.
+        operands: where each role lies, the candidate's temporaries apart.
+        workspace: address of `candidate.workspace_bytes(threads)` bytes.
+        paced: as for `Program`.
+    """
+    places = dict(operands)
+    for role, size in candidate.temporaries.items():
+        places[role] = workspace
+        workspace += aligned(size)
+    library = compiler.load([piece.kernel for piece in candidate.pieces], target)
+    stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in candidate.pieces]
+    slots = sum(isinstance(place, Slot) for place in operands.values())
+    stride = candidate.scratch_bytes
+    return Program(stages, library, slots, workspace, stride, threads, paced)

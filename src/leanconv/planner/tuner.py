@@ -1,0 +1,233 @@
+"""Measuring the few choices that the model ranks best, once, and remembering the fastest."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.algorithms import Candidate, Problem
+from leanconv.algorithms.convolution import alternatives
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.compiler import generator_hash
+from leanconv.planner.candidate_program import candidate_program
+from leanconv.runtime.memory import Block, Memory
+from leanconv.runtime.program import Program, Slot
+from leanconv.settings import current_settings
+from leanconv.spec.format import aligned
+from leanconv.target import Target
+
+log = logging.getLogger(__name__)
+
+_FACTOR = 1.8  # estimates above the least one times this are not measured
+_MOST = 10  # choices measured
+_ROUNDS = 5
+_DROP = 1.25  # after a round: choices this much slower than the best one are out
+_RUN_NS = 4_000_000  # that one choice runs in a round, warming up apart
+_MARGIN = 0.98  # what a choice must reach of the model's own to be preferred to it
+_COLD_BYTES = 64 * 2**20  # at most, of copies of weights to walk through
+_STORE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was measured for one problem.
+
+    Attributes:
+        name: the fastest choice, as the user would select it.
+        seconds: median of one run, for every choice that was measured to the end.
+    """
+
+    name: str
+    seconds: Mapping[str, float]
+
+
+def tune(
+    problem: Problem,
+    target: Target,
+    threads: int,
+    cold_weights: int = 0,
+    memory_limit: int | None = None,
+) -> Tuned:
+    """Measure the most promising choices for a problem, or recall what was measured before.
+
+    Args:
+        problem: the convolution, with the places of its operands.
+        target: this machine.
+        threads: threads that take part.
+        cold_weights: bytes of weights that the network around the problem reads between two of its
+            runs: a choice is measured with weights that have left the caches they would have left
+            there. 0 measures with warm weights.
+        memory_limit: bytes that workspace and packed weights may take; None for no limit.
+
+    Returns:
+        The fastest choice and what the others took. It is kept in the settings' cache folder and
+        recalled by later processes, for this target, version and number of threads.
+    """
+    key = _key(problem, target, threads, cold_weights, memory_limit)
+    recalled = _recall(key)
+    if recalled:
+        return recalled
+    found = _promising(problem, target, threads, memory_limit)
+    if len(found) < 2:
+        return Tuned(found[0][0] if found else "", {})
+    log.info("tuning %s: %d choices", problem.spec, len(found))
+    rigs = {name: _Rig(problem, c, target, threads, cold_weights) for name, c in found}
+    times = _race(rigs)
+    model = found[0][0]
+    best = min(times, key=lambda name: times[name])
+    if model in times and times[best] > _MARGIN * times[model]:
+        best = model
+    tuned = Tuned(best, times)
+    _store().put(key, json.dumps({"name": best, "seconds": times}).encode())
+    log.info("tuned %s: %s, %.1f us", problem.spec, best, times[best] * 1e6)
+    return tuned
+
+
+def _promising(
+    problem: Problem, target: Target, threads: int, memory_limit: int | None
+) -> list[tuple[str, Candidate]]:
+    """Choices not far above the least estimate, the cheapest first."""
+    found: list[tuple[str, Candidate]] = []
+    least = 0.0
+    for option, candidate in alternatives(problem, target):
+        weights = max(candidate.weight_bytes, problem.spec.weight_bytes)
+        needed = candidate.workspace_bytes(threads) + weights
+        if memory_limit is not None and needed > memory_limit:
+            continue
+        least = least or option.cycles
+        if option.cycles > _FACTOR * least and len(found) > 1:
+            break
+        found.append((option.name, candidate))
+    return _varied(found)
+
+
+def _varied(found: list[tuple[str, Candidate]]) -> list[tuple[str, Candidate]]:
+    """The first few, but the best of every algorithm among them."""
+    firsts = {candidate.algorithm: name for name, candidate in reversed(found)}
+    kept = [pair for pair in found if pair[0] in firsts.values()]
+    others = [pair for pair in found if pair[0] not in firsts.values()]
+    chosen = {name for name, _ in (kept + others)[:_MOST]}
+    return [pair for pair in found if pair[0] in chosen]
+
+
+class _Rig:
+    """One choice with data of its own to run on."""
+
+    def __init__(
+        self, problem: Problem, candidate: Candidate, target: Target, threads: int, cold: int
+    ) -> None:
+        spec, item = problem.spec, np.dtype(problem.spec.dtype).itemsize
+        self._memory = Memory()
+        random = np.random.default_rng(0)
+        packed = _constants(problem, candidate, random)
+        roles = ["x", *(["residual"] if spec.residual else []), "y", *packed]
+        block = self._memory.allocate("workspace", candidate.workspace_bytes(threads))
+        self._program: Program = candidate_program(
+            candidate,
+            target,
+            threads,
+            {role: Slot(number) for number, role in enumerate(roles)},
+            block.address,
+            paced=False,
+        )
+        sizes = {"x": spec.batch * problem.x.image * item, "y": spec.batch * problem.y.image * item}
+        sizes["residual"] = sizes["y"]
+        data = [self._filled(role, sizes[role], random) for role in roles if role in sizes]
+        self._addresses = self._copies(packed, cold, [b.address for b in data])
+        self._next = 0
+
+    def _filled(self, role: str, size: int, random: np.random.Generator) -> Block:
+        block = self._memory.allocate(role, size)
+        values = random.standard_normal(min(size // 4, 2**16), dtype=np.float32)
+        view = block.view(0, size).view(np.float32)
+        view[:] = np.resize(values, view.size)
+        return block
+
+    def _copies(
+        self, packed: Mapping[str, np.ndarray], cold: int, data: list[int]
+    ) -> list[list[int]]:
+        """Operands of successive runs: the constants stand as often as it takes to be cold."""
+        size = max(1, sum(aligned(array.nbytes) for array in packed.values()))
+        count = 1 + min(cold, _COLD_BYTES) // size
+        count = min(count, max(1, _COLD_BYTES // size))
+        weights = self._memory.allocate("weights", size * count)
+        rows = []
+        for copy in range(count):
+            row, place = list(data), copy * size
+            for array in packed.values():
+                values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                weights.view(place, array.nbytes)[:] = values
+                row.append(weights.address + place)
+                place += aligned(array.nbytes)
+            rows.append(row)
+        return rows
+
+    def run(self) -> int:
+        """Nanoseconds of one run."""
+        self._next = (self._next + 1) % len(self._addresses)
+        return self._program.run(self._addresses[self._next])
+
+    def time(self) -> float:
+        """Median nanoseconds of the runs of one round."""
+        self.run()
+        first = max(1, self.run())
+        count = max(3, min(200, _RUN_NS // first))
+        return statistics.median(self.run() for _ in range(count))
+
+
+def _constants(
+    problem: Problem, candidate: Candidate, random: np.random.Generator
+) -> dict[str, np.ndarray]:
+    spec = problem.spec
+    shape = (spec.out_channels, problem.group_inputs, *problem.window.kernel)
+    rank = len(spec.kernel)
+    w = random.standard_normal((*shape[:2], *shape[5 - rank :]))
+    channels = {"bias": random.standard_normal(spec.out_channels).astype(spec.dtype)}
+    if not spec.bias:
+        del channels["bias"]
+    if spec.activation is not None and spec.activation.kind == "prelu":
+        channels["slope"] = random.standard_normal(spec.out_channels).astype(spec.dtype)
+    return candidate.pack(w.astype(spec.dtype), channels)
+
+
+def _race(rigs: Mapping[str, _Rig]) -> dict[str, float]:
+    """Median seconds of each choice, the hopeless ones left out after the first rounds."""
+    rounds: dict[str, list[float]] = {name: [] for name in rigs}
+    for _ in range(_ROUNDS):
+        for name, row in rounds.items():
+            row.append(rigs[name].time())
+        least = min(min(row) for row in rounds.values())
+        rounds = {name: row for name, row in rounds.items() if min(row) <= _DROP * least}
+    return {name: statistics.median(row) * 1e-9 for name, row in rounds.items()}
+
+
+def _key(problem: Problem, target: Target, threads: int, cold: int, limit: int | None) -> str:
+    text = (
+        f"{generator_hash()}\n{target!r}\n{threads} {min(cold, _COLD_BYTES)} {limit}\n{problem!r}"
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _store() -> DiskCache:
+    settings = current_settings()
+    folder = settings.cache_dir / "tuning" if settings.cache_bytes else None
+    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+
+
+def _recall(key: str) -> Tuned | None:
+    body = _store().get(key)
+    if body is None:
+        return None
+    try:
+        found = json.loads(body)
+        return Tuned(str(found["name"]), {str(n): float(s) for n, s in found["seconds"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,123 @@
+"""Tuning: the choice is one of the promising, right, remembered, and never takes a run down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.algorithms.convolution import alternatives
+from leanconv.api.conv import conv_problem
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.host import host
+from leanconv.planner import tuner
+from leanconv.reference.direct import convolve
+from leanconv.spec import ConvSpec
+
+SMALL = "ic32ih14oc32oh12kh3"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskCache]:
+    cache = DiskCache(tmp_path, suffix=".json")
+    monkeypatch.setattr(tuner, "_store", lambda: cache)
+    monkeypatch.setattr(tuner, "_RUN_NS", 100_000)
+    monkeypatch.setattr(tuner, "_ROUNDS", 2)
+    return cache
+
+
+def problem_of(text: str, dtype: str = "float32", max_error: float | None = None):
+    return conv_problem(ConvSpec.parse(text, dtype=dtype), max_error)
+
+
+def test_choice_is_one_of_the_alternatives() -> None:
+    problem = problem_of(SMALL)
+    names = [option.name for option, _ in alternatives(problem, host())]
+    tuned = tuner.tune(problem, host(), 1)
+    assert tuned.name in names
+    assert len(names) > 3
+    assert 2 <= len(tuned.seconds) <= len(names)
+    assert all(0 < seconds < 1 for seconds in tuned.seconds.values())
+
+
+def test_alternatives_keep_the_error() -> None:
+    strict = problem_of(SMALL, max_error=2e-6)
+    errors = [candidate.error for _, candidate in alternatives(strict, host())]
+    loose = [candidate.error for _, candidate in alternatives(problem_of(SMALL), host())]
+    assert max(errors) <= 2e-6 < max(loose)
+
+
+def test_remembered_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tuner.tune(problem_of(SMALL), host(), 1)
+
+    def never(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(tuner, "_race", never)
+    assert tuner.tune(problem_of(SMALL), host(), 1) == first
+    with pytest.raises(AssertionError, match="measured again"):
+        tuner.tune(problem_of(SMALL), host(), 2)
+    with pytest.raises(AssertionError, match="measured again"):
+        tuner.tune(problem_of(SMALL, max_error=1e-6), host(), 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"name": 3}', b'{"name": "direct", "seconds": 1}'])
+def test_damaged_memory_is_measured_again(store: DiskCache, tmp_path: Path, body: bytes) -> None:
+    tuner.tune(problem_of(SMALL), host(), 1)
+    (entry,) = tmp_path.glob("*.json")
+    store.put(entry.stem, body)
+    assert tuner.tune(problem_of(SMALL), host(), 1).seconds
+    assert json.loads(store.get(entry.stem) or b"")["seconds"]
+
+
+def test_memory_limit_is_kept() -> None:
+    problem = problem_of(SMALL)
+    given = problem.spec.weight_bytes
+    found = alternatives(problem, host())
+    least = min(c.workspace_bytes(1) + max(c.weight_bytes, given) for _, c in found)
+    tuned = tuner.tune(problem, host(), 1, memory_limit=least)
+    chosen = {option.name: c for option, c in found}[tuned.name]
+    assert chosen.workspace_bytes(1) + max(chosen.weight_bytes, given) <= least
+
+
+@pytest.mark.parametrize(
+    ("dtype", "activation", "residual"),
+    [("float32", None, False), ("float64", "relu", True), ("float32", "prelu", True)],
+)
+def test_tuned_plan_is_right(dtype: str, activation: str | None, residual: bool) -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((2, 16, 11, 13)).astype(dtype)
+    w = random.standard_normal((24, 16, 3, 3)).astype(dtype)
+    slope = np.full(24, 0.5, dtype) if activation == "prelu" else None
+    options = {"stride": 1, "padding": 1, "activation": activation, "slope": slope}
+    plan = lc.plan_conv2d(x.shape, w, tune=True, residual=residual, threads=2, **options)
+    added = random.standard_normal(plan.spec.output_shape).astype(dtype) if residual else None
+    y = plan(x, residual=added)
+    doubles = [None if a is None else a.astype("f8") for a in (x, w, added, slope)]
+    exact = convolve(plan.spec, *doubles[:2], residual=doubles[2], slope=doubles[3])
+    assert np.abs(y - exact).max() <= 2e-5 * np.abs(exact).max()
+
+
+def test_reproducible_batches_take_the_choice_of_one_image() -> None:
+    random = np.random.default_rng(2)
+    x = random.standard_normal((3, 32, 14, 14)).astype("float32")
+    w = random.standard_normal((32, 32, 3, 3)).astype("float32")
+    one = lc.plan_conv2d((1, 32, 14, 14), w, tune=True, reproducible=True, threads=1)
+    all_three = lc.plan_conv2d(x.shape, w, tune=True, reproducible=True, threads=1)
+    assert np.array_equal(all_three(x)[1:2], one(x[1:2]))
+
+
+def test_cold_weights_walk_through_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(SMALL)
+    (_, candidate), *_ = alternatives(problem, host())
+    warm = tuner._Rig(problem, candidate, host(), 1, 0)
+    cold = tuner._Rig(problem, candidate, host(), 1, 1 << 20)
+    assert len(warm._addresses) == 1
+    assert len(cold._addresses) > 1
+    constants = {tuple(row[2:]) for row in cold._addresses}
+    assert len(constants) == len(cold._addresses)
+    assert cold.run() > 0
