@@ -41,7 +41,7 @@ class Tuned:
 
     Attributes:
         name: the fastest choice, as the user would select it.
-        seconds: median of one run, for every choice that was measured to the end.
+        seconds: of one run, for every choice that was measured to the end.
     """
 
     name: str
@@ -198,14 +198,15 @@ def _constants(
 
 
 def _race(rigs: Mapping[str, _Rig]) -> dict[str, float]:
-    """Median seconds of each choice, the hopeless ones left out after the first rounds."""
+    """Seconds of each choice in its best round; the hopeless ones drop out after the first."""
     rounds: dict[str, list[float]] = {name: [] for name in rigs}
     for _ in range(_ROUNDS):
         for name, row in rounds.items():
             row.append(rigs[name].time())
         least = min(min(row) for row in rounds.values())
         rounds = {name: row for name, row in rounds.items() if min(row) <= _DROP * least}
-    return {name: statistics.median(row) * 1e-9 for name, row in rounds.items()}
+    # The least: whole rounds may fall into a time in which the threads share one core.
+    return {name: min(row) * 1e-9 for name, row in rounds.items()}
 
 
 def _key(problem: Problem, target: Target, threads: int, cold: int, limit: int | None) -> str:

@@ -1,17 +1,21 @@
-"""How many cycles of a core make a second, measured: estimates are in cycles."""
+"""The clock and the cores of this machine, measured: cycles a second, and what threads add."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import statistics
+import threading
 import time
+from collections.abc import Callable
 
-from leanconv.codegen.compiler import load_text
+from leanconv.codegen.compiler import Library, load_text
 from leanconv.codegen.host import host
 
 _STEPS, _CHAIN, _TRIES = 1000, 8, 25
+_BUSY_STEPS = 100_000  # of the loop that keeps the multiply-add units full, about 0.4 ms
 
-# A chain of multiply-adds, each of which waits for the one before it.
+# `chain`: multiply-adds each of which waits for the one before. `busy`: as many as the units take.
 _TEXT = """
 define double @chain(i64 %n, double %x) nounwind {
 entry:
@@ -26,8 +30,27 @@ LINKS
 done:
   ret double %vLAST
 }
+define double @busy(i64 %n, double %y) nounwind {
+entry:
+  %one = insertelement VECTOR poison, double %y, i64 0
+  %x = shufflevector VECTOR %one, VECTOR poison, MASK zeroinitializer
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+STARTS
+STEPS
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  %out = extractelement VECTOR %b0, i64 0
+  ret double %out
+}
 declare double @llvm.fma.f64(double, double, double)
+declare VECTOR @llvm.fma.vLANESf64(VECTOR, VECTOR, VECTOR)
 """
+
+_Loop = Callable[[int, float], float]
 
 
 @functools.cache
@@ -37,20 +60,77 @@ def cycles_per_second() -> float:
     It is the clock under this process's load; a core that is shared or asleep gives less, so the
     fastest of several tries counts.
     """
-    links = "\n".join(
-        f"  %v{i + 1} = call double @llvm.fma.f64(double %v{i}, double %x, double %x)"
-        for i in range(_CHAIN)
-    )
-    text = _TEXT.replace("LINKS", links).replace("LAST", str(_CHAIN))
-    library = load_text(text, ["chain"], "clock")
-    chain = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(
-        library.address("chain")
-    )
-    least = min(_seconds(chain) for _ in range(_TRIES))
-    return _STEPS * _CHAIN * host().fma_latency / least
+    chain = _loop("chain")
+    least = min(_nanoseconds(chain, _STEPS) for _ in range(_TRIES))
+    return _STEPS * _CHAIN * host().fma_latency / least * 1e9
 
 
-def _seconds(chain: object) -> float:
+def speedup(threads: int) -> float:
+    """What that many threads do together of what one does alone, in pure arithmetic, just now.
+
+    Virtual cores may be halves of one core, and which ones they are may change from second to
+    second: two threads then do the work of one, and no program can do better.
+
+    Args:
+        threads: how many.
+
+    Returns:
+        `threads` where each has a core of its own, 1.0 where all share one.
+    """
+    busy = _loop("busy")
+    alone = min(_nanoseconds(busy, _BUSY_STEPS) for _ in range(3))
+    return statistics.median(threads * alone / _together(busy, threads) for _ in range(3))
+
+
+def _together(busy: _Loop, threads: int) -> float:
+    """Mean nanoseconds of a call while as many threads make one."""
+    times = [0.0] * threads
+    start = threading.Barrier(threads)
+
+    def work(number: int) -> None:
+        start.wait()
+        busy(_BUSY_STEPS // 8, 0.5)  # until all are under way
+        times[number] = _nanoseconds(busy, 4 * _BUSY_STEPS) / 4
+
+    team = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for thread in team:
+        thread.start()
+    for thread in team:
+        thread.join()
+    return statistics.mean(times)
+
+
+@functools.cache
+def _library() -> Library:
+    lanes = max(2, host().vector_bytes // 8)
+    kind, count = f"<{lanes} x double>", host().least_accumulators + 4
+    fma = f"call {kind} @llvm.fma.v{lanes}f64({kind} %a%, {kind} %x, {kind} %x)"
+    parts = {
+        "LINKS": "\n".join(
+            f"  %v{i + 1} = call double @llvm.fma.f64(double %v{i}, double %x, double %x)"
+            for i in range(_CHAIN)
+        ),
+        "STARTS": "\n".join(
+            f"  %a{i} = phi {kind} [%x, %entry], [%b{i}, %loop]" for i in range(count)
+        ),
+        "STEPS": "\n".join(f"  %b{i} = {fma.replace('%a%', f'%a{i}')}" for i in range(count)),
+        "VECTOR": kind,
+        "MASK": f"<{lanes} x i32>",
+        "vLANES": f"v{lanes}",
+        "LAST": str(_CHAIN),
+    }
+    text = _TEXT
+    for name, value in parts.items():
+        text = text.replace(name, value)
+    return load_text(text, ["chain", "busy"], "clock")
+
+
+def _loop(name: str) -> _Loop:
+    signature = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)
+    return signature(_library().address(name))
+
+
+def _nanoseconds(loop: _Loop, steps: int) -> int:
     start = time.perf_counter_ns()
-    chain(_STEPS, 0.5)  # type: ignore[operator]
-    return max(1, time.perf_counter_ns() - start) * 1e-9
+    loop(steps, 0.5)
+    return max(1, time.perf_counter_ns() - start)

@@ -10,6 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from leanconv.runtime.clock import speedup
+
+_APART = 0.8  # share of its own core that a thread must have
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -79,6 +82,20 @@ def wait_until_quiet(limit_cpus: float = 0.1, patience_s: float = 60.0) -> float
         busy = busy_cpus()
         if busy < limit_cpus or time.monotonic() >= end:
             return busy
+
+
+def wait_for_cores(threads: int, patience_s: float = 5.0) -> bool:
+    """Wait until as many threads really have cores of their own; return whether they have.
+
+    The cores of a virtual machine may become halves of one core for seconds at a time: whoever is
+    measured then takes twice as long.
+    """
+    end = time.monotonic() + patience_s
+    while speedup(threads) < _APART * threads:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _cpu_ticks() -> tuple[int, int] | None:

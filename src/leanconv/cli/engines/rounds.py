@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from leanconv.cli.engines.catalogue import Installed
+from leanconv.cli.engines.machine import wait_for_cores
 from leanconv.cli.engines.process import EngineError, EngineProcess
 
 OURS = "leanconv"
+_ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
 Report = Callable[[str], None]
 
 
@@ -226,9 +228,20 @@ def _one_round(
         if outcome.error is not None:
             continue
         try:
-            durations = process.ask(request)["ns"]
+            durations = _undisturbed(process, request, effort.threads)
         except EngineError as error:
             outcome.error = str(error)
             continue
         outcome.round_medians_ns.append(statistics.median(durations))
         outcome.round_least_ns.append(min(durations))
+
+
+def _undisturbed(process: EngineProcess, request: dict[str, Any], threads: int) -> list[int]:
+    """One turn during which the threads had cores of their own, as far as one can see."""
+    durations: list[int] = []
+    for _ in range(_ATTEMPTS):
+        before = wait_for_cores(threads)
+        durations = process.ask(request)["ns"]
+        if before and wait_for_cores(threads, patience_s=0.0):
+            break
+    return durations
