@@ -7,15 +7,21 @@ The machinery itself (processes, rounds, ratios, tables) is `leanconv.cli.engine
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import ENGINES, Engine
 from leanconv.errors import InputError, LeanConvError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 MODELS = ROOT / "models"
+_ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
+T = TypeVar("T")
 
 ALL_ENGINES: tuple[Engine, ...] = (
     *ENGINES,
@@ -23,6 +29,24 @@ ALL_ENGINES: tuple[Engine, ...] = (
         "xnnpack", HERE / "engines" / "engine_xnnpack.py", ("torch", "executorch", "onnx"), (HERE,)
     ),
     Engine("torch", HERE / "engines" / "engine_torch.py", ("torch", "onnx"), (HERE,)),
+)
+# Single convolutions: leanconv by `plan_conv2d`, and engines that are told of one layer by hand.
+LAYER_ENGINES: tuple[Engine, ...] = (
+    Engine(
+        "leanconv",
+        HERE / "engines" / "engine_plan.py",
+        ("numpy", "llvmlite"),
+        (ROOT / "src",),
+    ),
+    *ALL_ENGINES[1:],
+    Engine(
+        "torch-nhwc",
+        HERE / "engines" / "engine_torch_channels_last.py",
+        ("torch", "onnx"),
+        (HERE,),
+    ),
+    Engine("ncnn", HERE / "engines" / "engine_ncnn.py", ("ncnn", "onnx"), (HERE,)),
+    Engine("mnn", HERE / "engines" / "engine_mnn.py", ("MNN", "_tools"), (HERE,)),
 )
 
 
@@ -44,6 +68,36 @@ def model_file(name: str) -> Path:
             raise InputError(f"network {name!r} is not known; expected one of {known}")
         save(NETWORKS[name](), file)
     return file
+
+
+@dataclass
+class Patience:
+    """Waiting for cores of one's own, bounded over a whole benchmark.
+
+    Attributes:
+        threads: threads that are to have one each.
+        left_s: seconds that may still be spent on waiting, and on turns taken again.
+    """
+
+    threads: int
+    left_s: float = 180.0
+
+    def undisturbed(self, take: Callable[[], T]) -> tuple[T, bool]:
+        """Take a measurement while the threads have their cores, as far as one can see.
+
+        Returns:
+            The measurement, and whether they had.
+        """
+        for attempt in range(_ATTEMPTS):
+            start = time.monotonic()
+            before = machine.wait_for_cores(self.threads, max(0.0, min(2.0, self.left_s)))
+            waited = time.monotonic() - start
+            taken = take()
+            alone = before and machine.wait_for_cores(self.threads, patience_s=0.0)
+            self.left_s -= waited if attempt == 0 else time.monotonic() - start
+            if alone or self.left_s <= 0:
+                break
+        return taken, alone
 
 
 def script(body: Callable[[], int]) -> None:

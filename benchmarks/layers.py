@@ -1,8 +1,12 @@
-"""Single convolutions against every engine: cv1 to cv12 of the MEC paper at batch 1 and 8.
+"""Single convolutions against every engine, leanconv through `plan_conv2d` called from Python.
 
-    python benchmarks/layers.py --python TORCH_PYTHON --out layers.json
+    python benchmarks/layers.py --python TORCH_PYTHON --out docs/results/layers.json
+    python benchmarks/layers.py --batch 8 --python TORCH_PYTHON             eight images at once
+    python benchmarks/layers.py --dtype float64 --python TORCH_PYTHON         against torch alone
+    python benchmarks/layers.py --shapes networks --python TORCH_PYTHON       `layer_shapes.py`
 
-float32, two threads, NCHW in and out; each layer is an ONNX file of one node.
+cv1 to cv12 of the MEC paper, or 200 layers of well-known networks; two threads, NCHW in and out,
+the cost of the call included. Each layer is an ONNX file of one node; errors are against float64.
 """
 
 from __future__ import annotations
@@ -11,11 +15,43 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from harness import ALL_ENGINES, script
+from harness import LAYER_ENGINES, script
+from layer_shapes import SHAPES
 from leanconv.cli.bench import LAYERS, layer_works
 from leanconv.cli.common import positive
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.errors import InputError
+from leanconv.spec import ConvSpec
+
+_DOUBLES = ("leanconv", "torch", "torch-nhwc")  # who computes in float64
+_STRIDE = 8  # shapes are taken in so many passes over the list, quickly in one
+
+
+def paper_specs(names: list[str], batch: int, dtype: str) -> dict[str, ConvSpec]:
+    """Return cv1 to cv12, or those that are named.
+
+    Raises:
+        InputError: a name is none of them.
+    """
+    unknown = sorted(set(names) - LAYERS.keys())
+    if unknown:
+        raise InputError(f"layers {unknown} are not known; expected {', '.join(LAYERS)}")
+    return {n: ConvSpec.parse(LAYERS[n], batch=batch, dtype=dtype) for n in names or LAYERS}
+
+
+def network_specs(names: list[str], batch: int, quick: bool) -> dict[str, ConvSpec]:
+    """Return the layers of networks, or those whose name has one of the parts that are given.
+
+    Raises:
+        InputError: no layer has.
+    """
+    chosen = [s for s in SHAPES if not names or any(part in s.name for part in names)]
+    if not chosen:
+        raise InputError(
+            f"no layer's name has {' or '.join(names)}; see benchmarks/layer_shapes.py"
+        )
+    passes = range(1 if quick else _STRIDE)
+    return {s.name: s.spec(batch) for first in passes for s in chosen[first::_STRIDE]}
 
 
 def main() -> int:
@@ -23,18 +59,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 to cv12 (default: all)")
-    parser.add_argument("--batch", action="append", type=positive, metavar="N", help="repeatable")
+    parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 …, or parts of names")
+    parser.add_argument("--shapes", choices=("paper", "networks"), default="paper")
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--quick", action="store_true", help="every eighth network layer, shorter")
     add_measure_options(parser)
     parser.set_defaults(processes=2, rounds=3, seconds=0.3)
     options = parser.parse_args()
-    unknown = sorted(set(options.layers) - LAYERS.keys())
-    if unknown:
-        raise InputError(f"layers {unknown} are not known; expected {', '.join(LAYERS)}")
-    problems = {name: LAYERS[name] for name in options.layers or LAYERS}
+    networks = options.shapes == "networks"
+    if networks:
+        # A process takes all layers: to start one anew for each would take hours.
+        options.processes, options.seconds, options.warmup = 1, 0.08, 0.04
+        options.minutes = options.minutes or (5.0 if options.quick else 25.0)
+        specs = network_specs(options.layers, options.batch, options.quick)
+    else:
+        specs = paper_specs(options.layers, options.batch, options.dtype)
+    if options.quick:
+        options.processes, options.rounds = 1, 2
+    engines = [e for e in LAYER_ENGINES if options.dtype == "float32" or e.name in _DOUBLES]
     with tempfile.TemporaryDirectory(prefix="leanconv-layers-") as folder:
-        works = layer_works(problems, options.batch or [1, 8], Path(folder))
-        return compare(works, ALL_ENGINES, options)
+        works = layer_works(specs, Path(folder), exact=True)
+        return compare(works, engines, options, keep=networks)
 
 
 if __name__ == "__main__":

@@ -6,31 +6,50 @@
 
 All run in this process, in turn, on the same threads: a method's number is the median over rounds,
 its ratio the median of direct's time over its own in the same round; above 1 it is the faster one.
-`lower` and `product` are the stages' own times where there are several: the least of all rounds.
+Lowering and products are timed apart as well: where both are done block by block, the products'
+time is that of both less that of blocks that are only lowered. The products' share of the peak is
+of multiply-adds on registers (`microkernel.py`): one core's rate in the same round, times what so
+many threads do together of what one does.
+
+Two things are expected: that im2col, MEC and im2win run their products at 85 % of the peak on cv4,
+cv5 and cv8, and that im2win, its lowering counted, is faster than im2col's whole matrix on every
+layer. What is not so is listed at the end, and the exit code is 3.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-import leanconv as lc
-from harness import script
+from harness import Patience, script
+from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.lowering_kernels import BlockConv, LowerTensor, Serial
+from leanconv.algorithms.problem import Candidate, Piece
+from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.errors import InputError
+from leanconv.codegen.emitter import Function
+from leanconv.codegen.host import host
+from leanconv.errors import InputError, SpecError
+from leanconv.kernels.copy import Copy
+from leanconv.planner.candidate_program import candidate_program
+from leanconv.runtime.clock import speedup
+from leanconv.runtime.memory import Block
+from leanconv.runtime.program import Program
 from leanconv.spec import ConvSpec
 from leanconv.units import format_bytes, format_ns
+from microkernel import Peak, Work, aligned, work
 
 BASE = "direct"
 METHODS = (
@@ -55,34 +74,121 @@ ABLATION = tuple(
 )
 
 
+T = TypeVar("T")
+GOAL, GOAL_LAYERS = 0.85, ("cv4", "cv5", "cv8")
+MATRIX, WINDOWS = "im2col:rows=whole", "im2win"
+
+
+class BlockLowering(BlockConv):
+    """The blocks of another kernel, lowered and not multiplied."""
+
+    def multiply(self, e: Function, *place: Any) -> None:
+        """Emit nothing."""
+
+
+def only_lowered(piece: Piece) -> Piece:
+    """A piece that lowers and multiplies block by block, without the products."""
+    parts = {f.name: getattr(piece.kernel, f.name) for f in fields(piece.kernel)}
+    return replace(piece, kernel=BlockLowering(**parts))
+
+
+def stages(candidate: Candidate) -> dict[str, tuple[Piece, ...]]:
+    """The pieces of a candidate: those that lower, those that multiply, and the rest."""
+    parts: dict[str, list[Piece]] = {"lower": [], "product": [], "rest": []}
+    for piece in candidate.pieces:
+        kernel = piece.kernel.kernel if isinstance(piece.kernel, Serial) else piece.kernel
+        if isinstance(kernel, BlockConv):
+            parts["lower"].append(only_lowered(piece))
+        elif isinstance(kernel, LowerTensor):
+            parts["lower"].append(piece)
+        elif isinstance(kernel, Copy):
+            parts["rest"].append(piece)
+        else:
+            parts["product"].append(piece)
+    return {name: tuple(pieces) for name, pieces in parts.items() if pieces}
+
+
 @dataclass
 class Measured:
     """One method on one layer.
 
     Attributes:
-        plan: what is run.
+        candidate: what is run.
+        run: runs all of it.
+        parts: runs one kind of its pieces each; empty if there is only one kind.
+        memory: that it works in.
         times: nanoseconds of a run, the median of each round's.
-        stages: nanoseconds of each stage, the least so far.
+        apart: those of the parts.
     """
 
-    plan: lc.ConvPlan
+    candidate: Candidate
+    run: Callable[[], int]
+    parts: dict[str, Callable[[], int]]
+    memory: tuple[Block, ...]
     times: list[int] = field(default_factory=list)
-    stages: list[int] = field(default_factory=list)
+    apart: dict[str, list[int]] = field(default_factory=dict)
 
-    def turn(self, x: np.ndarray, y: np.ndarray, seconds: float) -> None:
-        """Run for so long, and at least once; then once stage by stage."""
-        taken: list[int] = []
-        end = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < end:
-            start = time.perf_counter_ns()
-            self.plan(x, out=y)
-            taken.append(time.perf_counter_ns() - start)
-        self.times.append(round(statistics.median(taken)))
-        now = self.plan._program.time_stages([x.ctypes.data, y.ctypes.data])
-        self.stages = [min(pair) for pair in zip(self.stages or now, now, strict=True)]
+    def turn(self, seconds: float) -> tuple[int, dict[str, int]]:
+        """Run for so long, and at least once; then as long in parts; nanoseconds of each."""
+        taken = median_for(self.run, seconds)
+        share = seconds / max(1, len(self.parts))
+        return taken, {name: median_for(run, share) for name, run in self.parts.items()}
+
+    def keep(self, taken: int, apart: dict[str, int]) -> None:
+        """Take over what a turn has measured."""
+        self.times.append(taken)
+        for name, part in apart.items():
+            self.apart.setdefault(name, []).append(part)
+
+    @property
+    def products(self) -> list[int]:
+        """Nanoseconds of the products alone, round by round."""
+        if "product" in self.apart:
+            return self.apart["product"]
+        lowered = self.apart.get("lower", [0] * len(self.times))
+        return [t - part for t, part in zip(self.times, lowered, strict=True)]
 
 
-def measure(spec: ConvSpec, methods: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+def median_for(run: Callable[[], int], seconds: float) -> int:
+    """The median of the nanoseconds of runs over that time."""
+    taken: list[int] = []
+    end = time.perf_counter() + seconds
+    while not taken or time.perf_counter() < end:
+        taken.append(run())
+    return round(statistics.median(taken))
+
+
+def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads: int) -> Measured:
+    """Plan and compile one method, for arrays at these addresses.
+
+    Raises:
+        SpecError: the method refuses the layer.
+    """
+    target = host()
+    candidate = choose(conv_problem(spec, None), target, method)
+    operands, blocks = {"x": x, "y": y}, []
+    for role, packed in candidate.pack(w, {}).items():
+        blocks.append(Block(packed.nbytes))
+        blocks[-1].view(0, packed.nbytes)[:] = packed.reshape(-1).view(np.uint8)
+        operands[role] = blocks[-1].address
+    blocks.append(Block(candidate.workspace_bytes(threads)))
+
+    def runner(pieces: tuple[Piece, ...]) -> Callable[[], int]:
+        part = replace(candidate, pieces=pieces)
+        program: Program = candidate_program(
+            part, target, threads, operands, blocks[-1].address, paced=False
+        )
+        return lambda: program.run(())
+
+    parts = stages(candidate)
+    apart = parts.keys() != {"product"}
+    runs = {name: runner(pieces) for name, pieces in parts.items()} if apart else {}
+    return Measured(candidate, runner(candidate.pieces), runs, tuple(blocks))
+
+
+def measure(
+    spec: ConvSpec, methods: Sequence[str], peak: Work, options: argparse.Namespace
+) -> dict[str, Any]:
     """Measure the methods on one layer; those that refuse it say why.
 
     Raises:
@@ -91,60 +197,90 @@ def measure(spec: ConvSpec, methods: Sequence[str], options: argparse.Namespace)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, spec.input_shape).astype(spec.dtype)
     w = rng.uniform(-1, 1, spec.weight_shape).astype(spec.dtype)
+    y = np.empty(spec.output_shape, spec.dtype)
     measured: dict[str, Measured] = {}
     refused: dict[str, str] = {}
     right: np.ndarray | None = None
     for method in (BASE, *methods):
         try:
-            plan = lc.plan_conv2d(
-                x.shape,
-                w,
-                stride=spec.stride,
-                layout=spec.layout,
-                algorithm=method,
-                threads=options.threads,
-            )
-        except lc.SpecError as error:
+            one = prepare(spec, method, w, x.ctypes.data, y.ctypes.data, options.threads)
+        except SpecError as error:
             refused[method] = str(error)
             continue
-        y = plan(x)
-        right = y if right is None else right
+        y[...] = np.nan
+        one.run()
+        right = y.copy() if right is None else right
         apart = float(np.abs(y - right).max() / np.abs(right).max())
-        if apart > 1e-5:
+        if not apart <= 1e-5:
             raise InputError(f"{spec}: {method} differs from {BASE} by {apart:.1e}")
-        measured[method] = Measured(plan)
-    y = np.empty(spec.output_shape, spec.dtype)
+        measured[method] = one
+    peaks: list[float] = []
+    patience, threads = Patience(options.threads), options.threads
+
+    def quiet(take: Callable[[], T]) -> T:
+        return take() if threads == 1 else patience.undisturbed(take)[0]
+
     for turn in range(options.rounds):
+        one_core = peak.rate(options.seconds / 4) / 1e9
+        peaks.append(one_core * (1 if threads == 1 else quiet(lambda: speedup(threads))))
         order = list(measured.values())
         for one in order[turn % len(order) :] + order[: turn % len(order)]:
-            one.turn(x, y, options.seconds)
-    return {
-        "methods": {m: summary(o, measured[BASE], spec) for m, o in measured.items()},
-        "refused": refused,
-    }
+            one.keep(*quiet(functools.partial(one.turn, options.seconds)))
+    summaries = {m: summary(o, measured[BASE], spec, peaks) for m, o in measured.items()}
+    return {"peaks_gflops": peaks, "methods": summaries, "refused": refused}
 
 
-def summary(one: Measured, base: Measured, spec: ConvSpec) -> dict[str, Any]:
+def times_faster(ours: Sequence[int], theirs: Sequence[int]) -> float:
+    """How many times faster the first is: the median of the rounds' ratios."""
+    return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+
+
+def summary(one: Measured, base: Measured, spec: ConvSpec, peaks: list[float]) -> dict[str, Any]:
     """What is reported of one method."""
     time_ns = statistics.median(one.times)
-    ratios = [b / t for b, t in zip(base.times, one.times, strict=True)]
+    rates = [spec.flops / t for t in one.products]
     return {
         "time_ns": time_ns,
         "times_ns": one.times,
         "gflops": spec.flops / time_ns,
-        "ratio": statistics.median(ratios),
-        "workspace_bytes": one.plan.workspace_bytes,
-        "weight_bytes": one.plan.weight_bytes,
-        "stages_ns": one.stages,
-        "parameters": one.plan._candidate.parameters,
+        "ratio": times_faster(one.times, base.times),
+        "products_of_peak": statistics.median(r / p for r, p in zip(rates, peaks, strict=True)),
+        "workspace_bytes": one.memory[-1].bytes,
+        "weight_bytes": sum(block.bytes for block in one.memory[:-1]),
+        "parts_ns": {name: statistics.median(times) for name, times in one.apart.items()},
+        "parameters": one.candidate.parameters,
     }
+
+
+def misses(layers: dict[str, Any]) -> list[str]:
+    """What was expected and is not so, of those methods that were measured."""
+    found = []
+    for name, layer in layers.items():
+        methods = layer["methods"]
+        if name in GOAL_LAYERS:
+            found += [
+                f"{name}: the products of {m} run at {100 * r['products_of_peak']:.1f} % of peak; "
+                f"expected {100 * GOAL:.0f} %"
+                for m, r in methods.items()
+                if m in METHODS and r["products_of_peak"] < GOAL
+            ]
+        if {MATRIX, WINDOWS} <= methods.keys():
+            faster = gain(layer)
+            if faster <= 1:
+                found.append(f"{name}: {WINDOWS} is {faster:.3f} times as fast as {MATRIX}")
+    return found
+
+
+def gain(layer: dict[str, Any]) -> float:
+    """How many times faster im2win is than im2col with the whole matrix, both with lowering."""
+    return times_faster(*(layer["methods"][m]["times_ns"] for m in (WINDOWS, MATRIX)))
 
 
 def print_layer(name: str, spec: ConvSpec, result: dict[str, Any]) -> None:
     """Print one layer's table."""
     rows = []
     for method, r in result["methods"].items():
-        stages = r["stages_ns"] if len(r["stages_ns"]) > 1 else []
+        parts = r["parts_ns"]
         rows.append(
             [
                 method,
@@ -152,8 +288,8 @@ def print_layer(name: str, spec: ConvSpec, result: dict[str, Any]) -> None:
                 f"{r['gflops']:.1f}",
                 f"{r['ratio']:.2f}",
                 format_bytes(r["workspace_bytes"]),
-                format_ns(stages[0]) if stages else "",
-                format_ns(stages[1]) if stages else "",
+                format_ns(parts["lower"]) if "lower" in parts else "",
+                f"{100 * r['products_of_peak']:.1f} %",
                 r["parameters"],
             ]
         )
@@ -161,6 +297,8 @@ def print_layer(name: str, spec: ConvSpec, result: dict[str, Any]) -> None:
     print_table(heads, rows, title=f"{name}: {spec}, {spec.layout}")
     for reason in result["refused"].values():
         print(f"  {reason}")
+    if {MATRIX, WINDOWS} <= result["methods"].keys():
+        print(f"  {WINDOWS} is {gain(result):.2f} times as fast as {MATRIX}")
 
 
 def main() -> int:
@@ -175,8 +313,8 @@ def main() -> int:
     parser.add_argument("--batch", type=positive, default=1, metavar="N")
     parser.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW")
     parser.add_argument("--threads", type=positive, default=1, metavar="N")
-    parser.add_argument("--rounds", type=positive, default=5, metavar="N")
-    parser.add_argument("--seconds", type=float, default=0.1, metavar="S", help="of one turn")
+    parser.add_argument("--rounds", type=positive, default=15, metavar="N")
+    parser.add_argument("--seconds", type=float, default=0.04, metavar="S", help="of one turn")
     parser.add_argument("--wait", type=float, default=60.0, metavar="S", help="for a quiet machine")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file as well")
@@ -187,6 +325,9 @@ def main() -> int:
     methods = list(options.method or METHODS)
     methods += [*(SCALAR if options.scalar else ()), *(ABLATION if options.ablation else ())]
     busy = machine.wait_until_quiet(patience_s=options.wait)
+    lanes = host().lanes("float32")
+    accumulators = min(24, host().registers - 4)
+    peak = work("peak", Peak(lanes, accumulators), aligned(2 * lanes), aligned(24 * lanes))
     document: dict[str, Any] = {
         "machine": machine.describe().to_json(),
         "busy_cpus_before": round(busy, 2),
@@ -200,15 +341,18 @@ def main() -> int:
             shown.say(f"measuring {name}")
             line = f"mb{options.batch}{LAYERS[name]}"
             spec = ConvSpec.parse(line, layout=options.layout)
-            result = measure(spec, methods, options)
+            result = measure(spec, methods, peak, options)
             document["layers"][name] = {"problem": str(spec), **result}
             if not options.json:
                 print_layer(name, spec, result)
+    missed = document["missed"] = misses(document["layers"])
     if options.out is not None:
         options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if options.json:
         print_json(document)
-    return 0
+    else:
+        print("\n".join(missed))
+    return 3 if missed else 0
 
 
 if __name__ == "__main__":

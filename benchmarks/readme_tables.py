@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from pages.tables import table
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, README = ROOT / "docs" / "results", ROOT / "README.md"
 ENGINES = ("leanconv", "onnxruntime", "openvino", "xnnpack", "torch")
@@ -27,11 +29,6 @@ def _time(ns: float) -> str:
     return f"{ns / 1e6:.2f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
 
 
-def _table(heading: list[str], rows: list[list[str]]) -> list[str]:
-    rule = "|" + "---|" * len(heading)
-    return ["| " + " | ".join(heading) + " |", rule, *("| " + " | ".join(r) + " |" for r in rows)]
-
-
 def cases_table(name: str, first: str) -> list[str]:
     """The table of `networks.json` or `layers.json`: every engine's time and the ratio."""
     document = _load(name)
@@ -44,7 +41,7 @@ def cases_table(name: str, first: str) -> list[str]:
         label = case["name"].split(" mb")[0]
         rows.append([label, *times, f"{case['ratios']['best']:.2f}"])
     rows.append(["geometric mean", *[""] * len(ENGINES), f"{geometric_mean(ratios):.2f}"])
-    return _table([first, *ENGINES, "best other / ours"], rows)
+    return table([first, *ENGINES, "best other / ours"], rows)
 
 
 def contention_table() -> list[str]:
@@ -53,7 +50,7 @@ def contention_table() -> list[str]:
         [name, _time(e["quiet_median_ns"]), _time(e["disturbed_median_ns"]), f"{e['ratio']:.2f}"]
         for name, e in _load("contention")["engines"].items()
     ]
-    return _table(["engine", "quiet", "one CPU taken", "ratio"], rows)
+    return table(["engine", "quiet", "one CPU taken", "ratio"], rows)
 
 
 def startup_table() -> list[str]:
@@ -62,7 +59,7 @@ def startup_table() -> list[str]:
         [name, _time(e["load_ns"]), _time(e["first_ns"]), _time(e["total_ns"])]
         for name, e in _load("startup")["results"].items()
     ]
-    return _table(["engine", "load", "first run", "together"], rows)
+    return table(["engine", "load", "first run", "together"], rows)
 
 
 def rewritten(text: str) -> str:

@@ -31,14 +31,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "algorithms": ("kernels", "winograd"),
     "runtime": ("algorithms",),
     "planner": ("runtime",),
-    "api": ("planner",),
+    "gpu": ("planner",),
+    "api": ("gpu",),
     "": ("api",),  # leanconv/__init__.py
-    "cli": ("",),
+    "cli": ("", "reference"),
     "__main__": ("cli",),
 }
 # Modules from outside that one folder alone may import.
 ONLY_IN: dict[str, str] = {
     "llvmlite": "codegen",
+    "triton": "gpu",
     "rich": "cli",
     "PIL": "cli",
     "onnxruntime": "cli",

@@ -11,12 +11,16 @@ from engines.onnx_to_torch import OnnxModule
 
 
 def load(
-    model: str, inputs: dict[str, np.ndarray], threads: int
+    model: str, inputs: dict[str, np.ndarray], threads: int, channels_last: bool = False
 ) -> tuple[Callable[[], list[np.ndarray]], str]:
-    """Load the network; see `leanconv.cli.engines.worker`."""
+    """Load the network, in torch's usual layout or channels last; see `worker`."""
     torch.set_num_threads(threads)
-    module = OnnxModule.from_file(model).eval()
-    arguments = tuple(torch.from_numpy(inputs[name]) for name in module.input_names)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    module = OnnxModule.from_file(model).eval().to(memory_format=layout)
+    arguments = tuple(
+        torch.from_numpy(inputs[name]).contiguous(memory_format=layout)
+        for name in module.input_names
+    )
     with torch.inference_mode():
         traced = torch.jit.optimize_for_inference(torch.jit.trace(module, arguments))
 

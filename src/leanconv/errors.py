@@ -25,12 +25,17 @@ class BudgetError(LeanConvError):
     """No plan fits the memory or error budget.
 
     Attributes:
-        smallest_bytes: the least memory limit for which a plan exists.
+        smallest_bytes: the least memory limit for which a plan exists; 0 if the error is what no
+            plan keeps.
+        smallest_error: in that case, the least max_error for which a plan exists; else None.
     """
 
-    def __init__(self, message: str, smallest_bytes: int) -> None:
+    def __init__(
+        self, message: str, smallest_bytes: int, smallest_error: float | None = None
+    ) -> None:
         super().__init__(message)
         self.smallest_bytes = smallest_bytes
+        self.smallest_error = smallest_error
 
 
 class CompileError(LeanConvError):
@@ -39,3 +44,7 @@ class CompileError(LeanConvError):
 
 class MissingExtraError(LeanConvError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class DeviceError(LeanConvError, RuntimeError):
+    """There is no such device, or its driver has refused something."""

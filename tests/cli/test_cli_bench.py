@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_fakes import Call
 
+import leanconv
 from leanconv.cli import bench
 from leanconv.cli.engines import catalogue, machine, report
 from leanconv.cli.engines.catalogue import Engine, Installed
 from leanconv.cli.engines.onnx_file import conv_model
-from leanconv.cli.engines.process import EngineError, EngineProcess
+from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
 from leanconv.cli.engines.rounds import Effort, Outcome, Work, measure, ratios
 from leanconv.cli.output import printable, progress
 from leanconv.spec.conv import ConvSpec
@@ -157,6 +159,37 @@ def test_the_onnx_writer_is_read_alike_by_onnx(problem: str) -> None:
     assert attributes["group"] == spec.groups
 
 
+def test_a_crew_keeps_living_processes_only_if_asked_to(engines: tuple[Engine, ...]) -> None:
+    ours = Installed(engines[0], sys.executable)
+    for keep in (False, True):
+        with Crew(keep) as crew:
+            first = crew.process(ours)
+            assert crew.process(ours) is first
+            crew.rest()
+            assert first.alive is keep
+            second = crew.process(ours)
+            assert (second is first) is keep
+            second.close()
+            assert crew.process(ours) is not second
+        assert not second.alive
+
+
+def test_answers_are_held_to_the_exact_one(engines: tuple[Engine, ...], work: Work) -> None:
+    exact = replace(work, exact=lambda: [3.0 * work.inputs["x"].astype(np.float64)])
+    found, _ = catalogue.find(engines[:3], [sys.executable])
+    outcomes = {o.engine: o for o in measure(exact, found, QUICK, lambda _: None)}
+    assert outcomes["wrong"].difference == 0.0
+    assert outcomes["slow"].difference == pytest.approx(1 / 3)
+    assert outcomes["leanconv"].to_json()["grown_bytes"] >= 0
+
+
+def test_a_summary_is_of_the_best_ratios() -> None:
+    cases = [{"ratios": {"best": ratio}} for ratio in (0.5, 2.0, 8.0)] + [{"ratios": {}}]
+    total = report.summary({"cases": cases})
+    assert total == {"geometric_mean": pytest.approx(2.0), "least": 0.5, "level_share": 2 / 3}
+    assert report.summary({"cases": []}) == {}
+
+
 def test_the_layers_are_those_of_the_paper() -> None:
     gigamacs = {"cv1": 0.1054, "cv4": 2.3846, "cv5": 0.2458, "cv8": 0.8921, "cv12": 0.0590}
     assert len(bench.LAYERS) == 12
@@ -165,10 +198,16 @@ def test_the_layers_are_those_of_the_paper() -> None:
 
 
 def test_layer_works_are_models_with_inputs(tmp_path: Path) -> None:
-    works = bench.layer_works({"tiny": "ic2ih5oc3kh3"}, [1, 4], tmp_path)
+    specs = {str(n): ConvSpec.parse("ic2ih5oc3kh3", batch=n) for n in (1, 4)}
+    works = bench.layer_works(specs, tmp_path, exact=True)
     first = next(works)
-    assert first.name == "tiny mb1ic2ih5iw5oc3oh3ow3kh3kw3"
+    assert first.name == "1 mb1ic2ih5iw5oc3oh3ow3kh3kw3"
     assert first.model.exists()
+    assert first.exact is not None
+    network = leanconv.load(str(first.model))
+    (answer,), (exact,) = network.run(dict(first.inputs)).values(), first.exact()
+    assert exact.dtype == np.float64
+    assert np.allclose(answer, exact, atol=1e-5)
     assert next(works).inputs["x"].shape == (4, 2, 5, 5)
     assert list(works) == []
     assert not first.model.exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,16 +126,6 @@ def test_help_and_version(call: Call) -> None:
     assert version.out.startswith("leanconv ")
 
 
-def test_explain_a_model(network: FakeNetwork, call: Call) -> None:
-    result = call("explain", "m.onnx")
-    assert result.code == 0
-    assert "because nothing else is there" in result.out
-    document = json.loads(call("explain", "m.onnx", "--json").out)
-    assert document["inputs"] == {"x": [1, 1, 8, 8]}
-    assert document["memory_bytes"] == 4096
-    assert document["steps"][0]["algorithm"] == "direct"
-
-
 def test_explain_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
@@ -192,11 +181,3 @@ def test_open_shapes_must_be_given(network: FakeNetwork, call: Call) -> None:
     assert call("profile", "m.onnx", "--shape", "1,3,9,9").code == 0
     assert "has 4" in call("profile", "m.onnx", "--shape", "x=2,3").err
     assert "'z'" in call("profile", "m.onnx", "--shape", "z=2,3,4,5").err
-
-
-def test_a_model_may_be_called_like_a_problem(
-    network: FakeNetwork, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("ic3ih5oc4kh3").write_bytes(b"")
-    assert "because nothing else" in call("explain", "ic3ih5oc4kh3").out

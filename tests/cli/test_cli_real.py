@@ -60,20 +60,6 @@ def test_run_with_too_small_a_budget_names_the_one_that_works(call: Call) -> Non
     assert call("run", MODEL, PICTURE, "--memory-limit", needed).code == 0
 
 
-def test_explain_a_model(call: Call, cnn: str) -> None:
-    document = json.loads(call("explain", MODEL, "--json").out)
-    assert document["inputs"] == {"input": [1, 1, 32, 32]}
-    assert document["memory_bytes"] == document["weight_bytes"] + document["arena_bytes"]
-    assert {"Conv", "ReduceMean"} <= {step["op"] for step in document["steps"]}
-    assert all(step["algorithm"] for step in document["steps"])
-    open_sizes = call("explain", cnn)
-    assert open_sizes.code == 1
-    assert "--shape x=" in open_sizes.err
-    text = call("explain", cnn, "--shape", "1,3,20,24").out
-    assert "stem: Conv by" in text
-    assert "memory " in text
-
-
 @pytest.mark.parametrize("options", [(), ("--dtype", "float64"), ("--threads", "1")])
 def test_explain_a_problem(call: Call, options: tuple[str, ...]) -> None:
     problem = "ic16ih20iw24oc32oh10ow12kh3sh2ph1"

@@ -10,7 +10,12 @@ from emitted import DTYPE
 
 from leanconv.codegen.compiler import _machine, _parse, load_text
 from leanconv.codegen.emitter import Function, vector
-from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.shuffles import (
+    columns_of_halves,
+    halves_fit,
+    halves_of_columns,
+    transpose,
+)
 from leanconv.target import preset
 
 SQUARES = [
@@ -55,3 +60,42 @@ def test_number_of_shuffles(name: str, lanes: int) -> None:
         line for line in listing.splitlines() if line.split() and line.split()[0].startswith(words)
     ]
     assert 0 < len(moves) <= most
+
+
+HALVES = [("float", 8), ("float", 16), ("double", 4), ("double", 8)]
+
+
+def _run(text: str, x: np.ndarray, y: np.ndarray) -> None:
+    library = load_text(text, ["f"], "test")
+    native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("f"))
+    native(x.ctypes.data, y.ctypes.data)
+
+
+@pytest.mark.parametrize(("element", "lanes"), HALVES)
+def test_columns_of_half_rows(element: str, lanes: int) -> None:
+    half = lanes // 2
+    e = Function("f", [("x", "ptr"), ("y", "ptr")])
+    x, y = e.arguments
+    rows = [e.load(x.at(i * half, element), vector(element, half)) for i in range(lanes)]
+    assert halves_fit(vector(element, lanes))
+    for j, column in enumerate(columns_of_halves(e, rows)):
+        e.store(column, y.at(j * lanes, element))
+    given = np.arange(lanes * half, dtype=DTYPE[element]).reshape(lanes, half)
+    found = np.zeros((half, lanes), DTYPE[element])
+    _run(e.finish(), given, found)
+    assert np.array_equal(found, given.T)
+
+
+@pytest.mark.parametrize(("element", "lanes"), HALVES)
+def test_half_rows_of_columns(element: str, lanes: int) -> None:
+    half = lanes // 2
+    for count in range(1, half + 1):
+        e = Function("f", [("x", "ptr"), ("y", "ptr")])
+        x, y = e.arguments
+        columns = [e.load(x.at(j * lanes, element), vector(element, lanes)) for j in range(count)]
+        for i, row in enumerate(halves_of_columns(e, columns)):
+            e.store(row, y.at(i * half, element))
+        given = np.arange(count * lanes, dtype=DTYPE[element]).reshape(count, lanes)
+        found = np.zeros((lanes, half), DTYPE[element])
+        _run(e.finish(), given, found)
+        assert np.array_equal(found[:, :count], given.T)

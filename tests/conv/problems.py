@@ -111,10 +111,13 @@ class Output:
         assert (self._buffer[GUARD + 1 + self._size :] == -77.0).all(), "written past out's end"
 
 
+ANY_CHANNELS = ("dense", "dense", "grouped", "narrow", "depthwise")
+
+
 @st.composite
-def _channels(draw: st.DrawFn) -> tuple[int, int, int]:
+def _channels(draw: st.DrawFn, kinds: tuple[str, ...]) -> tuple[int, int, int]:
     """Groups, input and output channels in all."""
-    kind = draw(st.sampled_from(["dense", "dense", "grouped", "narrow", "depthwise"]))
+    kind = draw(st.sampled_from(kinds))
     if kind == "dense":
         return 1, draw(CHANNELS), draw(CHANNELS)
     if kind == "depthwise":
@@ -139,11 +142,23 @@ def _axis(draw: st.DrawFn, sizes: st.SearchStrategy[int], taps: int) -> tuple[in
 
 
 @st.composite
+def _epilogue(draw: st.DrawFn, activations: tuple[str | None, ...]) -> tuple[Any, ...]:
+    """Layout, bias, residual, activation."""
+    return (
+        draw(st.sampled_from(["NCHW", "NHWC"])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        Activation.parse(draw(st.sampled_from(activations))),
+    )
+
+
+@st.composite
 def problems(
     draw: st.DrawFn,
     activations: tuple[str | None, ...],
     dtypes: tuple[str, ...] = ("float32",),
     flat: bool = False,
+    channels: tuple[str, ...] = ANY_CHANNELS,
 ) -> Problem:
     """Any convolution of item 3: rank, strides, dilations, pads, groups, layout, epilogue.
 
@@ -151,13 +166,14 @@ def problems(
         activations: to draw from.
         dtypes: to draw from.
         flat: one or two axes, strides or dilations but not both: what transforms are made for.
+        channels: kinds of groups to draw from.
     """
     rank = draw(st.sampled_from([1, 2, 2] if flat else [1, 2, 2, 2, 3]))
     outer = st.integers(1, 9 if rank < 3 else 4)
     axes = [draw(_axis(outer, 5 if rank < 3 else 3)) for _ in range(rank - 1)]
     axes.append(draw(_axis(COLUMNS, 7 if rank < 3 else 3)))
     size, kernel, stride, dilation, begin, end = zip(*axes, strict=True)
-    groups, inputs, outputs = draw(_channels())
+    groups, inputs, outputs = draw(_channels(channels))
     if flat and max(stride) > 1:
         dilation = (1,) * rank
         reach = zip(size, kernel, begin, end, strict=True)
@@ -175,9 +191,43 @@ def problems(
         end,
         groups,
         draw(st.sampled_from(dtypes)),
-        draw(st.sampled_from(["NCHW", "NHWC"])),
-        draw(st.booleans()),
-        draw(st.booleans()),
-        Activation.parse(draw(st.sampled_from(activations))),
+        *draw(_epilogue(activations)),
+    )
+    return Problem(spec, draw(st.integers(0, 2**16)))
+
+
+@st.composite
+def long_kernels(
+    draw: st.DrawFn,
+    activations: tuple[str | None, ...],
+    dtypes: tuple[str, ...] = ("float32",),
+) -> Problem:
+    """Kernels of up to 31 x 31, over maps smaller and larger than they are; often depthwise."""
+    rank = draw(st.sampled_from([1, 2, 2]))
+    lengths = st.sampled_from([3, 7, 9, 11, 15, 16, 17, 20, 31])
+    axes = []
+    for _ in range(rank):
+        kernel, size = draw(lengths), draw(st.integers(1, 70 if rank == 1 else 40))
+        stride = draw(st.sampled_from([1, 1, 1, 2, 3]))
+        dilation = draw(st.sampled_from([1, 1, 2])) if stride == 1 and kernel < 16 else 1
+        span = effective_extent(kernel, dilation)
+        begin, end = draw(st.integers(0, span - 1)), draw(st.integers(0, span - 1))
+        axes.append((size, kernel, stride, dilation, begin, max(end, span - size - begin)))
+    size, kernel, stride, dilation, begin, end = zip(*axes, strict=True)
+    groups = draw(st.sampled_from([1, 1, 2, 5, 16, 17]))
+    inputs, outputs = (1, 1) if groups > 2 else (draw(st.integers(1, 5)), draw(st.integers(1, 17)))
+    spec = ConvSpec(
+        draw(st.sampled_from([1, 1, 2])),
+        groups * inputs,
+        groups * outputs,
+        size,
+        kernel,
+        stride,
+        dilation,
+        begin,
+        end,
+        groups,
+        draw(st.sampled_from(dtypes)),
+        *draw(_epilogue(activations)),
     )
     return Problem(spec, draw(st.integers(0, 2**16)))

@@ -8,29 +8,24 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import EXACT, GUARD, SMOOTH, Arrays, Output, Problem, guarded, problems
+from problems import EXACT, GUARD, SMOOTH, Output, Problem, guarded, problems
+from stated import check_stated
 
 import leanconv as lc
-from leanconv.algorithms import ALGORITHMS
 from leanconv.api import conv as api
-from leanconv.errors import SpecError
-from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
 
 BOTH = ("float32", "float64")
-TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-# Algorithms that multiply transformed numbers: whole numbers do not stay whole.
-ROUNDING = ("winograd", "fft")
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
 few = settings(
     max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
-def run(problem: Problem, whole: bool, **more: object) -> tuple[lc.ConvPlan, np.ndarray]:
-    """Plan, and run into a guarded array full of NaN."""
-    spec, arrays = problem.spec, problem.arrays(whole)
+def run(problem: Problem, **more: object) -> np.ndarray:
+    """Plan and run, into a guarded array full of NaN."""
+    spec, arrays = problem.spec, problem.arrays(False)
     plan = lc.plan_conv2d(
         spec.input_shape,
         arrays.w,
@@ -40,64 +35,23 @@ def run(problem: Problem, whole: bool, **more: object) -> tuple[lc.ConvPlan, np.
         **problem.options,
         **more,
     )
-    assert plan.used_bytes == plan.memory_bytes == plan.workspace_bytes + plan.weight_bytes
     out = Output(spec.output_shape, spec.dtype)
     result = plan(arrays.x, out=out.array, residual=arrays.residual)
     assert result is out.array
     out.check()
-    return plan, result
-
-
-def scale_of(problem: Problem, arrays: Arrays, expected: np.ndarray) -> float:
-    """What errors are measured by: the largest output, or the largest sum before the activation.
-
-    Where few sums happen to cancel or hold zeros, the root of the sum of the squares, or the
-    largest single product that there could be, stands for them.
-    """
-    spec = replace(problem.spec, activation=None)
-    plain = convolve(spec, arrays.x, arrays.w, arrays.bias, arrays.residual)
-    bare = replace(spec, bias=False, residual=False)
-    squares = convolve(bare, np.square(arrays.x), np.square(arrays.w))
-    product = np.abs(arrays.x).max() * np.abs(arrays.w).max()
-    return float(max(np.abs(expected).max(), np.abs(plain).max(), np.sqrt(squares.max()), product))
-
-
-def check_exact(problem: Problem, **more: object) -> lc.ConvPlan:
-    """Equal on whole numbers, but for algorithms that round."""
-    plan, result = run(problem, True, **more)
-    arrays = problem.arrays(True)
-    expected = problem.expected(arrays, True)
-    error = np.abs(result - expected).max()
-    if np.isnan(error) or error > 0:
-        assert plan.algorithm in ROUNDING, f"{plan.explain()}\n{problem}: off by {error}"
-        limit = TOLERANCE[problem.spec.dtype] * scale_of(problem, arrays, expected)
-        assert error <= limit, f"{plan.explain()}\n{problem}: off by {error}"
-    return plan
-
-
-def check_close(problem: Problem, **more: object) -> lc.ConvPlan:
-    """Within the tolerance, and within three times what the plan expects."""
-    plan, result = run(problem, False, **more)
-    arrays = problem.arrays(False)
-    expected = problem.expected(arrays, False)
-    error = np.abs(result - expected).max() / max(scale_of(problem, arrays, expected), 1e-30)
-    limit = TOLERANCE[problem.spec.dtype]
-    if problem.spec.activation is None:
-        limit = min(limit, 3 * plan.predicted_error)
-    assert error <= limit, f"{plan.explain()}\n{problem}: error {error:.2e}"
-    return plan
+    return result
 
 
 @few
 @given(problems(EXACT, BOTH))
 def test_whole_numbers_are_exact(problem: Problem) -> None:
-    check_exact(problem)
+    check_stated(problem, "whole")
 
 
 @few
 @given(problems(SMOOTH + EXACT, BOTH))
 def test_close_to_float64(problem: Problem) -> None:
-    check_close(problem)
+    check_stated(problem, "uniform")
 
 
 @settings(few, max_examples=40)
@@ -105,37 +59,13 @@ def test_close_to_float64(problem: Problem) -> None:
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "host", lambda: preset("haswell"))
-        check_exact(problem)
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "close"])
-@pytest.mark.parametrize("algorithm", [a.name for a in ALGORITHMS])
-def test_each_algorithm_alone(algorithm: str, whole: bool) -> None:
-    taken = []
-
-    @settings(few, max_examples=40)
-    @given(problems(EXACT, BOTH, flat=algorithm in ROUNDING))
-    def each(problem: Problem) -> None:
-        try:
-            plan = (check_exact if whole else check_close)(problem, algorithm=algorithm)
-            assert plan.algorithm == algorithm
-            taken.append(problem)
-        except SpecError as error:
-            message = str(error)
-            start = f"algorithm '{algorithm}' cannot compute {problem.spec}: "
-            if not message.startswith(start) or len(message) < len(start) + 5:
-                raise
-
-    each()
-    assert len(taken) >= 2, f"{algorithm} accepted only {len(taken)} of the problems"
+        check_stated(problem, "whole")
 
 
 @settings(few, max_examples=25)
 @given(problems(SMOOTH, BOTH), st.sampled_from([2, 3, 5]))
 def test_threads_change_no_bits(problem: Problem, threads: int) -> None:
-    _, one = run(problem, False, threads=1)
-    _, many = run(problem, False, threads=threads)
-    np.testing.assert_array_equal(one, many)
+    np.testing.assert_array_equal(run(problem, threads=1), run(problem, threads=threads))
 
 
 @settings(few, max_examples=25)
@@ -181,8 +111,8 @@ def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batc
 )
 def test_chosen_problems(line: str, layout: str) -> None:
     spec = ConvSpec.parse(line, layout=layout, bias=True, residual=True)
-    check_exact(Problem(spec, 1))
-    check_close(Problem(spec, 1))
+    check_stated(Problem(spec, 1), "whole")
+    check_stated(Problem(spec, 1), "uniform")
 
 
 @pytest.mark.parametrize("algorithm", ["im2col", "mec", "im2win"])
@@ -191,7 +121,7 @@ def test_channels_around_the_lanes_are_lowered_whole(algorithm: str, channels: i
     """Planes are turned in squares of lanes by lanes, or all at once where channels are few."""
     for dtype in BOTH:
         spec = ConvSpec.parse(f"ic{channels}ih2iw17oc3oh2ow17kh1", dtype=dtype)
-        check_exact(Problem(spec, 2), algorithm=algorithm)
+        check_stated(Problem(spec, 2), "whole", algorithm=algorithm)
 
 
 def test_guards_notice_what_they_are_for() -> None:

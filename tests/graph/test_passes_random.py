@@ -231,8 +231,8 @@ def test_an_inverted_residual() -> None:
     graph = b.graph(z)
     result = run_passes(graph, check=True)
     assert_equal(graph, result)
-    assert ops(result) == ["Conv"] * 4
-    assert result.nodes[3].inputs[3] == result.nodes[0].outputs[0]
+    assert ops(result) == ["Conv", "ConvChain"]
+    assert result.nodes[1].inputs[:2] == (result.nodes[0].outputs[0],) * 2
 
 
 def test_a_bottleneck_with_a_projection() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
-from leanconv.planner.lowering import Accuracy, LoweredGraph, lower_graph
+from leanconv.planner.lowering import LoweredGraph, lower_graph
+from leanconv.planner.operations import Accuracy
 from leanconv.planner.storage import Storage, place
 from leanconv.target import Target
 
@@ -50,6 +51,7 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
             that it does not compute in place, over a user's input, or past its buffer.
     """
     storage = storage or place(lowered)
+    constants = lowered.constant_bytes
     same = contents(lowered)
     numbers = {name: i for i, name in enumerate(sorted(set(same.values())), start=1)}
     spaces: dict[Space, np.ndarray] = {"arena": np.zeros(storage.arena_bytes, np.int32)}
@@ -58,7 +60,7 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
         spaces[number] = np.zeros(lowered.bytes[name], np.int32)
 
     def where(name: str) -> np.ndarray | None:
-        if name in lowered.constants:
+        if name in constants:
             return None
         assert (name in storage.offsets) != (name in storage.slots), f"{name} has no one place"
         if name in storage.slots:

@@ -18,11 +18,11 @@ def simulate(pacing: Pacing, machine: Clock, until_ms: float, start_ms: float = 
     now, history = start_ms, []
     while now < until_ms:
         with_all, alone = machine(now)
-        together = pacing.together()
+        together = pacing.together(int(now * MS))
         spent = with_all if together else alone
-        pacing.record(int(spent * MS), together)
-        history.append(together)
         now += spent
+        pacing.record(int(spent * MS), together, int(now * MS))
+        history.append(together)
     return history
 
 
@@ -66,12 +66,12 @@ def test_what_a_disturbance_costs_is_bounded() -> None:
 
     now = 0.0
     while now < 4000:
-        together = pacing.together()
+        together = pacing.together(int(now * MS))
         spent = machine(now)[0 if together else 1]
-        pacing.record(int(spent * MS), together)
+        now += spent
+        pacing.record(int(spent * MS), together, int(now * MS))
         if now > 400:
             total.append(spent)
-        now += spent
     assert sum(total) / len(total) < 2.5
 
 
@@ -108,8 +108,8 @@ def test_runs_beside_another_program_teach_no_quiet_time() -> None:
     """A run that found the workers taken was alone, though `together` said otherwise."""
     pacing = Pacing(2)
     for _ in range(100):
-        assert pacing.together()
-        pacing.record(2 * MS, together=False)
+        assert pacing.together(0)
+        pacing.record(2 * MS, together=False, now=0)
     assert all(simulate(pacing, lambda now: (1.0, 2.0), 1000))
 
 
@@ -119,3 +119,17 @@ def test_probing_becomes_rare() -> None:
     simulate(pacing, lambda now: (1.0, 2.0), 100)
     late = simulate(pacing, lambda now: (4.0, 2.0), 20_000, 100)[-4000:]
     assert 0 < sum(late) < 0.03 * len(late)
+
+
+def test_halves_of_one_core_are_no_reason_to_be_alone() -> None:
+    """Two threads that share a core are as fast as one: nothing to win, much to lose after."""
+    pacing = Pacing(2)
+    simulate(pacing, lambda now: (1.0, 1.97), 200)
+    assert all(simulate(pacing, lambda now: (2.0, 1.97), 3000, 200))
+
+
+def test_the_time_alone_passes_while_nothing_runs() -> None:
+    pacing = Pacing(2)
+    simulate(pacing, lambda now: (1.0, 2.0), 100)
+    simulate(pacing, lambda now: (4.0, 2.0), 5000, 100)
+    assert pacing.together(7000 * MS)  # the next run after a pause tries again

@@ -249,6 +249,7 @@ def test_keyboard_interrupt_during_runs() -> None:
     found = lines(
         """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     end = time.monotonic() + 10
@@ -264,6 +265,7 @@ print(np.array_equal(net(x), expected))
     result = run_program(
         """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 while True:
     net(x)

@@ -136,7 +136,7 @@ def counter(threads: int, stages: int, chunks: int) -> tuple[Program, list[np.nd
 
 def together(program: Program) -> Program:
     """Keep the workers in, whatever the pacing thinks of a busy machine."""
-    program._pacing.together = lambda: True  # type: ignore[method-assign]
+    program._pacing.together = lambda now: True  # type: ignore[method-assign]
     return program
 
 

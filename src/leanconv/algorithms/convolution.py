@@ -9,9 +9,10 @@ from math import gcd
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.problem import Algorithm, Alternative, Candidate, Problem, sum_error
 from leanconv.codegen.geometry import Access, Triple, Window, triple
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import ConvSpec, Format
@@ -89,13 +90,16 @@ def alternatives(problem: Problem, target: Target) -> list[tuple[Alternative, Ca
 def choose(
     problem: Problem, target: Target, algorithm: str | None = None, reproducible: bool = False
 ) -> Candidate:
-    """The first of `ranked`.
+    """The first of `ranked`; the most accurate one where all are expected to err too much.
 
     Raises:
         SpecError: no algorithm computes the problem, or the one that is asked for does not.
     """
     for candidate in ranked(problem, target, algorithm, reproducible):
         return candidate
+    possible = [a.candidate(problem, target, {}) for a in _possible(problem, target)]
+    if possible:
+        return min(possible, key=lambda candidate: candidate.error)
     raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
 
 
@@ -174,6 +178,7 @@ def lower(
     max_error: float | None = None,
     reproducible: bool = False,
     select: Select | None = None,
+    way: str | None = None,
 ) -> Lowered:
     """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output.
 
@@ -182,32 +187,27 @@ def lower(
         max_error: relative error accepted of this layer; the default of one layer if None.
         reproducible: whether the batch must not change the bits of an image.
         select: says which algorithm to take for a node's problem, None to leave it to the model.
+        way: the name of one of `choices`, if that is decided already.
     """
     x_name, y_name = node.inputs[0], node.outputs[0]
-    x = Access.of_format(graph.types[x_name].shape, formats[x_name])
-    y = Access.of_format(graph.types[y_name].shape, formats[y_name])
-    w = graph.constants[node.inputs[1]]
+    pieces = _problems(node, graph, formats, max_error)
     channels = {
         role: graph.constants[node.inputs[index]]
         for role, index in (("bias", 2), ("slope", 4))
         if node.input(index)
     }
-    if node.op == "Conv":
-        pieces = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
-    else:
-        pieces = _phases(node, graph, x, y, w)
     calls: list[Call] = []
-    constants: dict[str, np.ndarray] = {}
+    packings: list[Packing] = []
     temporaries: dict[str, int] = {}
     names: list[str] = []
     for number, (problem, weights) in enumerate(pieces):
-        named = select(node, problem) if select else None
+        named = way or (select(node, problem) if select else None)
         chosen = choose(problem, target, named, reproducible)
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-        for role, array in chosen.pack(weights, channels).items():
-            values[role] = f"{y_name}/{role}{suffix}"
-            constants[values[role]] = array
+        packed = packed_bytes(problem, chosen)
+        values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
+        packings.append(_packing(chosen, packed, values, weights, channels))
         for role, size in chosen.temporaries.items():
             values[role] = f"{y_name}/{role}{suffix}"
             temporaries[values[role]] = size
@@ -217,7 +217,107 @@ def lower(
             in_place = () if residual is None or piece.roles[-1] != "y" else (residual,)
             calls.append(Call(piece.kernel, tuple(values[r] for r in piece.roles), in_place))
         names.append(chosen.algorithm)
-    return Lowered(tuple(calls), constants, temporaries, names[0])
+    return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
+
+
+def _packing(
+    chosen: Candidate,
+    sizes: Mapping[str, int],
+    values: Mapping[str, str],
+    weights: np.ndarray,
+    channels: Mapping[str, np.ndarray],
+) -> Packing:
+    """The constants of one candidate, to be packed when there is a place for them."""
+
+    def make() -> dict[str, np.ndarray]:
+        packed = chosen.pack(weights, channels)
+        return {values[role]: array for role, array in packed.items()}
+
+    return Packing({values[role]: size for role, size in sizes.items()}, make)
+
+
+def _problems(
+    node: Node, graph: Graph, formats: Mapping[str, Format], max_error: float | None
+) -> list[tuple[Problem, np.ndarray]]:
+    """The convolutions that a node consists of, each with its weights."""
+    x_name, y_name = node.inputs[0], node.outputs[0]
+    x = Access.of_format(graph.types[x_name].shape, formats[x_name])
+    y = Access.of_format(graph.types[y_name].shape, formats[y_name])
+    w = graph.constants[node.inputs[1]]
+    if node.op == "Conv":
+        return [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
+    return _phases(node, graph, x, y, w)
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """One way to compute a node.
+
+    Attributes:
+        name: as `lower` is asked for it; None leaves the choice to it.
+        cycles: estimated cycles of one core.
+        error: expected relative error in the max norm.
+    """
+
+    name: str | None
+    cycles: float
+    error: float
+
+
+def choices(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None = None,
+    reproducible: bool = False,
+    every: bool = True,
+) -> list[NodeChoice]:
+    """The ways to compute a Conv or ConvTranspose node; the first is what `lower` takes by itself.
+
+    Args:
+        node, graph, formats, target, max_error, reproducible: as of `lower`.
+        every: whether parameters of the algorithms are varied, too.
+    """
+    pieces = _problems(node, graph, formats, max_error)
+    costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+    first = [choose(problem, target, None, reproducible) for problem, _ in pieces]
+    cycles = sum(
+        costs[c.algorithm](problem, target) for c, (problem, _) in zip(first, pieces, strict=True)
+    )
+    error = max(candidate.error for candidate in first)
+    if len(pieces) > 1:
+        return [NodeChoice(None, cycles, error)]
+    found = {first[0].arithmetic: NodeChoice(first[0].arithmetic, cycles, error)}
+    if not reproducible:
+        problem = pieces[0][0]
+        if every:
+            others = [(o.cycles, o.name, c) for o, c in alternatives(problem, target)]
+        else:
+            others = [
+                (costs[c.algorithm](problem, target), c.arithmetic, c)
+                for c in ranked(problem, target)
+            ]
+        for cost, name, candidate in others:
+            found.setdefault(name, NodeChoice(name, cost, candidate.error))
+    return list(found.values())
+
+
+def rejections(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> dict[str, str]:
+    """Why algorithms do not compute a node, or are not considered for it, by name."""
+    problem = _problems(node, graph, formats, None)[0][0]
+    found: dict[str, str] = {}
+    for algorithm in ALGORITHMS:
+        reason = algorithm.reject(problem, target)
+        if reason is None and not algorithm.automatic:
+            reason = "only on request"
+        elif reason is None and not algorithm.worth_asking(problem):
+            reason = "too few channels or taps to pay"
+        if reason is not None:
+            found[algorithm.name] = reason
+    return found
 
 
 def _phases(

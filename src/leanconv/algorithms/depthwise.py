@@ -21,6 +21,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.kernel_fields import fields
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
@@ -61,6 +62,7 @@ class DepthwiseConv(Kernel):
         columns: output columns of one tile.
         rows: output rows of one chunk.
         epilogue: bias, residual, activation.
+        ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
     """
 
     batch: int
@@ -75,6 +77,7 @@ class DepthwiseConv(Kernel):
     columns: int
     rows: int
     epilogue: Epilogue
+    ring: int = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -153,6 +156,21 @@ class DepthwiseConv(Kernel):
                 self._one_block(e, pointers, n, block, rest, first, last)
         return e.finish()
 
+    def emit_rows(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        image: Value,
+        block: Value,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """Emit the output rows first … last - 1 (one at least) of one vector of channels.
+
+        Both tensors stand in blocks of channels.
+        """
+        self._one_block(e, pointers, image, block, 0, first, last)
+
     def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
         whole, rest = divmod(self.channels, self.width)
         if whole:
@@ -229,8 +247,10 @@ class _Body:
         conv, e, window = self.conv, self.e, self.conv.window
         od, oh = row // window.out[1], row % window.out[1]
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
-        start = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-        row_x = self.x.at(start[0] + start[1], self.element)
+        start = self.taps[0].start * conv.x.spatial[0]
+        if not conv.ring:
+            start = start + self.taps[1].start * conv.x.spatial[1]
+        row_x = self.x.at(start, self.element)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
         for run in column_tiles(window, conv.columns):
             if run.count == 1:
@@ -253,7 +273,11 @@ class _Body:
             lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], 1)
             with e.loop(planes.label, planes.extent, [acc], start=planes.start) as kd:
                 with e.loop(lines.label, lines.extent, [acc], start=lines.start) as kh:
-                    line = x.at(kd * planes.a_stride + kh * lines.a_stride, self.element)
+                    down = kh * lines.a_stride
+                    if conv.ring:
+                        row = height.start + kh * window.dilation[1]
+                        down = row % conv.ring * conv.x.spatial[1]
+                    line = x.at(kd * planes.a_stride + down, self.element)
                     taps = self.w.at((kd * planes.b_stride + kh) * per_row, self.element)
                     self._tap_row(run, acc, line, taps)
         tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
@@ -389,24 +413,15 @@ def _cost(problem: Problem, target: Target) -> float:
 
 
 def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
-    spec = problem.spec
-    return plan_depthwise(
-        DepthwiseConv(
-            batch=spec.batch,
-            channels=spec.out_channels,
-            group_inputs=problem.group_inputs,
-            group_outputs=problem.group_outputs,
-            window=problem.window,
-            x=problem.x,
-            y=problem.y,
-            dtype=spec.dtype,
-            lanes=target.lanes(spec.dtype),
-            columns=1,
-            rows=1,
-            epilogue=problem.epilogue,
-        ),
-        target,
+    kernel = DepthwiseConv(
+        **fields(problem, target),
+        channels=problem.spec.out_channels,
+        group_inputs=problem.group_inputs,
+        group_outputs=problem.group_outputs,
+        columns=1,
+        rows=1,
     )
+    return plan_depthwise(kernel, target)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.kernel_fields import group_fields
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
@@ -121,26 +122,14 @@ def _cost(problem: Problem, target: Target) -> float:
 
 
 def _kernel(problem: Problem, target: Target) -> DirectConv:
-    spec = problem.spec
-    return plan_direct(
-        DirectConv(
-            batch=spec.batch,
-            groups=spec.groups,
-            inputs=problem.group_inputs,
-            outputs=problem.group_outputs,
-            window=problem.window,
-            x=problem.x,
-            y=problem.y,
-            dtype=spec.dtype,
-            lanes=target.lanes(spec.dtype),
-            tile=Tile(1, 1),
-            rows=1,
-            panels_inside=False,
-            epilogue=problem.epilogue,
-            y_offset=problem.y_offset,
-        ),
-        target,
+    kernel = DirectConv(
+        **group_fields(problem, target),
+        tile=Tile(1, 1),
+        rows=1,
+        panels_inside=False,
+        y_offset=problem.y_offset,
     )
+    return plan_direct(kernel, target)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

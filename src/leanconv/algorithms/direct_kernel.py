@@ -28,6 +28,7 @@ from leanconv.codegen.geometry import Access, ColumnTile, Window, bounded_tiles
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
+    Fetch,
     ReductionLoop,
     RegisterTile,
     multiply_accumulate,
@@ -56,6 +57,8 @@ class DirectConv(Kernel):
         epilogue: bias, residual, activation.
         y_offset: elements from the output's start to the first one written.
         unroll: most steps of the reduction's inner loops that are written out.
+        fetch: whether the next tile's input is asked for while a tile is computed, where it follows
+            this one's in memory.
     """
 
     batch: int
@@ -73,6 +76,7 @@ class DirectConv(Kernel):
     epilogue: Epilogue
     y_offset: int = 0
     unroll: int = UNROLL_LIMIT
+    fetch: bool = False
 
     # -- facts -----------------------------------------------------------------------------
     @property
@@ -181,6 +185,19 @@ class DirectConv(Kernel):
         body = _Body(e, self, pointers, zero, zero)
         with e.loop("panel", last, start=first) as panel:
             self._one_panel(e, body, panel, zero, e.const("i64", self.row_count))
+
+    def emit_rows(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        image: Value,
+        panel: Value,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """Emit the output rows first … last - 1 (one at least) of one panel of one image."""
+        body = _Body(e, self, pointers, image, e.const("i64", 0))
+        self._one_panel(e, body, panel, first, last)
 
     @property
     def whole_panels(self) -> int:
@@ -331,10 +348,13 @@ class _Body:
                     a_c = a.at(conv.x.channel(offset), self.element)
                     b_c = b.at(offset * width, self.element)
                     loops = [kw, *channels]
+                    fetch = self._next_input(run.pixels, channels[-1], a_c)
                     if parts:
-                        parts.add(pixels, a_c, b_c, loops)
+                        parts.add(pixels, a_c, b_c, loops, fetch)
                     else:
-                        multiply_accumulate(e, tile, acc, pixels, a_c, b_c, loops, conv.unroll)
+                        multiply_accumulate(
+                            e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
+                        )
 
         parts = PartialSums(e, tile, acc, conv.unroll) if conv.reduction > LENGTH else None
         carried = [] if parts else acc
@@ -345,6 +365,15 @@ class _Body:
             self._nest(outer, carried, a, self.panel_w, columns)
         if parts:
             acc[:] = parts.values()
+
+    def _next_input(self, pixels: int, loop: ReductionLoop, a: Value) -> Fetch | None:
+        """What the next tile reads in this innermost loop, if it follows what this one reads."""
+        step = self.conv.window.stride[2] * self.conv.x.spatial[2]
+        assert isinstance(loop.extent, int)
+        if not self.conv.fetch or loop.a_stride != 1 or step > loop.extent:
+            return None
+        end = (pixels - 1) * step + loop.extent
+        return Fetch(a.at(end, self.element), ceil_div(pixels * step, loop.extent))
 
     def _nest(
         self,

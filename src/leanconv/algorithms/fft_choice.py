@@ -73,10 +73,19 @@ def _blocks(height: Axis, width: Axis, images: int) -> Iterator[tuple[int, int]]
         sizes = {ceil_div(total, ceil_div(total, r)) for r in range(1, _MOST_TILES + 1)}
         yield from ((1, r) for r in sorted(sizes))
         return
-    downs = {ceil_div(height.tiles, n) for n in range(1, height.tiles + 1)}
-    acrosses = {ceil_div(width.tiles, n) for n in range(1, width.tiles + 1)}
-    for down in sorted(downs):
-        yield from ((down, a) for a in sorted(acrosses) if down * a <= _MOST_TILES)
+    acrosses = _equal_parts(width.tiles)
+    for down in _equal_parts(height.tiles):
+        yield from ((down, a) for a in acrosses if down * a <= _MOST_TILES)
+
+
+def _equal_parts(tiles: int) -> list[int]:
+    """Sizes of equal parts of an axis, each a quarter larger than the one before at least."""
+    found = [1]
+    for parts in range(ceil_div(tiles, 2), max(0, ceil_div(tiles, _MOST_TILES) - 1), -1):
+        size = ceil_div(tiles, parts)
+        if 4 * size >= 5 * found[-1] and size <= _MOST_TILES:
+            found.append(size)
+    return found
 
 
 def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[FftLayout]:
@@ -108,12 +117,18 @@ def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[Fft
             y_offset=problem.y_offset,
         )
         products = (4,) if depthwise else choices.products
-        blocks = _blocks(height, width, layout.images)
+        blocks, steps = _blocks(height, width, layout.images), reduction_steps(layout)
         for (down, across), count, splits in product(blocks, products, slices):
-            one = replace(
-                layout, block_height=down, block_width=across, splits=splits, products=count
+            yield replace(
+                layout,
+                block_height=down,
+                block_width=across,
+                splits=splits,
+                products=count,
+                tile=Tile(1, 1)
+                if depthwise
+                else _tile(target, across, vectors // splits, steps, count)[1],
             )
-            yield replace(one, tile=_tile(one, target)[1])
 
 
 def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
@@ -125,18 +140,14 @@ def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
                 yield height, width
 
 
-def _tile(layout: FftLayout, target: Target) -> tuple[float, Tile]:
-    """Cycles of one reduction over a line of tiles, and the register tile for it."""
-    if layout.depthwise:
-        return 0.0, Tile(1, 1)
-    each = 2 if layout.products == 4 else 1
-    steps = reduction_steps(layout) * (2 if layout.products == 4 else 3)
-    return _ranked(target, layout.block_width, each, layout.output_vectors, steps)
-
-
 @lru_cache(maxsize=4096)
-def _ranked(target: Target, tiles: int, each: int, vectors: int, steps: int) -> tuple[float, Tile]:
-    ranked = rank_tiles(target, tiles * each, vectors, steps)
+def _tile(
+    target: Target, tiles: int, vectors: int, steps: int, products: int
+) -> tuple[float, Tile]:
+    """Cycles of one reduction over a line of tiles, and the register tile for it."""
+    each = 2 if products == 4 else 1
+    passes = 2 if products == 4 else 3
+    ranked = rank_tiles(target, tiles * each, vectors, steps * passes)
     return next((cycles, tile) for cycles, tile in ranked if tile.rows % each == 0)
 
 
@@ -174,7 +185,10 @@ def _cycles(layout: FftLayout, target: Target) -> float:
         terms = layout.phases * prod(layout.parts)
         products = layout.output_tiles * (4.0 * terms / target.fma_units + 4.0)
     else:
-        products = layout.block_height * _tile(layout, target)[0]
+        steps = reduction_steps(layout)
+        tiles, vectors = layout.block_width, layout.output_vectors
+        line = _tile(target, tiles, vectors, steps, layout.products)[0]
+        products = layout.block_height * line
     everything = weight_elements(layout) * layout.item
     in_l2, in_l3, in_memory = _BYTES_A_CYCLE
     speed = in_l2 if everything < target.l2_bytes / 2 else in_l3

@@ -14,12 +14,13 @@ Three (Gauss): with S = Re X + Im X, which the transform has stored,
 Depthwise: the same sum without c and k, lanes along channels, element by element.
 
 V is the conjugate of the transform of the kernel's part, in float64, divided by T*T, and doubled
-where a transform back wants it (see `real_inverse`); then rounded once.
+where a transform back wants it (see `real_inverse`); then rounded to the weights' own dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,33 +34,67 @@ _PARTS_UNROLLED = 16  # products of one depthwise output that are written out
 
 
 # -- weights -----------------------------------------------------------------------------------
-def _spectra(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    """V of weights (K, C, kh, kw): complex128 (K, C, parts…, phases…, bins)."""
-    height, width, length = layout.height, layout.width, layout.length
-    half = length // 2
-    outside = (height.parts, width.parts, height.phases, width.phases)
-    found = np.empty((*w.shape[:2], *outside, layout.bins), np.complex128)
-    doubled = np.ones(length // 2 + 1)
+@lru_cache(maxsize=64)
+def _columns_matrix(length: int, taps: int) -> np.ndarray:
+    """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (bins · 2, taps)."""
+    bins = length // 2 + 1
+    turned = _turns(length, bins, taps)
+    return np.stack([turned.real, turned.imag], 1).reshape(bins * 2, taps)
+
+
+@lru_cache(maxsize=64)
+def _rows_matrix(length: int, bins: int, taps: int) -> np.ndarray:
+    """The same of complex numbers, real parts first: (bins · 2, 2 · taps)."""
+    turned = _turns(length, bins, taps)
+    real = np.concatenate([turned.real, -turned.imag], 1)
+    imaginary = np.concatenate([turned.imag, turned.real], 1)
+    return np.stack([real, imaginary], 1).reshape(bins * 2, 2 * taps)
+
+
+def _turns(length: int, bins: int, taps: int) -> np.ndarray:
+    """e^(+2 pi i j t / length), (bins, taps)."""
+    steps = np.outer(np.arange(bins), np.arange(taps)) % length
+    return np.asarray(np.exp(2j * np.pi * steps / length))
+
+
+def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
+    """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
+
+    Few of the T x T inputs are not zero, and filters are many: two products of matrices are
+    several times faster than transforms of padded filters, and leave the bins in their order.
+    """
+    rows, columns, count = taps.shape
+    length, half = layout.length, layout.length // 2
+    first = _columns_matrix(length, columns) @ taps.swapaxes(0, 1).reshape(columns, rows * count)
+    lines = first.reshape(half + 1, 2 * rows, count)
+    found = np.empty((layout.bins, 2, count))
+    doubled = np.ones(half + 1)
     doubled[1:half] = 2.0
-    edge, inner = doubled / length**2, 2.0 / length**2
-    for p, q, a, b in np.ndindex(*outside):
-        rows, columns = height.positions(a, p), width.positions(b, q)
-        piece = np.zeros((*w.shape[:2], length, length))
-        piece[:, :, : rows[1], : columns[1]] = w[:, :, rows[0], columns[0]]
-        v = np.fft.rfft2(piece).conj()
-        bins = found[:, :, p, q, a, b]
-        bins[..., : half + 1] = v[:, :, : half + 1, 0] * edge
-        bins[..., half + 1 : length + 2] = v[:, :, : half + 1, half] * edge
-        between = v[..., 1:half].swapaxes(-1, -2) * inner
-        bins[..., length + 2 :] = between.reshape(*w.shape[:2], -1)
+    edge = np.repeat(doubled / length**2, 2)[:, None] * _rows_matrix(length, half + 1, rows)
+    found[: half + 1] = (edge @ lines[0]).reshape(half + 1, 2, count)
+    found[half + 1 : length + 2] = (edge @ lines[half]).reshape(half + 1, 2, count)
+    inner = 2.0 / length**2 * _rows_matrix(length, length, rows)
+    between = np.matmul(inner, lines[1:half])
+    found[length + 2 :] = between.reshape(-1, 2, count)
     return found
 
 
+def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """(p, q, phase) and V as (bins, 2, C · K) of every part and phase of weights (K, C, kh, kw)."""
+    height, width = layout.height, layout.width
+    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
+    taps = taps.reshape(*taps.shape[:2], -1)
+    for p, q, a, b in np.ndindex(*layout.parts, height.phases, width.phases):
+        rows, columns = height.positions(a, p)[0], width.positions(b, q)[0]
+        yield (p, q, a * width.phases + b), _spectrum(layout, taps[rows, columns])
+
+
 def _factors(layout: FftLayout, v: np.ndarray) -> list[np.ndarray]:
-    """What the passes of the reduction multiply with, in their order."""
+    """What the passes of the reduction multiply with, in their order, of V (bins, 2, …)."""
+    real, imaginary = v[:, 0], v[:, 1]
     if layout.products == 3:
-        return [v.real, v.imag - v.real, -(v.real + v.imag)]
-    return [v.imag, v.real]
+        return [real, imaginary - real, -(real + imaginary)]
+    return [imaginary, real]
 
 
 def reduction_steps(layout: FftLayout) -> int:
@@ -103,24 +138,27 @@ def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
 
 def _pack_panel(layout: FftLayout, w: np.ndarray, width: int) -> np.ndarray:
     """The weights (k, C, kh, kw) of at most `width` outputs as (bins, …)."""
-    v = _spectra(layout, w.astype(np.float64))
-    # (k, c, p, q, a, b, bin) -> (bin, p, q, a, b, c, k)
-    factors = [f.transpose(6, 2, 3, 4, 5, 1, 0) for f in _factors(layout, v)]
-    panel = np.zeros((layout.bins, len(factors), *factors[0].shape[1:-1], width), w.dtype)
-    for number, factor in enumerate(factors):
-        panel[:, number, ..., : w.shape[0]] = factor
+    outputs, inputs = w.shape[:2]
+    passes = 3 if layout.products == 3 else 2
+    shape = (layout.bins, passes, *layout.parts, layout.phases, inputs, width)
+    panel = np.zeros(shape, w.dtype)
+    # A vector of outputs at a time, so that no bit depends on the width of panels.
+    for k in range(0, outputs, layout.lanes):
+        some = w[k : k + layout.lanes]
+        for (p, q, phase), v in _spectra(layout, some):
+            for number, factor in enumerate(_factors(layout, v)):
+                place = panel[:, number, p, q, phase, :, k : k + some.shape[0]]
+                place[...] = factor.reshape(layout.bins, inputs, -1)
     return panel.reshape(layout.bins, -1)
 
 
 def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    lanes = layout.lanes
-    parts = layout.phases * layout.parts[0] * layout.parts[1]
-    packed = np.zeros((layout.outer, layout.bins, parts, 2, lanes), w.dtype)
-    for block in range(layout.outer):
-        some = w[block * lanes : (block + 1) * lanes].astype(np.float64)
-        v = _spectra(layout, some).reshape(some.shape[0], parts, layout.bins).transpose(2, 1, 0)
-        packed[block, :, :, 0, : some.shape[0]] = v.real
-        packed[block, :, :, 1, : some.shape[0]] = v.imag
+    lanes, channels = layout.lanes, w.shape[0]
+    packed = np.zeros((layout.outer, layout.bins, *layout.parts, layout.phases, 2, lanes), w.dtype)
+    for (p, q, phase), v in _spectra(layout, w):
+        for block in range(layout.outer):
+            some = v[:, :, block * lanes : (block + 1) * lanes]
+            packed[block, :, p, q, phase, :, : min(lanes, channels - block * lanes)] = some
     return packed.reshape(-1)
 
 

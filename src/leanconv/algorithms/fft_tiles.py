@@ -14,6 +14,7 @@ classes are like images. An axis with both is not cut.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
@@ -39,37 +40,37 @@ class Axis:
     length: int
     step: int
 
-    @property
+    @cached_property
     def phases(self) -> int:
         """Phases that have a tap."""
         return min(self.stride, self.kernel)
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """Taps of the longest phase."""
         return ceil_div(self.kernel, self.stride)
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Parts of the kernel."""
         return parts_of(self.taps, self.length, self.step)
 
-    @property
+    @cached_property
     def classes(self) -> int:
         """Classes of outputs."""
         return min(self.dilation, self.out)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Tiles of the longest class."""
         return ceil_div(ceil_div(self.out, self.dilation), self.step)
 
-    @property
+    @cached_property
     def spread(self) -> int:
         """Input positions between neighbours in a tile."""
         return self.stride * self.dilation
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """The numbers of outputs, other than 0, that tiles of all classes have; largest first."""
         found = set()

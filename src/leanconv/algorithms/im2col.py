@@ -18,7 +18,6 @@ import numpy as np
 
 from leanconv.algorithms.lowering import (
     LoweredView,
-    by_blocks,
     cost,
     count_of,
     lower_rows,
@@ -28,6 +27,7 @@ from leanconv.algorithms.lowering import (
     tiled,
     whole_tensor,
 )
+from leanconv.algorithms.lowering_blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
 from leanconv.algorithms.lowering_kernels import ImageProduct, LowerTensor
 from leanconv.algorithms.problem import (
     Algorithm,
@@ -138,26 +138,29 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     spec, (_, height, width) = problem.spec, problem.window.out
     steps = problem.group_inputs * prod(problem.window.kernel)
     room = rows or max(1, target.l2_bytes // 2 // (steps * spec.itemsize))
-    if room >= width:
-        block = (min(height, room // width), width)
-        last = (height % block[0] or block[0], width)
+    if room < width:
+        columns = room if rows else _segment(problem, target, room)
+        shapes = [((1, columns), (1, width % columns or columns))]
     else:
-        block = (1, room if rows else _segment(problem, target, room))
-        last = (1, width % block[1] or block[1])
+        most = min(height, room // width)
+        sizes = [most] if rows else sizes_to_try(height, most)
+        shapes = [((size, width), (height % size or size, width)) for size in sizes]
 
     def view(rows: int, columns: int) -> LoweredView:
         return _view(problem, (1, 1, rows * columns), 0, 0)
 
-    return by_blocks(
-        "im2col",
-        problem,
-        target,
-        _unfolding(problem, target, (0, block[1] * steps, steps)),
-        block[0] * block[1] * steps,
-        (block, last),
-        view,
-        f"rows={block[0] * block[1]}",
-    )
+    choices = [
+        Blocks(
+            _unfolding(problem, target, (0, shape[1] * steps, steps)),
+            shape[0] * shape[1] * steps,
+            shape,
+            last,
+            view,
+            f"rows={shape[0] * shape[1]}",
+        )
+        for shape, last in shapes
+    ]
+    return by_blocks("im2col", problem, cheapest_cut(problem, target, choices))
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

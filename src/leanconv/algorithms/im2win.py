@@ -37,7 +37,6 @@ import numpy as np
 from leanconv.algorithms.im2win_layout import Layout, transformed_elements, transforms
 from leanconv.algorithms.lowering import (
     LoweredView,
-    by_blocks,
     choice_of,
     cost,
     count_of,
@@ -46,6 +45,13 @@ from leanconv.algorithms.lowering import (
     product,
     reject,
     tiled,
+)
+from leanconv.algorithms.lowering_blocks import (
+    Blocks,
+    by_blocks,
+    cheapest_cut,
+    sizes_to_try,
+    whole_cost,
 )
 from leanconv.algorithms.lowering_kernels import LowerTensor, Serial
 from leanconv.algorithms.naive import naive
@@ -141,8 +147,7 @@ def _scalar(
 def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -> Candidate:
     """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
     spec, made = problem.spec, transforms(problem)
-    turned = problem.group_inputs >= _MANY_CHANNELS and "reorder" not in off
-    layout = replace(_whole_layout(problem), turned=turned)
+    layout = _whole_layout(problem) if "reorder" in off else _high_layout(problem)
     if "reorder" in off and not made:
         raise SpecError(
             "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
@@ -185,29 +190,54 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
 
 
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
-    """Algorithm 6, a few output rows at a time."""
-    spec, (_, height, width) = problem.spec, problem.window.out
-    taps = problem.window.kernel[0]
-    row = Layout(problem, taps, 1)
-    room = target.l2_bytes // 2 // (row.elements * spec.itemsize)
-    count = min(height, rows or max(1, room))
-    layout = Layout(problem, taps, count)
-    shapes = ((count, width), (height % count or count, width))
+    """Algorithm 6, a few output rows at a time.
+
+    Without `rows` a tensor that stays in the second cache is transformed as a whole if that is
+    cheaper: few rows make few blocks, which several threads would each transform for themselves.
+    """
+    spec, height = problem.spec, problem.window.out[1]
+    row = Layout(problem, problem.window.kernel[0], 1).elements * spec.itemsize
+    sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
+    choices = [_blocks(problem, target, min(height, size)) for size in sizes]
+    cut = cheapest_cut(problem, target, choices)
+    elements = transformed_elements(problem)
+    if not rows and elements * spec.itemsize <= target.l2_bytes:
+        view = _high_layout(problem).view()
+        if whole_cost(problem, target, view, elements) < cut.cost:
+            return _high(problem, target, frozenset(), unroll=False)
+    return by_blocks("im2win", problem, cut)
+
+
+def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
+    """Blocks of `count` output rows."""
+    _, height, width = problem.window.out
+    layout = Layout(problem, problem.window.kernel[0], count)
+    whole = layout.view(block=True)
 
     def view(rows: int, columns: int) -> LoweredView:
         del columns
-        whole = layout.view(block=True)
         d, _, w = whole.window.out
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
 
-    unfolding = layout.unfolding(target.lanes(spec.dtype), block=True)
-    name = f"form=high, rows={count}"
-    return by_blocks("im2win", problem, target, unfolding, layout.elements, shapes, view, name)
+    return Blocks(
+        layout.unfolding(target.lanes(problem.spec.dtype), block=True),
+        layout.elements,
+        (count, width),
+        (height % count or count, width),
+        view,
+        f"form=high, rows={count}",
+    )
 
 
 # -- parts -------------------------------------------------------------------------------------
 def _whole_layout(problem: Problem) -> Layout:
     return Layout(problem, problem.window.size[0], problem.window.out[1])
+
+
+def _high_layout(problem: Problem) -> Layout:
+    """The whole tensor, with channels innermost if they are many."""
+    turned = problem.group_inputs >= _MANY_CHANNELS
+    return replace(_whole_layout(problem), turned=turned)
 
 
 def _temporaries(problem: Problem) -> dict[str, int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
 from leanconv.algorithms.direct import DIRECT, plan_direct
 from leanconv.algorithms.direct_kernel import DirectConv
-from leanconv.algorithms.lowering_kernels import Block, BlockConv, LowerTensor
+from leanconv.algorithms.lowering_kernels import LowerTensor
 from leanconv.algorithms.problem import Candidate, Pack, Parameters, Piece, Problem, sum_error
 from leanconv.algorithms.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
@@ -23,11 +24,10 @@ from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 40_000.0  # about 10 us
+CHUNK_CYCLES = 40_000.0  # about 10 us
 _SHUFFLE_CYCLES = 0.5  # of a transposition, beside the next tile's multiply-adds
 MOVE_CYCLES = 0.7  # for each element that is lowered
-_LEAST_CHUNKS = 16  # so that any number of threads is kept busy
-_LEAST_PANELS = 4  # of a chunk: lowering is repeated for each part of the output channels
+_PAGE = 4096  # bytes of a page: of the first cache's sets times its lines
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
         panels_inside=False,
         epilogue=problem.epilogue,
         unroll=0,
+        fetch=True,
     )
 
 
@@ -108,33 +109,60 @@ def tiled(conv: DirectConv, target: Target) -> DirectConv:
 
     Results that are turned before they are stored count in the choice of the tile. Weights that
     stay in the second cache pass by each row, if what is lowered does not stay there: it is read
-    once then, and not once for each panel.
+    once then, and not once for each panel. But a row that is shorter than what is written of it is
+    read again for each panel, so that fewer planes are written at the same time.
     """
     planned = plan_direct(conv, target)
-    planned = replace(planned, tile=_best_tile(planned, target))
-    item = ITEMSIZE[conv.dtype]
+    planned = replace(planned, tile=best_tile(planned, target))
+    item, panels = ITEMSIZE[conv.dtype], planned.panels
     image = conv.x.image * item
     weights = planned.groups * planned.group_weights * item
-    if planned.panels_inside or weights > target.l2_bytes // 2 or image < target.l2_bytes:
+    written = planned.window.out[2] * planned.outputs
+    if not planned.y.lanes_contiguous and (panels - 1) * _row_elements(planned) < written:
+        rows = planned.rows * (panels if planned.panels_inside else 1)
+        return replace(planned, panels_inside=False, rows=min(planned.row_count, rows))
+    if planned.panels_inside or weights > target.l2_bytes or image < target.l2_bytes:
         return planned
-    rows = max(1, planned.rows // planned.panels)
+    rows = max(1, planned.rows // panels)
     return replace(planned, panels_inside=True, rows=rows)
 
 
-def _best_tile(conv: DirectConv, target: Target) -> Tile:
+def _row_elements(conv: DirectConv) -> int:
+    """Elements that one row of windows reads, those that windows share counted once."""
+    run = conv.inputs if conv.x.block_stride == 1 else min(conv.x.block, conv.inputs)
+    step = min(run, conv.window.stride[2] * conv.x.spatial[2])
+    return step * (conv.reduction // run) * conv.window.out[2]
+
+
+def best_tile(conv: DirectConv, target: Target) -> Tile:
     """The cheapest tile; planes take results in squares of lanes by lanes, whole or not."""
+    return min(_tile_cycles(conv, target), key=lambda entry: entry[0])[1]
+
+
+def row_cycles(conv: DirectConv, target: Target) -> float:
+    """Estimated cycles of one row of output with the best tile."""
+    return min(cycles for cycles, _ in _tile_cycles(conv, target))
+
+
+def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
+    """Tiles with the cycles of a row, but those whose rows would drive each other out.
+
+    Rows a multiple of the page apart are all in one set of the first cache.
+    """
     columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
     ranked = rank_tiles(target, columns, vectors, conv.reduction)
-    if conv.y.lanes_contiguous or conv.lanes == 1:
-        return ranked[0][1]
+    step = conv.window.stride[2] * conv.x.spatial[2] * ITEMSIZE[conv.dtype]
+    most = target.l1_bytes // gcd(step, _PAGE)
     square = _SHUFFLE_CYCLES * conv.lanes * (conv.lanes.bit_length() - 1)
+    if conv.y.lanes_contiguous or conv.lanes == 1:
+        square = 0.0
 
-    def cycles(entry: tuple[float, Tile]) -> float:
-        whole, rest = divmod(columns, entry[1].rows)
-        squares = whole * ceil_div(entry[1].rows, conv.lanes) + ceil_div(rest, conv.lanes)
-        return entry[0] + squares * vectors * square
+    def cycles(row: float, tile: Tile) -> float:
+        whole, rest = divmod(columns, tile.rows)
+        squares = whole * ceil_div(tile.rows, conv.lanes) + ceil_div(rest, conv.lanes)
+        return row + squares * vectors * square
 
-    return min(ranked, key=cycles)[1]
+    return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
 
 
 def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pack:
@@ -152,7 +180,7 @@ def lower_rows(unfolding: Unfolding, pieces: int) -> int:
     """Rows of one chunk of a `LowerTensor`."""
     height = unfolding.view.out[1]
     row = unfolding.elements / (height * unfolding.view.out[0])
-    return rows_per_chunk(height, row * MOVE_CYCLES, pieces, _CHUNK_CYCLES)
+    return rows_per_chunk(height, row * MOVE_CYCLES, pieces, CHUNK_CYCLES)
 
 
 def whole_tensor(
@@ -179,59 +207,6 @@ def whole_tensor(
         sum_error(problem),
         {"lowered": group * spec.groups * spec.itemsize},
         f"{parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",
-    )
-
-
-def by_blocks(
-    name: str,
-    problem: Problem,
-    target: Target,
-    unfolding: Unfolding,
-    block_elements: int,
-    shapes: tuple[tuple[int, int], tuple[int, int]],
-    view_of: Callable[[int, int], LoweredView],
-    parameters: str,
-) -> Candidate:
-    """Lower and multiply block by block.
-
-    Args:
-        name: the algorithm's.
-        problem, target: what is computed, on what.
-        unfolding, block_elements: of a block.
-        shapes: (rows, columns) of a block and of the last one.
-        view_of: the lowered block of that many rows and columns.
-        parameters: what was chosen, for people.
-    """
-    spec = problem.spec
-    view = view_of(*shapes[0])
-    one = replace(product(problem, view, target), batch=1, groups=1)
-    vectors = ceil_div(one.outputs, one.lanes)
-    tile = _best_tile(one, target)
-    blocks = [
-        Block(rows, columns, replace(one, window=view_of(rows, columns).window, tile=tile))
-        for rows, columns in shapes
-    ]
-    kernel = BlockConv(
-        spec.batch,
-        spec.groups,
-        unfolding,
-        block_elements,
-        problem.y,
-        problem.window.out,
-        blocks[0],
-        blocks[1],
-        1,
-    )
-    panels = ceil_div(vectors, tile.vectors)
-    wanted = min(ceil_div(_LEAST_CHUNKS, kernel.chunks), max(1, panels // _LEAST_PANELS))
-    kernel = replace(kernel, parts=ceil_div(panels, ceil_div(panels, wanted)))
-    whole = replace(blocks[0].product, groups=spec.groups)
-    return Candidate(
-        name,
-        (Piece(kernel, kernel.operands),),
-        packing(whole, view, problem),
-        sum_error(problem),
-        parameters=f"{parameters}, tile {tile.rows}x{tile.vectors}",
     )
 
 

@@ -199,16 +199,36 @@ class BlockConv(Kernel):
         self, e: Function, pointers: dict[str, Value], block: Block, chunk: tuple[Value, ...]
     ) -> None:
         n, g, d, row, column, part = chunk
-        u, conv, element = self.unfolding, block.product, ELEMENT[self.unfolding.dtype]
+        first = (row * self.whole.rows, column * self.whole.columns)
+        self.lower(e, pointers, block, (n, g, d, *first))
+        self.multiply(e, pointers, block, (n, g, d, *first), part)
+
+    def lower(
+        self, e: Function, pointers: dict[str, Value], block: Block, place: tuple[Value, ...]
+    ) -> None:
+        """Emit the lowering of the block at image, group, depth, row and column."""
+        n, g, d, first_row, first_column = place
+        u, element = self.unfolding, ELEMENT[self.unfolding.dtype]
         whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
-        first_row, first_column = row * self.whole.rows, column * self.whole.columns
         x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs), element)
         mover = Mover(e, u)
         with e.loop("row", block.rows) as r:
-            place = e.scratch.at(r * u.position[1], element)
+            row = e.scratch.at(r * u.position[1], element)
             start: Value | int = 0 if whole_rows else first_column
             count = u.view.out[2] if whole_rows else block.columns
-            mover.row(x, place, d, first_row + r, start, count)
+            mover.row(x, row, d, first_row + r, start, count)
+
+    def multiply(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        block: Block,
+        place: tuple[Value, ...],
+        part: Value,
+    ) -> None:
+        """Emit the product over the lowered block, for one part of the output channels."""
+        n, g, d, first_row, first_column = place
+        conv, element = block.product, ELEMENT[self.unfolding.dtype]
         out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]
         out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
         moved = {

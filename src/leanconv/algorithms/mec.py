@@ -10,7 +10,8 @@ there the product leaves out taps instead.
 
 Solution A multiplies all images of an output row at once, o_h large products, into an output that
 lies h-n-w-c, which is copied into L and from there to its place. Solution B makes i_n·o_h products
-that write where they belong. A is taken if `o_w <= T` and the output fits into L, as in the paper.
+that write where they belong; for one image of one channel they are algorithm 1. A is taken if
+`o_w <= T` and the output fits into L, as in the paper.
 """
 
 from __future__ import annotations

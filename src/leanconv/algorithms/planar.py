@@ -17,13 +17,26 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.kernel_fields import fields, group_fields
+from leanconv.algorithms.planar_columns import (
+    ColumnVectors,
+    Masks,
+    column_vectors,
+    every,
+    load_parts,
+    shared_loads,
+)
+from leanconv.algorithms.planar_depthwise import PlanarDepthwise, plan_planar_depthwise
+from leanconv.algorithms.planar_pointwise import PlanarPointwise, plan_pointwise
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
     Parameters,
     Problem,
+    packer,
     single,
     sum_error,
+    walk_error,
 )
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
@@ -31,7 +44,8 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, merge_rows
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.tiling import rows_per_chunk
+from leanconv.codegen.partial_sums import effective_length
+from leanconv.codegen.tiling import Tile, rows_per_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -40,25 +54,7 @@ _CHUNK_CYCLES = 30_000.0
 _UNPACKED = 1.05  # what reading weights as they are costs against a packed stream
 _LARGEST_STRIDE = 4
 _MOST_TAPS = 64  # along a row; each may be written out
-
-# For one tap and vector: the lanes that exist of each of the `stride` vectors loaded.
-Masks = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """Tiles of `vectors` vectors of columns, `count` of them, that differ in nothing but place.
-
-    Attributes:
-        first: first output column.
-        live: output columns of each vector.
-        masks: `masks[kw][v]`: for each vector loaded, its first and one past its last lane.
-    """
-
-    first: int
-    count: int
-    live: tuple[int, ...]
-    masks: tuple[tuple[Masks, ...], ...]
+_TAPS_WRITTEN = 4  # taps without masks that are written out instead of looped over
 
 
 @dataclass(frozen=True)
@@ -114,34 +110,9 @@ class PlanarConv(Kernel):
         taps = prod(self.window.kernel) * self.inputs
         return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * taps
 
-    def tiles(self) -> list[_Tile]:
-        """Cut a row of output columns into tiles; equal neighbours are merged."""
-        width, span = self.window.out[2], self.vectors * self.lanes
-        tiles: list[_Tile] = []
-        for first in range(0, width, span):
-            starts = [first + v * self.lanes for v in range(self.vectors)]
-            live = tuple(min(self.lanes, width - s) for s in starts if s < width)
-            masks = tuple(
-                tuple(self._masks(start, kw) for start in starts[: len(live)])
-                for kw in range(self.window.kernel[2])
-            )
-            last = tiles[-1] if tiles else None
-            if last and (last.live, last.masks) == (live, masks):
-                tiles[-1] = replace(last, count=last.count + 1)
-            else:
-                tiles.append(_Tile(first, 1, live, masks))
-        return tiles
-
-    def _masks(self, column: int, kw: int) -> Masks:
-        """Which lanes of the vectors loaded for outputs from `column` on exist, for tap kw."""
-        stride = self.window.stride[2]
-        start = column * stride + kw * self.window.dilation[2] - self.window.pad[2]
-        masks = []
-        for part in range(stride):
-            low = max(0, -(start + part * self.lanes))
-            high = min(self.lanes, self.window.size[2] - (start + part * self.lanes))
-            masks.append((low, high) if low < high else (0, 0))
-        return tuple(masks)
+    def tiles(self) -> list[ColumnVectors]:
+        """A row of output columns as tiles."""
+        return column_vectors(self.window, self.lanes, self.vectors)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
@@ -206,7 +177,7 @@ class _Body:
                 with e.loop("tile", tile.count) as index:
                     self._tile(index * (conv.vectors * conv.lanes) + tile.first, tile)
 
-    def _tile(self, column: Value, tile: _Tile) -> None:
+    def _tile(self, column: Value, tile: ColumnVectors) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         x = self.row_x.at(column * window.stride[2] - window.pad[2], self.element)
         vectors = len(tile.live)
@@ -230,82 +201,54 @@ class _Body:
                         )
         self._store(tile, acc, self.place + column)
 
-    def _columns(self, tile: _Tile, acc: list[Value], line: Value, taps: Value) -> None:
+    def _columns(self, tile: ColumnVectors, acc: list[Value], line: Value, taps: Value) -> None:
         """Emit the taps along a row: a loop where no lane is masked, else one after the other."""
         conv, e = self.conv, self.e
         whole = tuple((0, conv.lanes) for _ in range(conv.window.stride[2]))
-        kw = 0
-        while kw < len(tile.masks):
+        groups = list(shared_loads(conv.window).items())
+        index = 0
+        while index < len(groups):
+            kw, shared = groups[index]
             stop = kw
-            while stop < len(tile.masks) and all(m == whole for m in tile.masks[stop]):
-                stop += 1
-            if stop - kw > 4:
-                with e.loop("kw", stop, [acc], start=kw) as index:
-                    self._tap(tile, tile.masks[kw], acc, line, taps, index)
-                kw = stop
+            if len(shared) == 1 == conv.window.stride[2]:
+                while stop < len(tile.masks) and all(m == whole for m in tile.masks[stop]):
+                    stop += 1
+            if stop - kw > _TAPS_WRITTEN:
+                with e.loop("kw", stop, [acc], start=kw) as tap:
+                    self._taps(tile, tile.masks[kw], acc, line, taps, tap, shared)
+                index += stop - kw
             else:
-                self._tap(tile, tile.masks[kw], acc, line, taps, e.const("i64", kw))
-                kw += 1
+                self._taps(tile, tile.masks[kw], acc, line, taps, e.const("i64", kw), shared)
+                index += 1
 
-    def _tap(
+    def _taps(
         self,
-        tile: _Tile,
+        tile: ColumnVectors,
         masks: tuple[Masks, ...],
         acc: list[Value],
         line: Value,
         taps: Value,
         kw: Value,
+        shared: list[tuple[int, int]],
     ) -> None:
+        """Emit the taps that are lanes of the vectors loaded at tap kw."""
         conv, e = self.conv, self.e
-        vectors = len(tile.live)
+        vectors, stride = len(tile.live), conv.window.stride[2]
         at = line.at(kw * conv.window.dilation[2], self.element)
-        inputs = [self._input(at, v, masks[v]) for v in range(vectors)]
-        for k in range(conv.channels):
-            tap = taps.at(kw, self.element).at(k * self.per_output, self.element)
-            weight = e.broadcast(tap, self.kind)
-            for v, x in enumerate(inputs):
-                if x is not None:
-                    acc[k * vectors + v] = e.fma(x, weight, acc[k * vectors + v])
+        parts = [
+            load_parts(e, at.at(v * stride * conv.lanes, self.element), self.kind, masks[v])
+            for v in range(vectors)
+        ]
+        for _, phase in shared:
+            inputs = [every(e, part, phase) if part else None for part in parts]
+            for k in range(conv.channels):
+                tap = taps.at(kw + phase, self.element).at(k * self.per_output, self.element)
+                weight = e.broadcast(tap, self.kind)
+                for v, x in enumerate(inputs):
+                    if x is not None:
+                        acc[k * vectors + v] = e.fma(x, weight, acc[k * vectors + v])
 
-    def _input(self, at: Value, v: int, masks: Masks) -> Value | None:
-        """Every stride-th column from output vector `v` on; None where there is none."""
-        conv, e = self.conv, self.e
-        stride, lanes = conv.window.stride[2], conv.lanes
-        if all(low == high for low, high in masks):
-            return None
-        parts = []
-        for part, (low, high) in enumerate(masks):
-            place = at.at((v * stride + part) * lanes, self.element)
-            if low == high:
-                parts.append(e.zero(self.kind))
-            elif (low, high) == (0, lanes):
-                parts.append(e.load(place, self.kind))
-            else:
-                lane_bits = [int(low <= lane < high) for lane in range(lanes)]
-                mask = e.const(vector("i1", lanes), lane_bits)
-                parts.append(e.masked_load(place, self.kind, mask))
-        return self._every(parts, stride)
-
-    def _every(self, parts: list[Value], stride: int) -> Value:
-        """Lanes 0, stride, 2·stride … of the vectors, one after the other."""
-        lanes, result = self.conv.lanes, parts[0]
-        if stride == 1:
-            return result
-        # After part q the lanes that come from parts 0 … q are in place.
-        for q in range(1, stride):
-            picks = []
-            for lane in range(lanes):
-                part, inside = divmod(lane * stride, lanes)
-                if part == q:
-                    picks.append(lanes + inside)
-                elif part < q:
-                    picks.append(inside if q == 1 else lane)
-                else:
-                    picks.append(-1)
-            result = self.e.shuffle(result, parts[q], picks)
-        return result
-
-    def _store(self, tile: _Tile, acc: list[Value], place: Value) -> None:
+    def _store(self, tile: ColumnVectors, acc: list[Value], place: Value) -> None:
         conv, e = self.conv, self.e
         for k in range(conv.channels):
             for v, live in enumerate(tile.live):
@@ -349,8 +292,28 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _cost(problem: Problem, target: Target) -> float:
-    kernel = _kernel(problem, target)
+def _planned(problem: Problem, target: Target) -> tuple[Kernel, float]:
+    """The kernel for a problem, with its estimated cycles of one core."""
+    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
+    row = (1, 1, window.out[2])
+    plain = window.kernel == (1, 1, 1) == window.stride and window.pad == (0, 0, 0)
+    if plain and window.size == window.out == row:
+        return plan_pointwise(_pointwise(problem, window, target), target)
+    general = _general(problem, target)
+    cycles = _cycles(general, target)
+    if problem.group_inputs == problem.group_outputs == 1 < problem.spec.groups and _flat(window):
+        planned = plan_planar_depthwise(_depthwise(problem, target), target)
+        if planned and planned[1] < cycles:
+            return planned
+    return general, cycles
+
+
+def _flat(window: Window) -> bool:
+    """Whether depth plays no part."""
+    return window.size[0] == window.kernel[0] == window.out[0] == 1
+
+
+def _cycles(kernel: PlanarConv, target: Target) -> float:
     size = kernel.channels * kernel.vectors
     loads = (kernel.vectors * kernel.window.stride[2] * 2 + kernel.channels) / 2
     step = max(size / target.fma_units, loads, float(target.fma_latency))
@@ -360,36 +323,50 @@ def _cost(problem: Problem, target: Target) -> float:
     return rows * tiles * (_UNPACKED * step * taps + 2.0 * size)
 
 
-def _kernel(problem: Problem, target: Target) -> PlanarConv:
-    spec = problem.spec
-    return plan_planar(
-        PlanarConv(
-            batch=spec.batch,
-            groups=spec.groups,
-            inputs=problem.group_inputs,
-            outputs=problem.group_outputs,
-            window=problem.window,
-            x=problem.x,
-            y=problem.y,
-            dtype=spec.dtype,
-            lanes=target.lanes(spec.dtype),
-            channels=1,
-            vectors=1,
-            rows=1,
-            epilogue=problem.epilogue,
-        ),
-        target,
+def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:
+    flat = replace(problem, window=row)
+    return PlanarPointwise(
+        **group_fields(flat, target),
+        tile=Tile(1, 1),
+        column_tiles=1,
+        panel_block=1,
+        prefetch=False,
     )
+
+
+def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
+    return PlanarDepthwise(
+        **fields(problem, target),
+        channels=problem.spec.out_channels,
+        planes=1,
+        rows=1,
+        vectors=1,
+        plane_block=1,
+        row_block=1,
+    )
+
+
+def _general(problem: Problem, target: Target) -> PlanarConv:
+    kernel = PlanarConv(**group_fields(problem, target), channels=1, vectors=1, rows=1)
+    return plan_planar(kernel, target)
+
+
+def _cost(problem: Problem, target: Target) -> float:
+    return _planned(problem, target)[1]
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
-    kernel = _kernel(problem, target)
+    kernel, _ = _planned(problem, target)
+    if isinstance(kernel, PlanarPointwise):
+        error = walk_error(problem, effective_length(kernel.inputs))
+        return single("planar", kernel, packer(problem, kernel), error, kernel.tile_text)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
 
-    return single("planar", kernel, pack, sum_error(problem))
+    parameters_ = kernel.tile_text if isinstance(kernel, PlanarDepthwise) else ""
+    return single("planar", kernel, pack, sum_error(problem), parameters_)
 
 
 PLANAR = Algorithm("planar", (), _reject, _cost, _candidate)

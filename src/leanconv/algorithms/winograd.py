@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -17,12 +16,11 @@ from leanconv.algorithms.problem import (
     Piece,
     Problem,
 )
-from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd_choice import best_kernel, ranked_tilings
+from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
 from leanconv.algorithms.winograd_split import LARGEST_TAPS, Part, split
-from leanconv.algorithms.winograd_stages import in_stages
-from leanconv.codegen.partial_sums import effective_length
-from leanconv.codegen.tiling import fits, step_cycles
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.algorithms.winograd_stages import in_stages, stages_cycles
+from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -30,12 +28,10 @@ from leanconv.winograd.error import error_estimate
 from leanconv.winograd.matrices import transform
 
 MOST_ALPHA = 8  # points along an axis; more amplify rounding beyond the default error
-_INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
-_PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
-_TURNED_CYCLES = 9.0  # more, where results are turned and stored in pieces of rows
-_SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
-_L3_BYTES_PER_CYCLE = 12.0
-_TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
+# Products of one partial sum, and the error above which shorter ones are taken.
+_LENGTHS = (128, 64, 32, 16)
+_STAGES_HANDICAP = 1.5  # how much faster separate stages must be to be chosen unasked
+_AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -55,22 +51,20 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "a stride together with a dilation"
     if any(d > min(i, o) for d, i, o in zip(window.dilation, window.size, window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
-    if min(_least(taps)) > 0 and _error(problem, _least(taps)) > problem.max_error:
+    if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
     return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
 
 
 def _reject_planes(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels cannot be gathered from planes; None if they can."""
-    window, stride = problem.window, problem.window.stride[1:]
+    stride = problem.window.stride[1:]
     if stride[1] not in (1, 2, 4):
         return f"a stride of {stride[1]} between channels in planes; 1, 2 or 4 can be gathered"
-    if problem.x.spatial[2] != 1 or window.dilation[2] != 1:
-        return "columns are not neighbours in memory"
-    lines = target.lanes(problem.spec.dtype) // stride[1]
-    inputs = problem.group_inputs
-    if lines < 1 or (inputs % lines and inputs * stride[0] > 8 * lines):
-        return f"{inputs} channels in planes do not fill groups of {lines}"
+    if problem.x.spatial[2] != 1 and stride[1] != 1:
+        return "a stride between columns that are not neighbours in memory"
+    if target.lanes(problem.spec.dtype) < stride[1]:
+        return f"a stride of {stride[1]} for vectors of {target.lanes(problem.spec.dtype)}"
     if target.isa == "neon":
         return "masks computed at run time, which this target lacks"
     return None
@@ -91,81 +85,27 @@ def _least(taps: Pair) -> Pair:
     return 2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1
 
 
-def _error(problem: Problem, m: Pair) -> float:
+def _error(problem: Problem, m: Pair, sums: int) -> float:
+    """The error to expect with tiles of m outputs and partial sums of `sums` products."""
     window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
     phases = min(window.kernel[1], window.stride[1]) * min(window.kernel[2], window.stride[2])
-    steps = round(effective_length(problem.group_inputs * phases))
+    steps = problem.group_inputs * phases
     axes = [t for t in (height, width) if t.alpha > 1]
-    return error_estimate(*axes, reduction=steps, dtype=problem.spec.dtype)
+    return error_estimate(*axes, reduction=steps, sums=sums, dtype=problem.spec.dtype)
 
 
-def _tiles(
-    problem: Problem, target: Target, m: Pair, parameters: Parameters
-) -> Iterator[tuple[float, WinogradConv]]:
-    """All kernels for one tile of outputs, with their cycles on one core."""
-    wanted = {key: _count(key, value) for key, value in parameters.items() if key != "m"}
-    lanes = target.lanes(problem.spec.dtype)
-    base = unplanned(problem, m, lanes)
-    channel_vectors = ceil_div(problem.group_outputs, lanes)
-    room = _SCRATCH_SHARE * target.l2_bytes
-    for vectors in range(1, min(6, channel_vectors) + 1):
-        for rows in range(min(2, base.tile_count), min(16, base.tile_count) + 1):
-            if not fits(target, rows, vectors):
-                break
-            for panels in (1, 2, 3):
-                kernel = replace(base, tiles=rows * panels, rows=rows, vectors=vectors)
-                if panels > 1 and (kernel.scratch_bytes > room or rows * panels > 20):
-                    break
-                if rows * (panels - 1) >= base.tile_count:
-                    break
-                for cycles, parted in _with_parts(kernel, target):
-                    if all(getattr(parted, key) == value for key, value in wanted.items()):
-                        yield cycles, parted
+def _least_error(problem: Problem, m: Pair) -> float:
+    """The error to expect with tiles of m outputs and the shortest sums."""
+    return _error(problem, m, _LENGTHS[-1])
 
 
-def _count(key: str, value: str) -> int:
-    if not value.isdecimal() or not value.isascii() or int(value) < 1:
-        raise SpecError(f"{key} is {value!r}; expected an integer of at least 1")
-    return int(value)
-
-
-def _with_parts(kernel: WinogradConv, target: Target) -> Iterator[tuple[float, WinogradConv]]:
-    """The ways of splitting the output channels into parts, with the estimated cycles."""
-    for parts in (1, 2, 4, 8):
-        if parts > kernel.panels:
-            break
-        split = replace(kernel, parts=parts)
-        cycles = total = _cycles(split, target)
-        # The last round of chunks leaves cores idle: judge by what two and four cores would take.
-        for cores in (2, 4):
-            rounds = ceil_div(split.chunks, cores)
-            cycles = max(cycles, rounds * total / split.chunks * min(cores, 2) * 0.97)
-        yield cycles, split
-
-
-def _cycles(kernel: WinogradConv, target: Target) -> float:
-    """Estimated cycles of one core: transforms, products, the stream of weights."""
-    item = ITEMSIZE[kernel.dtype]
-    points, blocks = kernel.points, kernel.blocks
-    per_vector = _INPUT_CYCLES + (_PLANAR_CYCLES if kernel.planar else 0.0)
-    tiles = kernel.tile_count
-    into = tiles * points * kernel.channel_blocks * per_vector * kernel.parts
-    back_cost = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else _TURNED_CYCLES)
-    back = tiles * points * kernel.panels * kernel.vectors * back_cost
-    step = step_cycles(target, kernel.rows, kernel.vectors)
-    overhead = 2.0 * kernel.rows * kernel.vectors
-    one = step * kernel.steps + overhead
-    products = one * points * kernel.panels * (kernel.tiles // kernel.rows) * blocks
-    products *= 1 + _TRAFFIC * (1 / kernel.rows + 1 / kernel.vectors)
-    weights = points * kernel.steps * kernel.panels * kernel.panel_lanes * item
-    if weights > target.l2_bytes // 2:
-        products = max(products, weights * blocks / _L3_BYTES_PER_CYCLE)
-    if target.l3_bytes and weights > target.l3_bytes // 2:
-        products = max(products, weights * blocks / (_L3_BYTES_PER_CYCLE / 4))
-    if kernel.scratch_bytes > target.l2_bytes:
-        products *= 1.3
-    return (into + products + back) * kernel.groups
+def _sums(problem: Problem, m: Pair, parameters: Parameters) -> int:
+    """Products of one partial sum: as many as leave the error where it is wanted."""
+    if "sums" in parameters:
+        return _count("sums", parameters["sums"])
+    aim = min(problem.max_error, _AIM[problem.spec.dtype])
+    return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
 
 
 def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
@@ -181,7 +121,8 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     else:
         axes = [range(2, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
         sizes = [(a, b) for a in axes[0] for b in axes[1] if abs(a - b) <= 1 or 1 in (a, b)]
-        sizes = [m for m in sizes if _error(problem, m) <= problem.max_error] or [_least(taps)]
+        within = [m for m in sizes if _least_error(problem, m) <= problem.max_error]
+        sizes = within or [_least(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
@@ -192,20 +133,34 @@ def _best(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
 ) -> tuple[float, WinogradConv, Pair]:
     parameters = dict(given)
-    choices = [
-        (cycles, kernel, m)
-        for m in _sizes(problem, parameters)
-        for cycles, kernel in _tiles(problem, target, m, parameters)
-    ]
-    if not choices:
+    sizes = {m: _sums(problem, m, parameters) for m in _sizes(problem, parameters)}
+    tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums")}
+    wanted = {key: _count(key, text) for key, text in tiling.items()}
+    found = best_kernel(problem, target, sizes, wanted)
+    if found is None:
         raise SpecError(
             f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
         )
-    return min(choices, key=lambda c: c[0])
+    return (*found, found[1].m)
+
+
+def _count(key: str, value: str) -> int:
+    if not value.isdecimal() or not value.isascii() or int(value) < 1:
+        raise SpecError(f"{key} is {value!r}; expected an integer of at least 1")
+    return int(value)
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return sum(cycles for cycles, _, _ in _all_best(split(problem), target, ()))
+    return min(_form_cycles(problem, target).values())
+
+
+def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
+    """Estimated cycles of both forms; separate stages cost their memory and must gain by it."""
+    parts = split(problem)
+    chosen = _all_best(parts, target, ())
+    tiles = _tiles_of_parts(parts, chosen[0][2])
+    fused = sum(cycles for cycles, _, _ in chosen)
+    return {"fused": fused, "stages": _STAGES_HANDICAP * stages_cycles(problem, target, tiles)}
 
 
 def _all_best(
@@ -215,6 +170,7 @@ def _all_best(
     first = _best(parts[0].problem, target, given)
     _, kernel, m = first
     shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(kernel.vectors)}
+    shared["sums"] = str(kernel.sums)
     for key in ("tiles", "rows", "parts"):
         shared.pop(key, None)
     fixed = tuple(shared.items())
@@ -222,8 +178,11 @@ def _all_best(
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    form = choice_of(parameters, "form", "winograd", ("fused", "stages"))
     others = {key: value for key, value in parameters.items() if key != "form"}
+    form = choice_of(parameters, "form", "winograd", ("fused", "stages"))
+    if "form" not in parameters and not others:
+        cycles = _form_cycles(problem, target)
+        form = min(cycles, key=lambda name: cycles[name])
     if form == "stages":
         return _stages(problem, target, others)
     return _fused(problem, target, others)
@@ -239,9 +198,15 @@ def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candida
         )
     parts = split(problem)
     _, _, m = _best(parts[0].problem, target, tuple(parameters.items()))
+    tiles = _tiles_of_parts(parts, m)
+    more = 1.5 if any(part.adds_up for part in parts) else 1.0
+    return in_stages(problem, target, tiles, _error(problem, m, LENGTH) * more)
+
+
+def _tiles_of_parts(parts: list[Part], m: Pair) -> list[tuple[Part, Pair]]:
+    """Parts with the outputs of their tiles, for tiles of m outputs of the first one."""
     shared = {"m": f"{m[0]}x{m[1]}"}
-    tiles = [(part, _sizes(part.problem, shared)[0]) for part in parts]
-    return in_stages(problem, target, tiles, _error(problem, m))
+    return [(part, _sizes(part.problem, shared)[0]) for part in parts]
 
 
 def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
@@ -270,8 +235,9 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
     text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
     if len(pieces) > 1:
         text += f", {len(pieces)} pieces"
-    arithmetic = f"winograd:m={m[0]}x{m[1]}"
-    error = _error(problem, m)
+    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums}"
+    # Pieces of a long kernel are added up in y, which rounds once more for each.
+    error = _error(problem, m, kernel.sums) * (1.5 if any(p.adds_up for p in parts) else 1.0)
     largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
     weights = sum(largest.values())
     return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
@@ -289,18 +255,18 @@ def _alternatives(problem: Problem, target: Target) -> list[Alternative]:
         if square and _taps(problem)[0] == _taps(problem)[1] and m[0] > m[1]:
             continue  # the same as the other way round
         shapes: dict[tuple[int, int], Alternative] = {}
-        kernels = sorted(_tiles(parts[0].problem, target, m, {}), key=lambda choice: choice[0])
-        for cycles, kernel in kernels:
-            name = f"winograd:m={m[0]}x{m[1]},rows={kernel.rows},vectors={kernel.vectors}"
-            name += f",tiles={kernel.tiles},parts={kernel.parts}"
+        sums = _sums(parts[0].problem, m, {})
+        for cycles, tiling in ranked_tilings(parts[0].problem, target, m, sums):
+            name = f"winograd:m={m[0]}x{m[1]},sums={sums},rows={tiling.rows}"
+            name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
             total = cycles * len(parts)
-            shapes.setdefault((kernel.rows, kernel.vectors), Alternative(total, name))
+            shapes.setdefault((tiling.rows, tiling.vectors), Alternative(total, name))
         found.append(list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1])
     found.sort(key=lambda shapes: shapes[0].cycles)
     return [one for shapes in found[:_MOST_SIZES] for one in shapes]
 
 
-_PARAMETERS = ("form", "m", "tiles", "rows", "vectors", "parts")
+_PARAMETERS = ("form", "m", "sums", "tiles", "rows", "vectors", "parts")
 WINOGRAD = Algorithm(
     "winograd", _PARAMETERS, _reject, _cost, _candidate, alternatives=_alternatives
 )

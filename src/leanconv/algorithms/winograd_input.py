@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from leanconv.algorithms.winograd_code import emit_program
+from leanconv.algorithms.winograd_rows import RowPieces
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.shuffles import transpose_groups
+from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import compile_matrix
@@ -15,8 +17,32 @@ if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
 
 
+class _Tiles(NamedTuple):
+    """Tiles of the batch, and which tile of V the first of them becomes."""
+
+    first: Value
+    live: Value
+    place: Value | int
+
+
+class _Place(NamedTuple):
+    """One tile: its image, the row and column of its first pixel, its number in V."""
+
+    image: Value
+    y0: Value
+    x0: Value
+    t: Value
+
+
+class _Row(NamedTuple):
+    """One row of the image that gives lanes: offset of its channel, and its phase."""
+
+    offset: int
+    phase: Value
+
+
 class InputTransform:
-    """Emits the transform of one tile at a time.
+    """Emits the transform of a block of tiles.
 
     Rows of the patch are transformed along the width as they are loaded, into a small scratch
     [row][point]; then the columns of that along the height, into V. Pixels outside the image are
@@ -24,7 +50,8 @@ class InputTransform:
 
     A block of channels has a number that grows by `block_step` from block to block and by
     `phase_step` from phase to phase; `_place` says where in V a block of a tile lies, `point_step`
-    what lies between points. With `gapless` the lanes past the last channel are not written.
+    what lies between points. With `gapless` the lanes past the last channel are not written. With
+    `far`, for inputs larger than the second cache, the rows of the next channels are asked for.
     """
 
     def __init__(
@@ -37,24 +64,38 @@ class InputTransform:
         height, width = conv.transforms()
         self.along_height = compile_matrix(height.bt)
         self.along_width = compile_matrix(width.bt)
-        self.gapless = False
+        self.gapless = self.far = False
         self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
         self.point_step = conv.point_stride
 
-    def tile(self, index: Value, t: Value) -> None:
-        """Transform all channels of tile `index` of the batch, the t-th of the block."""
+    def block(self, first: Value, count: Value, place: Value | int = 0) -> None:
+        """Transform all channels of `count` tiles of the batch from `first` on.
+
+        The first becomes the tile `place` of V. Blocks of channels are outside and tiles inside:
+        neighbouring tiles read the same lines, and write neighbouring ones.
+        """
+        if self.conv.planar:
+            self._planes(_Tiles(first, count, place))
+        else:
+            self._vectors(_Tiles(first, count, place))
+
+    def _each(self, tiles: _Tiles, body: Callable[[_Place, bool], None]) -> None:
+        """Emit a loop over tiles, the body twice: for those inside the image, and with masks."""
         conv, e = self.conv, self.e
         rows, columns = conv.grid
-        n, inside = index // (rows * columns), index % (rows * columns)
-        ty, tx = inside // columns, inside % columns
-        y0 = ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
-        x0 = tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
-        image = self.x.at(n * conv.x.image, self.element)
-        whole = self._inside(y0, 0) & self._inside(x0, 1)
-        with e.when(whole):
-            self._channels(image, y0, x0, t, masked=False)
-        with e.when(whole.compare("eq", 0)):
-            self._channels(image, y0, x0, t, masked=True)
+        with e.loop("tile", tiles.live) as i:
+            index = tiles.first + i
+            n, inside = index // (rows * columns), index % (rows * columns)
+            ty, tx = inside // columns, inside % columns
+            y0 = ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
+            x0 = tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
+            image = self.x.at(n * conv.x.image, self.element)
+            place = _Place(image, y0, x0, i + tiles.place)
+            whole = self._inside(y0, 0) & self._inside(x0, 1)
+            with e.when(whole):
+                body(place, False)
+            with e.when(whole.compare("eq", 0)):
+                body(place, True)
 
     def _inside(self, start: Value, axis: int) -> Value:
         conv = self.conv
@@ -64,31 +105,28 @@ class InputTransform:
         fits = self.e.const("i64", conv.size[axis]) - start
         return start.compare("sge", 0) & fits.compare("sge", span)
 
-    def _channels(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
-        if self.conv.planar:
-            self._planes(image, y0, x0, t, masked)
-        else:
-            self._vectors(image, y0, x0, t, masked)
-
     # -- channels that are neighbours in memory --------------------------------------------
-    def _vectors(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
+    def _vectors(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
         per_phase = ceil_div(conv.inputs, conv.lanes)
         divided = conv.x.block == 1 or self.gapless
         whole = conv.inputs // conv.lanes if divided else per_phase
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
             first = (py * conv.phases[1] + px) * self.phase_step
-            y, x = y0 + py, x0 + px
+
+            def body(cb: Value | int, live: int) -> Callable[[_Place, bool], None]:
+                def one(place: _Place, masked: bool) -> None:
+                    at = place.image.at(cb * conv.x.channel(conv.lanes), self.element)
+                    self._patch(at, place.y0 + py, place.x0 + px, live, masked)
+                    self._down(first + cb * self.block_step, place.t, live)
+
+                return one
+
             if whole:
                 with e.loop("cb", whole) as cb:
-                    at = image.at(cb * conv.x.channel(conv.lanes), self.element)
-                    self._patch(at, y, x, conv.lanes, masked)
-                    self._down(first + cb * self.block_step, t)
+                    self._each(tiles, body(cb, conv.lanes))
             if whole < per_phase:
-                at = image.at(whole * conv.x.channel(conv.lanes), self.element)
-                rest = conv.inputs - whole * conv.lanes
-                self._patch(at, y, x, rest, masked)
-                self._down(first + whole * self.block_step, t, rest)
+                self._each(tiles, body(whole, conv.inputs - whole * conv.lanes))
 
     def _patch(self, image: Value, y0: Value, x0: Value, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
@@ -114,62 +152,77 @@ class InputTransform:
             self._across(pixels, i)
 
     # -- channels in planes ----------------------------------------------------------------
-    def _planes(self, image: Value, y0: Value, x0: Value, t: Value, masked: bool) -> None:
+    def _planes(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
-        lines = conv.lines
-        if conv.inputs % lines == 0:
-            with e.loop("py", conv.phases[0]) as py, e.loop("cb", conv.inputs // lines) as cb:
-                plane = image.at(cb * (lines * conv.x.block_stride), self.element)
-                rows = [(r * conv.x.block_stride, py) for r in range(lines)]
-                self._lines(plane, rows, y0, x0, masked)
-                blocks = conv.inputs // lines
-                self._down(py * (blocks * self.block_step) + cb * self.block_step, t)
-            return
-        every = [(p, c) for p in range(conv.phases[0]) for c in range(conv.inputs)]
-        for block in range(ceil_div(len(every), lines)):
-            chosen = every[block * lines : (block + 1) * lines]
-            rows = [(c * conv.x.block_stride, e.const("i64", p)) for p, c in chosen]
-            self._lines(image, rows, y0, x0, masked)
-            self._down(e.const("i64", block * self.block_step), t, len(chosen) * conv.grain)
+        step = conv.x.block_stride
 
-    def _lines(
-        self, plane: Value, rows: list[tuple[int, Value]], y0: Value, x0: Value, masked: bool
-    ) -> None:
+        def body(
+            offset: Value | int, rows: list[_Row], block: Value
+        ) -> Callable[[_Place, bool], None]:
+            def one(place: _Place, masked: bool) -> None:
+                self._lines(place, offset, rows, masked)
+                self._down(block, place.t, len(rows) * conv.grain)
+
+            return one
+
+        if conv.few_lines:
+            every = [(c * step, p) for p in range(conv.phases[0]) for c in range(conv.inputs)]
+            for block in range(ceil_div(len(every), conv.lines)):
+                chosen = every[block * conv.lines : (block + 1) * conv.lines]
+                rows = [_Row(offset, e.const("i64", p)) for offset, p in chosen]
+                self._each(tiles, body(0, rows, e.const("i64", block * self.block_step)))
+            return
+        whole, rest = divmod(conv.inputs, conv.lines)
+        per_phase = conv.inputs * conv.grain if self.gapless else whole + (rest > 0)
+        with e.loop("py", conv.phases[0]) as py:
+            first = py * per_phase
+            rows = [_Row(r * step, py) for r in range(conv.lines)]
+            with e.loop("cb", whole) as cb:
+                offset = cb * (conv.lines * step)
+                self._each(tiles, body(offset, rows, first + cb * self.block_step))
+            if rest:
+                offset_of_rest = whole * conv.lines * step
+                last = first + whole * self.block_step
+                self._each(tiles, body(offset_of_rest, rows[:rest], last))
+
+    def _lines(self, place: _Place, offset: Value | int, rows: list[_Row], masked: bool) -> None:
         """Load row pieces of several channels or phases and turn them into vectors of lanes."""
         conv, e = self.conv, self.e
-        per = conv.lines
-        segments = ceil_div(conv.alpha[1], per)
-        counting = e.const(vector("i32", conv.lanes), list(range(conv.lanes)))
-        start = plane.at(x0 * conv.x.spatial[2], self.element)
+        halves = conv.grain == 1 and 2 * conv.alpha[1] <= conv.lanes and halves_fit(self.kind)
+        # Lanes of a piece of a row, and pieces that make up one vector of each column.
+        lanes, per = (conv.lanes // 2, conv.lanes) if halves else (conv.lanes, conv.lines)
+        step = conv.x.spatial[2]
+        start = place.image.at(offset, self.element).at(place.x0 * step, self.element)
         with e.loop("row", conv.alpha[0]) as i:
-            y = y0 + i * conv.stride[0]
+            y = place.y0 + i * conv.stride[0]
             pixels: list[Value] = []
-            for q in range(segments):
-                needed = min(conv.lanes, (conv.alpha[1] - q * per) * conv.grain)
-                columns = None
-                if masked:
-                    first = e.convert("trunc", x0 + q * conv.lanes, "i32")
-                    columns = counting + e.splat(first, conv.lanes)
-                vectors = []
-                for offset, phase in rows:
-                    line_y = y + phase
-                    at = start.at(
-                        line_y * conv.x.spatial[1] + (offset + q * conv.lanes), self.element
-                    )
-                    if columns is None:
-                        vectors.append(e.load_first(at, self.kind, needed))
-                        continue
-                    limit = e.select(
-                        line_y.compare("ult", conv.size[0]),
-                        e.const("i32", conv.size[1]),
-                        e.const("i32", 0),
-                    )
-                    mask = columns.compare("ult", e.splat(limit, conv.lanes))
-                    mask = mask & e.first_lanes(needed, conv.lanes)
-                    vectors.append(e.masked_load(at, self.kind, mask))
-                vectors += [e.zero(self.kind)] * (per - len(vectors))
-                pixels += transpose_groups(e, vectors, conv.grain)
+            for q in range(ceil_div(conv.alpha[1], lanes // conv.grain)):
+                needed = min(lanes, conv.alpha[1] * conv.grain - q * lanes)
+                first = e.convert("trunc", place.x0 + q * lanes, "i32")
+                columns = RowPieces(e, vector(self.element, lanes), step, needed)
+                masks: dict[str, list[Value]] = {}
+                pieces = []
+                for row in rows:
+                    line = y + row.phase
+                    if row.phase.text not in masks:
+                        limit = self._columns_of(line) if masked else None
+                        masks[row.phase.text] = columns.masks(first, limit)
+                    at = line * conv.x.spatial[1] + (row.offset + q * lanes * step)
+                    at = start.at(at, self.element)
+                    pieces.append(columns.load(at, masks[row.phase.text]))
+                    if self.far and q == 0:
+                        ahead = at.at(len(rows) * conv.x.block_stride, self.element)
+                        e.prefetch(ahead, locality=2)
+                pieces += [e.zero(columns.kind)] * (per - len(pieces))
+                turned = columns_of_halves(e, pieces) if halves else None
+                pixels += turned or transpose_groups(e, pieces, conv.grain)
             self._across(pixels[: conv.alpha[1]], i)
+
+    def _columns_of(self, line: Value) -> Value:
+        """The number of columns that exist in a line: none outside the image."""
+        e, size = self.e, self.conv.size
+        inside = line.compare("ult", size[0])
+        return e.select(inside, e.const("i32", size[1]), e.const("i32", 0))
 
     # -- the two passes --------------------------------------------------------------------
     def _across(self, pixels: list[Value], row: Value) -> None:

@@ -25,12 +25,11 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
-from leanconv.codegen.partial_sums import LENGTH, PartialSums
+from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
@@ -56,6 +55,7 @@ class WinogradConv(Kernel):
         rows, vectors: the register tile of the products.
         parts: parts into which the panels of output channels are split.
         epilogue: bias, residual, activation.
+        sums: products of one partial sum, at most.
         x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
     """
 
@@ -78,6 +78,7 @@ class WinogradConv(Kernel):
     vectors: int
     parts: int
     epilogue: Epilogue
+    sums: int = LENGTH
     x_offset: int = 0
     y_offset: int = 0
 
@@ -141,22 +142,28 @@ class WinogradConv(Kernel):
         """Rows of the image that one vector's lanes come from (planar input only)."""
         return self.lanes // self.grain
 
+    @property
+    def few_lines(self) -> bool:
+        """Whether vectors take channels of several phases, since one phase's fill none."""
+        return self.planar and self.inputs < self.lines
+
     def reduction_runs(self) -> list[tuple[int, int, int]]:
         """Channel blocks as runs (first block, blocks, lanes that hold channels)."""
-        if self.planar:
-            lines, per = self.phases[0] * self.inputs, self.lines
-            whole, rest = divmod(lines, per)
+        if self.few_lines:
+            whole, rest = divmod(self.phases[0] * self.inputs, self.lines)
             runs = [(0, whole, self.lanes)] if whole else []
             return runs + ([(whole, 1, rest * self.grain)] if rest else [])
-        whole, rest = divmod(self.inputs, self.lanes)
-        per_phase = ceil_div(self.inputs, self.lanes)
+        phases = self.phases[0] * (1 if self.planar else self.phases[1])
+        per_block = self.lines if self.planar else self.lanes
+        whole, rest = divmod(self.inputs, per_block)
         if not rest:
-            return [(0, self.phases[0] * self.phases[1] * whole, self.lanes)]
+            return [(0, phases * whole, self.lanes)]
         runs = []
-        for phase in range(self.phases[0] * self.phases[1]):
+        for phase in range(phases):
+            first = phase * (whole + 1)
             if whole:
-                runs.append((phase * per_phase, whole, self.lanes))
-            runs.append((phase * per_phase + whole, 1, rest))
+                runs.append((first, whole, self.lanes))
+            runs.append((first + whole, 1, rest * self.lanes // per_block))
         return runs
 
     @property
@@ -210,6 +217,12 @@ class WinogradConv(Kernel):
         return sum(self._areas())
 
     @property
+    def x_bytes(self) -> int:
+        """Bytes of the input."""
+        values = self.batch * self.groups * self.inputs * prod(self.size)
+        return values * ITEMSIZE[self.dtype]
+
+    @property
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
         taps = self.inputs * prod(self.kernel)
@@ -224,30 +237,43 @@ class WinogradConv(Kernel):
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
-        return np.concatenate([self._pack_group(u, w.dtype) for u in self.transformed(w)])
+        width, matrix = self.panel_lanes, self._transform_matrix()
+        packed = np.empty((self.groups, self.panels, self.points, self.steps, width), w.dtype)
+        flat = packed.reshape(self.groups, self.panels, self.points, -1)
+        taps = np.zeros((matrix.shape[1], self.steps, width))
+        for g, group in enumerate(w.reshape(self.groups, self.outputs, *w.shape[1:])):
+            for panel in range(self.panels):
+                part = group[panel * width : (panel + 1) * width]
+                taps[..., len(part) :] = 0.0
+                taps[..., : len(part)] = self._taps_first(part)
+                flat[g, panel] = matrix @ taps.reshape(len(taps), -1)
+        return packed.reshape(-1)
 
     def transformed(self, w: np.ndarray) -> np.ndarray:
         """U of weights (K, C/g, kh, kw): (g, points, steps, K/g), float64."""
-        grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
-        return np.stack([self._transform_group(group) for group in grouped])
+        matrix = self._transform_matrix()
+        u = [
+            matrix @ self._taps_first(group).reshape(matrix.shape[1], -1)
+            for group in w.reshape(self.groups, self.outputs, *w.shape[1:])
+        ]
+        return np.stack(u).reshape(self.groups, self.points, self.steps, self.outputs)
 
-    def _transform_group(self, w: np.ndarray) -> np.ndarray:
-        (rh, rw), (ph, pw) = self.taps, self.stride
-        padded = np.zeros((*w.shape[:2], rh * ph, rw * pw))
-        padded[:, :, : self.kernel[0], : self.kernel[1]] = w
-        phased = padded.reshape(*w.shape[:2], rh, ph, rw, pw)
+    def _transform_matrix(self) -> np.ndarray:
+        """G of both axes as one matrix (points, taps of a phase)."""
         g_h, g_w = (np.array(t.g, float) for t in self.transforms())
-        # (K, C, i, p, j, q) -> (u, v, (p, q, C) in the order of the reduction, K)
-        u = np.einsum("ui,kcipjq,vj->uvkcpq", g_h, phased, g_w, optimize=True)
-        u = u[..., : self.phases[0], : (self.grain if self.planar else self.phases[1])]
-        order = (0, 1, 4, 3, 5, 2) if self.planar else (0, 1, 4, 5, 3, 2)
-        return np.asarray(u.transpose(order).reshape(self.points, self.steps, self.outputs))
+        return np.asarray(np.kron(g_h, g_w))
 
-    def _pack_group(self, u: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
-        packed = np.zeros((self.points, self.steps, self.panels * self.panel_lanes), dtype)
-        packed[..., : self.outputs] = u
-        split = packed.reshape(self.points, self.steps, self.panels, self.panel_lanes)
-        return np.ascontiguousarray(split.transpose(2, 0, 1, 3)).reshape(-1)
+    def _taps_first(self, w: np.ndarray) -> np.ndarray:
+        """Weights (K, C, kh, kw) of a group as (taps of a phase, steps, K), float64."""
+        (rh, rw), (ph, pw) = self.taps, self.stride
+        padded = np.zeros((rh * ph, rw * pw, *w.shape[1::-1]))
+        padded[: self.kernel[0], : self.kernel[1]] = w.transpose(2, 3, 1, 0)
+        # (i, p, j, q, C, K) -> (i, j, (p, q, C in the order of the reduction), K)
+        phased = padded.reshape(rh, ph, rw, pw, *w.shape[1::-1])
+        columns = self.grain if self.planar else self.phases[1]
+        phased = phased[:, : self.phases[0], :, :columns]
+        order = (0, 2, 1, 4, 3, 5) if self.planar else (0, 2, 1, 3, 4, 5)
+        return np.asarray(phased.transpose(order).reshape(rh * rw, self.steps, w.shape[0]))
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel, zero past the last of each group."""
@@ -260,6 +286,7 @@ class WinogradConv(Kernel):
         """Emit the loops: chunks; transform; panels of products and transforms back."""
         from leanconv.algorithms.winograd_input import InputTransform
         from leanconv.algorithms.winograd_output import OutputTransform
+        from leanconv.algorithms.winograd_products import Products
 
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
@@ -271,52 +298,18 @@ class WinogradConv(Kernel):
         stream = self.points * self.steps * self.panel_lanes
         with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):
             into = InputTransform(e, self, pointers["x"], g, v, between)
+            into.far = self.planar and self.x_bytes > target.l2_bytes
             back = OutputTransform(e, self, pointers, g, m, between)
             u = pointers["w"].at(g * (self.panels * stream), element)
             first = block * self.tiles
             live = e.smin(e.const("i64", self.tile_count) - first, self.tiles)
-            with e.loop("tile", live) as t:
-                into.tile(first + t, t)
+            into.block(first, live)
             start = part * per_part
             stop = e.smin(start + per_part, self.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as panel:
-                self._products(e, v, u.at(panel * stream, element), m)
-                with e.loop("tile", live) as t:
-                    back.tile(first + t, t, panel)
+                Products(e, self, v, u.at(panel * stream, element), m).emit()
+                back.block(first, live, panel)
         return e.finish()
-
-    def _products(self, e: Function, v: Value, u: Value, m: Value) -> None:
-        """M[xi] = V[xi] · U[xi] for every point, panel by panel of tiles."""
-        element = ELEMENT[self.dtype]
-        kind = vector(element, self.lanes)
-        width = self.panel_lanes
-        tile = RegisterTile(element, kind, self.lanes, self.vectors, self.lanes)
-        with e.loop("xi", self.points) as xi:
-            a = v.at(xi * self.point_stride, element)
-            b = u.at(xi * (self.steps * width), element)
-            out = m.at(xi * (self.tiles * width), element)
-            with e.loop("rows", self.tiles // self.rows) as r:
-                a_r = a.at(r * (self.rows * self.lanes), element)
-                acc = [e.zero(kind)] * (self.rows * self.vectors)
-                sums = PartialSums(e, tile, acc) if self.steps > LENGTH else None
-                done = 0
-                for start, blocks, lanes in self.reduction_runs():
-                    over = ReductionLoop("cb", blocks, self.tiles * self.lanes, lanes * width)
-                    inside = ReductionLoop("c", lanes, 1, width)
-                    a_s = a_r.at(start * self.tiles * self.lanes, element)
-                    b_s = b.at(done * width, element)
-                    loops = [over, inside] if blocks > 1 else [inside]
-                    if sums:
-                        sums.add(range(self.rows), a_s, b_s, loops)
-                    else:
-                        multiply_accumulate(e, tile, acc, range(self.rows), a_s, b_s, loops)
-                    done += blocks * lanes
-                acc = sums.values() if sums else acc
-                place = out.at(r * (self.rows * width), element)
-                for i in range(self.rows):
-                    for j in range(self.vectors):
-                        at = place.at(i * width + j * self.lanes, element)
-                        e.store(acc[i * self.vectors + j], at)
 
 
 def unplanned(problem: Problem, m: Pair, lanes: int) -> WinogradConv:

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
 
 from leanconv.algorithms.winograd_code import emit_program
+from leanconv.algorithms.winograd_rows import RowPieces
+from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import store_tile
 from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import compile_matrix
 
 if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
 
 
+class _Target(NamedTuple):
+    """Where the results of one tile and vector of channels go.
+
+    Attributes:
+        place: offset of the first one in the output.
+        height: rows that lie in the output.
+        tx: column of tiles.
+        first: number of the first channel, of all groups and with their padding.
+        channels: how many there are.
+    """
+
+    place: Value
+    height: Value
+    tx: Value
+    first: Value
+    channels: int
+
+
 class OutputTransform:
-    """Emits the transform of one tile and one panel of output channels at a time.
+    """Emits the transform of a block of tiles and one panel of output channels.
 
     The columns of M are transformed along the height into a small scratch [row][point]; then each
     row that lies in the output along the width, finished and stored.
@@ -39,23 +62,57 @@ class OutputTransform:
         self.along_height = compile_matrix(height.at)
         self.along_width = compile_matrix(width.at)
 
-    def tile(self, index: Value, t: Value, panel: Value) -> None:
-        """Finish tile `index` of the batch, the t-th of the block, for one panel."""
+    def block(self, first: Value, count: Value, panel: Value, place: Value | int = 0) -> None:
+        """Finish `count` tiles of the batch from `first` on for one panel of output channels.
+
+        They are the tiles of M from `place` on. Vectors of channels are outside and tiles inside:
+        neighbouring tiles write the same lines.
+        """
+        conv, e = self.conv, self.e
+        whole, rest = divmod(conv.outputs, conv.lanes)
+        if conv.y.block > 1:  # the unused lanes of the last vector may be written
+            whole, rest = ceil_div(conv.outputs, conv.lanes), 0
+        stop = e.smin(e.const("i64", whole) - panel * conv.vectors, conv.vectors)
+        if whole:
+            # The last panel may have no whole vector, and a loop's body runs at least once.
+            empty = rest and whole % conv.vectors == 0
+            with e.when(stop.compare("sgt", 0)) if empty else nullcontext():
+                with e.loop("vector", stop) as j:
+                    self._tiles(first, count, panel, place, j, conv.lanes)
+        if rest:
+            with e.when(panel.compare("eq", conv.panels - 1)):
+                j = e.const("i64", whole % conv.vectors)
+                self._tiles(first, count, panel, place, j, rest)
+
+    def _tiles(
+        self,
+        first: Value,
+        count: Value,
+        panel: Value,
+        place: Value | int,
+        j: Value,
+        channels: int,
+    ) -> None:
+        """Finish some tiles for vector j of a panel, of which `channels` lanes are there."""
         conv, e = self.conv, self.e
         rows, columns = conv.grid
-        n, inside = index // (rows * columns), index % (rows * columns)
-        ty, tx = inside // columns, inside % columns
-        height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
-        place = n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
-        place = place + tx * (conv.m[1] * conv.y.spatial[2])
-        place = place + panel * conv.y.channel(conv.panel_lanes) + conv.y_offset
-        place = place + self.group * conv.y.channel(conv.outputs)
-        for j in range(conv.vectors):
-            self._down(t, panel, j)
-            self._rows(place, height, tx, panel, j)
+        number = panel * conv.vectors + j
+        start = number * conv.y.channel(conv.lanes) + conv.y_offset
+        start = start + self.group * conv.y.channel(conv.outputs)
+        channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
+        with e.loop("tile", count) as i:
+            index = first + i
+            n, inside = index // (rows * columns), index % (rows * columns)
+            ty, tx = inside // columns, inside % columns
+            height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
+            at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
+            at = at + tx * (conv.m[1] * conv.y.spatial[2])
+            self._down(i + place, panel, j, channels)
+            self._rows(_Target(at, height, tx, channel, channels))
 
-    def _down(self, t: Value, panel: Value, j: int) -> None:
+    def _down(self, t: Value, panel: Value, j: Value, live: int) -> None:
         """Transform vector j of a panel along the height; M holds this panel only."""
+        del panel, live
         conv = self.conv
         source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
         self._columns(source, conv.tiles * conv.panel_lanes, conv.lanes)
@@ -73,64 +130,85 @@ class OutputTransform:
             for i, value in enumerate(emit_program(e, self.along_height, values)):
                 e.store(value, out.at(i * conv.alpha[1] * conv.lanes, self.element))
 
-    def _rows(self, place: Value, height: Value, tx: Value, panel: Value, j: int) -> None:
-        """Emit the variants: the last column of tiles may be narrower, the last panel too."""
+    def _rows(self, to: _Target) -> None:
+        """Emit the rows; the last column of tiles may be narrower."""
         conv, e = self.conv, self.e
         last = conv.out[1] - (conv.grid[1] - 1) * conv.m[1]
-        rest = conv.outputs - (conv.panels - 1) * conv.panel_lanes - j * conv.lanes
+        if not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes and halves_fit(self.kind):
+            self._planes(to, last)
+        elif last == conv.m[1]:
+            self._vectors(to, last)
+        else:
+            if conv.grid[1] > 1:
+                with e.when(to.tx.compare("ult", conv.grid[1] - 1)):
+                    self._vectors(to, conv.m[1])
+            with e.when(to.tx.compare("uge", conv.grid[1] - 1)):
+                self._vectors(to, last)
 
-        def by_panel(columns: int) -> None:
-            if conv.y.block > 1 or rest >= conv.lanes:
-                # In blocks the unused lanes of the last vector may be written; beyond it, nothing.
-                if rest > 0:
-                    self._store(place, height, panel, j, columns, conv.lanes)
-                else:
-                    with e.when(panel.compare("ult", conv.panels - 1)):
-                        self._store(place, height, panel, j, columns, conv.lanes)
-                return
-            with e.when(panel.compare("ult", conv.panels - 1)):
-                self._store(place, height, panel, j, columns, conv.lanes)
-            if rest > 0:
-                with e.when(panel.compare("uge", conv.panels - 1)):
-                    self._store(place, height, panel, j, columns, rest)
-
-        if last == conv.m[1]:
-            by_panel(conv.m[1])
-            return
-        if conv.grid[1] > 1:
-            with e.when(tx.compare("ult", conv.grid[1] - 1)):
-                by_panel(conv.m[1])
-        with e.when(tx.compare("uge", conv.grid[1] - 1)):
-            by_panel(last)
-
-    def _store(
-        self, place: Value, height: Value, panel: Value, j: int, columns: int, channels: int
-    ) -> None:
+    def _row(self, i: Value, start: Value | None) -> list[Value]:
+        """The results of one row, bias added: vectors of channels."""
         conv, e = self.conv, self.e
-        first = (self.group * conv.panels + panel) * conv.panel_lanes + j * conv.lanes
-        bias, slope = self.pointers.get("bias"), self.pointers.get("slope")
+        line = self.between.at(i * (conv.alpha[1] * conv.lanes), self.element)
+        points = [
+            e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(conv.alpha[1])
+        ]
+        outputs = emit_program(e, self.along_width, points)
+        return outputs if start is None else [value + start for value in outputs]
+
+    def _parameter(self, role: str, to: _Target) -> Value | None:
+        """Bias or slope of the vector of channels; None where there is none."""
+        pointer = self.pointers.get(role)
+        return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
+
+    def _vectors(self, to: _Target, columns: int) -> None:
+        """Store the first `columns` of each row by the ways that all algorithms share."""
+        conv, e = self.conv, self.e
+        bias, slope = self._parameter("bias", to), self.pointers.get("slope")
         residual = self.pointers.get("residual")
-        start = e.load(bias.at(first, self.element), self.kind) if bias else None
         tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
-        shift = conv.y.channel(j * conv.lanes)
-        with e.loop("row", height) as i:
-            line = self.between.at(i * (conv.alpha[1] * conv.lanes), self.element)
-            values = [
-                e.load(line.at(k * conv.lanes, self.element), self.kind)
-                for k in range(conv.alpha[1])
-            ]
-            outputs = emit_program(e, self.along_width, values)[:columns]
-            if start is not None:
-                outputs = [value + start for value in outputs]
-            at = place + i * conv.y.spatial[1] + shift
+        with e.loop("row", to.height) as i:
+            at = to.place + i * conv.y.spatial[1]
             store_tile(
                 e,
                 tile,
                 conv.epilogue,
                 conv.y,
-                outputs,
+                self._row(i, bias)[:columns],
                 self.pointers["y"].at(at, self.element),
                 residual.at(at, self.element) if residual else None,
-                slope.at(first, self.element) if slope else None,
-                channels,
+                slope.at(to.first, self.element) if slope else None,
+                to.channels,
             )
+
+    # -- channels in planes ----------------------------------------------------------------
+    def _planes(self, to: _Target, last: int) -> None:
+        """Turn each row so that lanes run along columns, and store a piece for each channel."""
+        conv, e = self.conv, self.e
+        bias, slope = self._parameter("bias", to), self._parameter("slope", to)
+        residual, activation = self.pointers.get("residual"), conv.epilogue.activation
+        kind = vector(self.element, conv.lanes // 2)
+        limit = None
+        if last != conv.m[1]:
+            is_last = to.tx.compare("uge", conv.grid[1] - 1)
+            limit = e.select(is_last, e.const("i32", last), e.const("i32", conv.m[1]))
+        pieces = RowPieces(e, kind, conv.y.spatial[2], conv.m[1])
+        masks = pieces.masks(limit=limit)
+        with e.loop("row", to.height) as i:
+            outputs = self._row(i, bias)
+            if not residual:
+                outputs = [apply(e, value, activation, slope) for value in outputs]
+            at = to.place + i * conv.y.spatial[1]
+            y = self.pointers["y"].at(at, self.element)
+            other = residual.at(at, self.element) if residual else None
+            for channel, value in enumerate(halves_of_columns(e, outputs)[: to.channels]):
+                offset = conv.y.channel(channel)
+                if other:
+                    value = value + pieces.load(other.at(offset, self.element), masks)
+                    own = self._slope_of(slope, channel, kind)
+                    value = apply(e, value, activation, own)
+                pieces.store(value, y.at(offset, self.element), masks)
+
+    def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:
+        if slopes is None:
+            return None
+        return self.e.shuffle(slopes, None, [channel] * (self.conv.lanes // 2))

@@ -37,6 +37,7 @@ from leanconv.target import Target
 
 _CHUNK_CYCLES = 40_000.0  # about 10 us
 _INPUT_CYCLES, _OUTPUT_CYCLES = 10.0, 8.0  # for each vector of V and of M
+_L3_RATE, _MEMORY_RATE = 12.0, 4.0  # bytes a cycle that one core moves
 _MOST_ROWS = 112  # tiles whose rows of V pass by all panels of a chunk
 _SHARE = 4  # of the second cache that these rows may fill: a quarter
 
@@ -78,9 +79,8 @@ class Scatter(Kernel):
         with e.chunks(conv.groups, ceil_div(conv.tile_count, self.tiles)) as (g, block):
             transform = _Scattered(e, conv, x, g, v.at(g * group, ELEMENT[conv.dtype]), e.scratch)
             first = block * self.tiles
-            last = e.smin(first + self.tiles, conv.tile_count)
-            with e.loop("tile", last, start=first) as b:
-                transform.tile(b, b)
+            left = e.const("i64", conv.tile_count) - first
+            transform.block(first, e.smin(left, self.tiles), first)
         return e.finish()
 
 
@@ -202,9 +202,9 @@ class Gather(Kernel):
             m = pointers["M"].at(g * group, ELEMENT[conv.dtype])
             transform = _Gathered(e, conv, pointers, g, m, e.scratch)
             first = block * self.tiles
-            last = e.smin(first + self.tiles, conv.tile_count)
-            with e.loop("tile", last, start=first) as b, e.loop("panel", conv.panels) as panel:
-                transform.tile(b, b, panel)
+            left = e.const("i64", conv.tile_count) - first
+            with e.loop("panel", conv.panels) as panel:
+                transform.block(first, e.smin(left, self.tiles), panel, first)
         return e.finish()
 
 
@@ -226,19 +226,10 @@ class _Scattered(InputTransform):
 class _Gathered(OutputTransform):
     """Reads M as matrices [xi][tile][channel] without gaps; panels of one vector."""
 
-    def _down(self, t: Value, panel: Value, j: int) -> None:
-        conv, e = self.conv, self.e
-        assert conv.vectors == 1
-        source = self.m.at(t * conv.outputs + panel * conv.lanes, self.element)
-        step = conv.tile_count * conv.outputs
-        whole, rest = divmod(conv.outputs, conv.lanes)
-        if not rest or not whole:
-            self._columns(source, step, rest or conv.lanes)
-            return
-        with e.when(panel.compare("ult", whole)):
-            self._columns(source, step, conv.lanes)
-        with e.when(panel.compare("uge", whole)):
-            self._columns(source, step, rest)
+    def _down(self, t: Value, panel: Value, j: Value, live: int) -> None:
+        conv = self.conv
+        place = t * conv.outputs + (panel + j) * conv.lanes
+        self._columns(self.m.at(place, self.element), conv.tile_count * conv.outputs, live)
 
 
 # -- choosing ----------------------------------------------------------------------------------
@@ -283,6 +274,24 @@ def _per_chunk(conv: WinogradConv, vectors: int, cycles: float) -> int:
     """Tiles that one chunk of a transform takes."""
     per_tile = conv.points * vectors * cycles
     return rows_per_chunk(conv.tile_count, per_tile, conv.groups, _CHUNK_CYCLES)
+
+
+def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair]]) -> float:
+    """Estimated cycles of one core: both transforms, products, V and M through the memory."""
+    lanes, total = target.lanes(problem.spec.dtype), 0.0
+    for part, m in parts:
+        conv = unplanned(part.problem, m, lanes)
+        tiles, vectors = conv.tile_count, ceil_div(conv.outputs, lanes)
+        rows = min(tiles, _MOST_ROWS)
+        product = rank_tiles(target, rows, vectors, conv.steps)[0][0] * tiles / rows
+        into = tiles * ceil_div(conv.steps, lanes) * _INPUT_CYCLES
+        back = tiles * vectors * _OUTPUT_CYCLES
+        moved = 2 * conv.points * conv.groups * tiles * (conv.steps + conv.outputs)
+        moved *= problem.spec.itemsize
+        total += conv.points * conv.groups * (into + product + back)
+        if moved > target.l2_bytes:
+            total += moved / (_L3_RATE if moved <= target.l3_bytes else _MEMORY_RATE)
+    return total
 
 
 def in_stages(

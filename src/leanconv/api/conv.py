@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, Problem
-from leanconv.algorithms.convolution import ranked
+from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
+from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -47,6 +48,8 @@ def plan_conv2d(
     *,
     residual: bool = False,
     slope: np.ndarray | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
 ) -> ConvPlan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
@@ -73,14 +76,34 @@ def plan_conv2d(
             chosen as for one image. (One plan always gives the same bits, with any threads.)
         residual: whether each run is given a tensor of y's shape to add.
         slope: (K,), the slopes of "prelu".
+        device: "cpu", or "cuda" or "cuda:1" for a GPU, whose arrays come and go through DLPack.
+        precision: on a GPU, how products are made: None is as accurate as the arrays' dtype;
+            "ieee", "tf32x3" and "fp16x3" name a way, "tf32" accepts its 10 bits.
 
     Returns:
-        The plan; call it with x.
+        The plan; call it with x. On a GPU a `DeviceConvPlan`, which is called and asked alike.
 
     Raises:
         SpecError: the arguments describe no convolution, or the algorithm rejects it.
         BudgetError: the plan does not keep the memory limit or the error.
     """
+    if device != "cpu":
+        from leanconv.gpu import entry
+
+        entry.check_options(threads=threads, tune=tune, reproducible=reproducible)
+        window = (stride, padding, dilation, groups)
+        made = entry.plan_conv(
+            device,
+            precision,
+            x_shape,
+            (w, bias, slope),
+            window,
+            (activation, layout, residual),
+            (algorithm, memory_limit, max_error),
+        )
+        return cast(ConvPlan, made)
+    if precision is not None:
+        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     spec = _spec(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )
@@ -103,21 +126,43 @@ def conv2d(
     slope: np.ndarray | None = None,
     algorithm: str | None = None,
     threads: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
 ) -> np.ndarray:
     """Convolve: `plan_conv2d` and one run; plans are kept in a cache of bounded size.
 
     Args:
         x: the input, of w's dtype.
         residual: of y's shape, added before the activation, or None.
-        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm, threads:
-            as in `plan_conv2d`.
+        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm, threads,
+            device, precision: as in `plan_conv2d`.
 
     Returns:
-        y, a new array in the layout of x.
+        y, a new array in the layout of x; for an array of a GPU another one there.
 
     Raises:
         SpecError, InputError: as `plan_conv2d` and `ConvPlan.__call__` do.
     """
+    if device != "cpu":
+        from leanconv.gpu import entry
+
+        entry.check_options(threads=threads)
+        window = (stride, padding, dilation, groups)
+        return cast(
+            np.ndarray,
+            entry.convolve(
+                device,
+                precision,
+                x,
+                residual,
+                (w, bias, slope),
+                window,
+                (activation, layout),
+                algorithm,
+            ),
+        )
+    if precision is not None:
+        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if not isinstance(x, np.ndarray):
         raise InputError(f"x is {type(x).__name__}; expected a NumPy array")
     spec = _spec(
@@ -184,7 +229,8 @@ class ConvPlan:
             raise BudgetError(
                 f"{self.spec}: {self.algorithm} is expected to err by "
                 f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
-                self.memory_bytes,
+                0,
+                self.predicted_error,
             )
         self._memory = Memory()
         self._weights = self._memory.allocate("weights", self.weight_bytes)
@@ -201,23 +247,43 @@ class ConvPlan:
         reproducible: bool,
         memory_limit: int | None,
     ) -> dict[str, np.ndarray]:
-        """Take the cheapest candidate that keeps the limit, and return its packed constants."""
-        least = 0
-        for candidate in ranked(self._problem, self._target, algorithm, reproducible):
-            self._candidate = candidate
-            self.algorithm = candidate.algorithm
-            self.predicted_error = candidate.error
-            packed = self._pack(w, bias, slope)
-            self._places, self.weight_bytes = _offsets(packed)
-            self.workspace_bytes = candidate.workspace_bytes(self.threads)
-            if memory_limit is None or self.memory_bytes <= memory_limit:
-                return packed
-            least = min(least, self.memory_bytes) if least else self.memory_bytes
-        raise BudgetError(
-            f"{self.spec} needs {least} bytes at least, the limit is {memory_limit}; "
-            f"give memory_limit={least} or more",
-            least,
-        )
+        """Take the fastest candidate that keeps the limit, and return its packed constants."""
+        first = convolution.choose(self._problem, self._target, algorithm, reproducible)
+        needed = self._needed(first)
+        if memory_limit is not None and needed > memory_limit:
+            first, needed = self._leaner(first, algorithm, reproducible, memory_limit)
+        if memory_limit is not None and needed > memory_limit:
+            raise BudgetError(
+                f"{self.spec} needs {needed} bytes at least, the limit is {memory_limit}; "
+                f"give memory_limit={needed} or more",
+                needed,
+            )
+        self._candidate, self.algorithm = first, first.algorithm
+        self.predicted_error = first.error
+        packed = self._pack(w, bias, slope)
+        self._places, self.weight_bytes = _offsets(packed)
+        self.workspace_bytes = first.workspace_bytes(self.threads)
+        assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
+        return packed
+
+    def _needed(self, candidate: Candidate) -> int:
+        """The bytes that a plan with a candidate takes, known without packing."""
+        packed = packed_bytes(self._problem, candidate)
+        return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed.values()))
+
+    def _leaner(
+        self, first: Candidate, algorithm: str | None, reproducible: bool, limit: int
+    ) -> tuple[Candidate, int]:
+        """The fastest candidate within the limit, or the leanest one where none is, with its bytes.
+
+        Asked for an algorithm, or for the bits of one image, there is only the first one.
+        """
+        if algorithm is not None or reproducible:
+            return first, self._needed(first)
+        found = [c for _, c in convolution.alternatives(self._problem, self._target)]
+        pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
+        fitting = [pair for pair in pairs if pair[1] <= limit]
+        return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
 
     def _tuned(self, reproducible: bool, memory_limit: int | None) -> str | None:
         """The fastest choice by measurement; of one image where the batch must not matter."""

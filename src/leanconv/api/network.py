@@ -8,49 +8,34 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from leanconv.api.plan_cache import PlanCache
+from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, LeanConvError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
-from leanconv.planner.lowering import Accuracy
+from leanconv.planner.budget import Planner
+from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
+from leanconv.planner.operations import Accuracy
+from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, read_plan
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
-from leanconv.units import format_bytes, parse_bytes
+from leanconv.units import parse_bytes
 
 log = logging.getLogger(__name__)
-
-Shape = tuple[int, ...]
-
 
 # The error aimed at if the user does not say, and the share of it that one layer may have.
 _DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 _LAYER_SHARE = 0.12
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input as the file declares it.
-
-    Attributes:
-        name: the input's name.
-        shape: numbers; names of symbolic extents and None stand for extents that may vary. None
-            if the file does not even fix the rank.
-        dtype: what arrays it takes.
-    """
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +62,9 @@ def load(
     dtype: str | None = None,
     tune: bool = False,
     reproducible: bool = False,
+    plan: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -88,13 +76,20 @@ def load(
             result; by default 1e-5 in float32. Each layer gets its share; layers add up like
             independent errors, so this is an estimate, not a bound.
         threads: threads that take part; by default the cores that this process may use.
-        dtype: `"float64"` computes a float32 network in double precision.
+        dtype: `"float64"` computes a float32 network in double precision; on a GPU `"float16"` and
+            `"bfloat16"` keep its values in half precision.
         tune: measure instead of estimating; not built yet: a warning is logged, estimates are used.
         reproducible: an image gives the same bits alone and within any batch: algorithms are
             chosen as for one image. (One plan always gives the same bits, with any threads.)
+        plan: a file that `net.plan.save` has written: it says how the network is computed for its
+            input shapes, and what the other options are that are not given here. Where it does not
+            fit this CPU or network any more, a warning says why, and planning starts anew.
+        device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
+            DLPack.
+        precision: on a GPU, as for `plan_conv2d`.
 
     Returns:
-        The network; `net(x)` runs it.
+        The network; `net(x)` runs it. On a GPU a `DeviceNetwork`, which is called and asked alike.
 
     Raises:
         InputError: the file cannot be read.
@@ -103,13 +98,28 @@ def load(
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
+    if device != "cpu":
+        from leanconv.gpu import entry, loaded
+
+        entry.check_options(threads=threads, tune=tune, reproducible=reproducible, plan=plan)
+        source = read_model(_source(model))
+        made = loaded.load_on(device, source, dtype, precision, memory_limit, max_error)
+        return cast(Network, made)
+    if precision is not None:
+        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if tune:
         log.warning("tune=True: measuring is not built yet; algorithms are chosen by estimate")
     if max_error is not None and not max_error > 0:
         raise SpecError(f"max_error is {max_error}; expected a positive number, such as 1e-5")
     if threads is not None and threads < 1:
         raise SpecError(f"threads is {threads}; expected at least 1")
+    pinned = None if plan is None else read_plan(plan)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
+    if pinned is not None:
+        limit = pinned.memory_limit if limit is None else limit
+        max_error = pinned.max_error if max_error is None else max_error
+        threads, dtype = threads or pinned.threads, dtype or pinned.dtype
+        reproducible = reproducible or pinned.reproducible
     return Network(
         read_model(_source(model)),
         threads or default_threads(),
@@ -117,6 +127,7 @@ def load(
         limit,
         max_error,
         reproducible,
+        pinned,
     )
 
 
@@ -167,11 +178,12 @@ class Network:
         memory_limit: int | None,
         max_error: float | None,
         reproducible: bool,
+        pinned: PlanFile | None = None,
     ) -> None:
-        self._model, self._threads = model, threads
+        self._model, self._threads, self._pinned = model, threads, pinned
         self._dtype, self._limit = model.runtime_dtype(dtype), memory_limit
-        limit = _DEFAULT_ERROR[self._dtype] if max_error is None else max_error
-        self._accuracy = Accuracy(limit * _LAYER_SHARE, reproducible)
+        share = _DEFAULT_ERROR[self._dtype] * _LAYER_SHARE if max_error is None else max_error
+        self._accuracy, self._max_error = Accuracy(share, reproducible), max_error
         settings = current_settings()
         self._target: Target = preset(settings.target) if settings.target else host()
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
@@ -236,9 +248,15 @@ class Network:
         self, arrays: Sequence[np.ndarray]
     ) -> tuple[BoundNetwork, list[np.ndarray], list[np.ndarray]]:
         """The plan for these inputs, the inputs as kernels can read them, and room for outputs."""
-        given = [_fitting(array, port) for array, port in zip(arrays, self.inputs, strict=True)]
+        given = [fitting(array, port) for array, port in zip(arrays, self.inputs, strict=True)]
         bound = self._for_shapes(tuple(array.shape for array in given)).network
-        results = [np.empty(kind.shape, kind.dtype) for kind in bound.plan.outputs.values()]
+        try:
+            results = [np.empty(kind.shape, kind.dtype) for kind in bound.plan.outputs.values()]
+        except MemoryError as error:
+            raise LeanConvError(
+                f"memory for the outputs could not be had ({error}); free memory, or give a "
+                "smaller batch"
+            ) from error
         return bound, given, results
 
     # -- planning --------------------------------------------------------------------------
@@ -268,7 +286,7 @@ class Network:
         return bound
 
     def _bind(self, shapes: tuple[Shape, ...]) -> _Bound:
-        with self._planning:
+        with self._planning.held:
             found = self._plans.get(shapes)
             if found is not None:
                 return found
@@ -280,13 +298,29 @@ class Network:
             return bound
 
     def _network(self, graph: Graph) -> BoundNetwork:
-        """Plan; over the memory limit, once more with plain sums, whose weights are smallest."""
-        settings = (self._target, self._threads)
-        try:
-            return BoundNetwork(graph, *settings, self._accuracy, self._limit)
-        except BudgetError:
-            leanest = Accuracy(0.0, self._accuracy.reproducible)
-            return BoundNetwork(graph, *settings, leanest, self._limit)
+        planner = Planner(graph, self._target, self._threads, self._accuracy, self._max_error)
+        pinned = self._pinned
+        if pinned is not None and self._wants(pinned, graph):
+            try:
+                bound = BoundNetwork(graph, planner, self._limit, pinned)
+            except (BudgetError, SpecError) as error:
+                log.warning("the pinned plan is not followed: %s", error)
+            else:
+                for reason in bound.misfits:
+                    log.warning("the pinned plan is followed, but %s", reason)
+                return bound
+        return BoundNetwork(graph, planner, self._limit)
+
+    def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
+        """Whether a pinned plan is for this network, these shapes and this machine."""
+        if {name: graph.types[name].shape for name in graph.inputs} != dict(pinned.inputs):
+            return False  # another shape of a network that takes several: planned by itself
+        reason = other_target(pinned, self._target)
+        if pinned.network != graph_digest(graph) or pinned.dtype != self._dtype:
+            reason = "it was made for another network"
+        if reason:
+            log.warning("the pinned plan does not fit: %s; planning anew", reason)
+        return not reason
 
     def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
         bound = self._model.bind(dict(zip(self._names, shapes, strict=True)), dtype=self._dtype)
@@ -327,9 +361,9 @@ class Network:
     def _bound_now(self) -> BoundNetwork:
         current = self._current
         if current is None:
-            shown = ", ".join(f"{p.name} {_shown(p.shape)}" for p in self.inputs)
+            ports = ", ".join(f"{port.name} {shown(port.shape)}" for port in self.inputs)
             raise InputError(
-                f"the file does not fix the input shapes ({shown}); run the network first, or "
+                f"the file does not fix the input shapes ({ports}); run the network first, or "
                 "plan it with net.bind(shape)"
             )
         return current.network
@@ -376,48 +410,12 @@ class Network:
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
-        plan = self.plan
-        lines = [
-            f"{step.name}: {step.op} by {step.algorithm}, {step.flops / 1e6:.2f} MFLOP, "
-            f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
-            for step in plan.steps
-        ]
-        lines.append(
-            f"memory {plan.memory_bytes} bytes: weights {plan.weight_bytes}, arena "
-            f"{plan.arena_bytes} (largest live set {plan.live_bytes}, scratch {plan.scratch_bytes})"
-        )
-        return "\n".join(lines)
+        return summary(self.plan)
 
+    def report(self, front: bool = True) -> dict[str, Any]:
+        """Say of every layer which candidates there were and why all but one lost, as JSON.
 
-def _fitting(array: np.ndarray, port: Port) -> np.ndarray:
-    """The array as the kernels can read it: its dtype, contiguous, aligned."""
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"input {port.name!r} is {type(array).__name__}; expected a NumPy array")
-    if array.dtype != port.dtype:
-        if not (array.dtype == np.float32 and port.dtype == "float64"):
-            raise InputError(
-                f"input {port.name!r} is {array.dtype}; expected {port.dtype}: "
-                f"convert it with x.astype({port.dtype!r})"
-            )
-        array = array.astype(np.float64)
-    shape, wanted = array.shape, port.shape
-    if wanted is not None and wanted != shape and not _matches(shape, wanted):
-        raise InputError(f"input {port.name!r} has shape {shape}; expected {_shown(wanted)}")
-    if 0 in shape:
-        raise InputError(
-            f"input {port.name!r} has shape {shape}, without elements; expected at least one"
-        )
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
-
-
-def _matches(shape: Shape, wanted: tuple[int | str | None, ...]) -> bool:
-    return len(wanted) == len(shape) and all(
-        not isinstance(w, int) or w == have for w, have in zip(wanted, shape, strict=True)
-    )
-
-
-def _shown(shape: tuple[int | str | None, ...] | None) -> str:
-    if shape is None:
-        return "of any rank"
-    return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
+        Args:
+            front: whether plans for other limits are looked for, too, which takes longer.
+        """
+        return explain_network(self.plan, front)

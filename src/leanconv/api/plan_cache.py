@@ -38,7 +38,7 @@ class PlanCache(Generic[_Plan]):
 
     def get(self, key: object) -> _Plan | None:
         """Return a plan, which counts as its use, or None."""
-        with self._lock:
+        with self._lock.held:
             found = self._plans.get(key)
             if found is None:
                 return None
@@ -47,7 +47,7 @@ class PlanCache(Generic[_Plan]):
 
     def take(self, key: object) -> _Plan | None:
         """Take a plan out, so that nobody else can use it meanwhile; None if there is none."""
-        with self._lock:
+        with self._lock.held:
             found = self._plans.pop(key, None)
             if found is None:
                 return None
@@ -57,7 +57,7 @@ class PlanCache(Generic[_Plan]):
     def put(self, key: object, plan: _Plan, plan_bytes: int) -> None:
         """Keep a plan that holds so many bytes, and let others go until all fit."""
         leaving = []  # let go outside the lock: the end of a plan may wait for workers
-        with self._lock:
+        with self._lock.held:
             before = self._plans.pop(key, None)
             if before is not None:
                 self._held_bytes -= before[1]

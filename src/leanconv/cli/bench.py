@@ -5,8 +5,9 @@ process, in turn; medians and ratios.
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from leanconv.cli.engines.onnx_file import conv_model
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.errors import InputError
+from leanconv.reference.direct import convolve
 from leanconv.spec.conv import ConvSpec
 
 # The twelve layers of the MEC paper (Cho & Brand, ICML 2017): valid convolution, no padding.
@@ -62,35 +64,40 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 3 if answers differ or the goal is missed."""
     with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
         if options.what == "layers":
-            works = layer_works(LAYERS, [options.batch], Path(folder))
+            specs = {n: ConvSpec.parse(p, batch=options.batch) for n, p in LAYERS.items()}
+            works = layer_works(specs, Path(folder))
         elif is_problem(options.what):
-            works = layer_works({"": options.what}, [options.batch], Path(folder))
+            spec = ConvSpec.parse(options.what, batch=options.batch)
+            works = layer_works({"": spec}, Path(folder))
         else:
             works = iter([_model_work(options)])
         return compare(works, ENGINES, options)
 
 
 def layer_works(
-    problems: dict[str, str], batches: Sequence[int], folder: Path, seed: int = 0
+    specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False, seed: int = 0
 ) -> Iterator[Work]:
-    """Yield each problem at each batch as a network of one convolution, with seeded weights.
+    """Yield each convolution as a network of its own, with seeded weights.
 
     Args:
-        problems: names to problem lines; a batch in the line (`mb`) is replaced by `batches`.
-        batches: images at once.
+        specs: by name; without bias, residual or activation, in NCHW.
         folder: where the ONNX files go; each is removed when the next work is asked for.
+        exact: whether answers are held to the exact one, which takes its time to compute.
         seed: of weights and inputs.
     """
-    for batch in batches:
-        for name, problem in problems.items():
-            spec = ConvSpec.parse(problem, batch=batch)
-            generator = np.random.default_rng(seed)
-            weight = generator.standard_normal(spec.weight_shape).astype(spec.dtype)
-            file = folder / "layer.onnx"
-            file.write_bytes(conv_model(spec, weight))
-            x = generator.standard_normal(spec.input_shape).astype(spec.dtype)
-            yield Work(f"{name} {spec}".strip(), file, {"x": x})
-            file.unlink()
+    for name, spec in specs.items():
+        generator = np.random.default_rng(seed)
+        weight = generator.standard_normal(spec.weight_shape).astype(spec.dtype)
+        file = folder / "layer.onnx"
+        file.write_bytes(conv_model(spec, weight))
+        x = generator.standard_normal(spec.input_shape).astype(spec.dtype)
+        truth = functools.partial(_exact, spec, x, weight) if exact else None
+        yield Work(f"{name} {spec}".strip(), file, {"x": x}, truth)
+        file.unlink()
+
+
+def _exact(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> list[np.ndarray]:
+    return [convolve(spec, x, weight)]
 
 
 def _model_work(options: argparse.Namespace) -> Work:

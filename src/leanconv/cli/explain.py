@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,13 @@ from leanconv.cli.common import (
     is_problem,
     load_options,
 )
-from leanconv.cli.output import print_json, printable, progress
+from leanconv.cli.explain_page import explain_page
+from leanconv.cli.output import print_json, print_table, printable, progress
 from leanconv.errors import InputError
 from leanconv.spec.conv import ConvSpec
+from leanconv.units import format_bytes, format_ns
+
+_NO_FASTER = "no faster"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,18 +35,67 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_load_options(parser)
     add_shape_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
+    parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
+    parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
+    parser.add_argument("--save", metavar="FILE", help="write the plan (of a model)")
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
+    problem = is_problem(options.what)
+    if problem and (options.layer or options.html or options.plan or options.save):
+        raise InputError("--layer, --html, --plan and --save go with a model; got a problem")
     with progress(f"planning {options.what}"):
-        report = _problem(options) if is_problem(options.what) else _model(options)
+        report = _problem(options) if problem else _model(options)
     if options.json:
         print_json(report)
-    else:
+    elif problem:
         print(printable(report["text"]))
+    elif options.layer:
+        _print_layer(report, options.layer)
+    else:
+        _print_layers(report)
     return 0
+
+
+def _print_layers(report: dict[str, Any]) -> None:
+    """A row for each layer, and what makes the memory."""
+    rows = []
+    for layer in report["layers"]:
+        others = [c for c in layer["candidates"] if not c["chosen"] and c["reason"] != _NO_FASTER]
+        best = min(others, key=lambda c: c["time_ns"], default=None)
+        lost = f"{best['way'] or best['algorithm']}: {best['reason']}" if best else ""
+        rows.append([layer["name"], layer["op"], layer["algorithm"], *_numbers(layer), lost])
+    columns = ["layer", "operation", "algorithm", "time", "weights", "scratch", "error", "next"]
+    print_table(columns, rows, left=3)
+    print(printable(report["text"]))
+
+
+def _print_layer(report: dict[str, Any], name: str) -> None:
+    """A row for each candidate of a layer, and the algorithms that cannot compute it."""
+    layers = [each for each in report["layers"] if name in (each["name"], each["output"])]
+    if not layers:
+        known = ", ".join(each["name"] for each in report["layers"][:20])
+        raise InputError(f"there is no layer {name!r}; expected one such as {known}")
+    layer, rows = layers[0], []
+    for candidate in layer["candidates"]:
+        formats = f"{'/'.join(candidate['reads'].values())} to {candidate['writes']}"
+        label = [candidate["way"] or candidate["algorithm"], formats]
+        rows.append([*label, *_numbers(candidate), candidate["reason"] or "chosen"])
+    rows += [[name, "", "", "", "", "", why] for name, why in layer["rejected"].items()]
+    columns = ["way", "layouts", "time", "weights", "scratch", "error", "why it lost"]
+    print_table(columns, rows, title=f"{layer['name']}: {layer['op']}", left=2)
+
+
+def _numbers(facts: dict[str, Any]) -> list[str]:
+    return [
+        format_ns(facts["time_ns"]),
+        format_bytes(facts["weight_bytes"]),
+        format_bytes(facts["scratch_bytes"]),
+        f"{facts['error']:.1e}",
+    ]
 
 
 def _problem(options: argparse.Namespace) -> dict[str, Any]:
@@ -79,25 +133,14 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
 def _model(options: argparse.Namespace) -> dict[str, Any]:
     import leanconv
 
-    network = leanconv.load(options.what, **load_options(options))
+    network = leanconv.load(options.what, **load_options(options), plan=options.plan)
     shapes = input_shapes(network, options.shape)
     plan = network.bind(shapes)
-    return {
-        "model": options.what,
-        "inputs": {name: list(shape) for name, shape in shapes.items()},
-        "arena_bytes": plan.arena_bytes,
-        "weight_bytes": plan.weight_bytes,
-        "memory_bytes": plan.memory_bytes,
-        "steps": [
-            {
-                "name": step.name,
-                "op": step.op,
-                "algorithm": step.algorithm,
-                "flops": step.flops,
-                "weight_bytes": step.weight_bytes,
-                "output_bytes": step.output_bytes,
-            }
-            for step in plan.steps
-        ],
-        "text": network.explain(),
-    }
+    if options.save:
+        plan.save(options.save)
+    report = network.report(front=bool(options.html or options.json))
+    if options.html:
+        page = explain_page(f"{Path(options.what).name} on leanconv", report)
+        Path(options.html).write_text(page, encoding="utf-8")
+    text = f"predicted {format_ns(plan.predicted_ns)}, expected error {plan.predicted_error:.1e}\n"
+    return {"model": options.what, **report, "text": text + report["text"]}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from leanconv import __version__
-from leanconv.cli import algorithms, bench, explain, profile, run, winograd
+from leanconv.cli import algorithms, bench, explain, profile, run, verify, winograd
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
 
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"leanconv {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (run, explain, profile, bench, algorithms, winograd):
+    for module in (run, explain, verify, profile, bench, algorithms, winograd):
         module.register(commands)
     return parser
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import cos, pi, sin
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ class Network:
         """The network of these outputs only."""
         return Network(self.inputs, self.nodes, tuple(self.outputs[i] for i in outputs))
 
-    @property
+    @cached_property
     def operations(self) -> int:
         """Vector instructions besides loads and stores."""
         uses = self._uses()
@@ -338,14 +338,24 @@ def complex_forward(n: int) -> Network:
     return b.finish([part for z in result for part in z])
 
 
-@lru_cache(maxsize=256)
-def complex_inverse(n: int, kept: int) -> Network:
-    """The first `kept` of x[j] = sum over k of X[k] e^(+2 pi i j k / n), not divided by n."""
+@lru_cache(maxsize=16)
+def _complex_inverse(n: int) -> Network:
     _check(n)
     b = _Builder(2 * n)
     # Swapping real and imaginary parts, before and after, turns the sign of i.
     result = _complex(b, [(Term(2 * i + 1), Term(2 * i)) for i in range(n)])
-    return b.finish([part for re, im in result[:kept] for part in (im, re)])
+    return b.finish([part for re, im in result for part in (im, re)])
+
+
+@lru_cache(maxsize=16)
+def _real_inverse(n: int) -> Network:
+    return transposed(real_forward(n))
+
+
+@lru_cache(maxsize=256)
+def complex_inverse(n: int, kept: int) -> Network:
+    """The first `kept` of x[j] = sum over k of X[k] e^(+2 pi i j k / n), not divided by n."""
+    return _complex_inverse(n).keep(range(2 * kept))
 
 
 @lru_cache(maxsize=256)
@@ -356,7 +366,7 @@ def real_inverse(n: int, kept: int) -> Network:
     R[k] cos(2 pi j k / n) - I[k] sin(2 pi j k / n), which is n times the inverse transform when
     R and I are twice the real and imaginary parts for 0 < k < n/2.
     """
-    return transposed(real_forward(n)).keep(range(kept))
+    return _real_inverse(n).keep(range(kept))
 
 
 def transposed(network: Network) -> Network:

@@ -33,6 +33,11 @@ class Kernel(ABC):
     def chunks(self) -> int:
         """Number of independent pieces of work; never depends on the number of threads."""
 
+    @property
+    def neighbours_share(self) -> bool:
+        """Whether chunks cost less when one call does several that follow each other."""
+        return False
+
     @abstractmethod
     def emit(self, target: Target) -> str:
         """Return the module's LLVM IR with one public function, `NAME`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,15 +27,29 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
+class Packing:
+    """Constants that are made together, when there is a place for them.
+
+    Attributes:
+        bytes: of each constant, by name.
+        make: makes them all.
+    """
+
+    bytes: Mapping[str, int]
+    make: Callable[[], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
 class Lowered:
     """The calls of one operation, run one after the other.
 
     Attributes:
         calls: in order; the last operand of a call is what it writes.
-        constants: packed weights and tables that the calls name.
+        constants: tables that the calls name.
         temporaries: bytes of each intermediate buffer that the calls name.
         algorithm: what is shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
         alias: instead of calls, the name of the input whose bytes are the output's already.
+        packings: packed weights that the calls name.
     """
 
     calls: tuple[Call, ...]
@@ -43,3 +57,9 @@ class Lowered:
     temporaries: Mapping[str, int] = field(default_factory=dict)
     algorithm: str = ""
     alias: str = ""
+    packings: tuple[Packing, ...] = ()
+
+    def all_constants(self) -> dict[str, np.ndarray]:
+        """Tables and packed weights."""
+        packed = {name: array for p in self.packings for name, array in p.make().items()}
+        return {**self.constants, **packed}

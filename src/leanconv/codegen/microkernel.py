@@ -51,6 +51,7 @@ class RegisterTile:
         lanes: lanes of the vector.
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
+        last: lanes of the last vector that may be loaded from B, 0: all of them.
     """
 
     element: str
@@ -58,6 +59,30 @@ class RegisterTile:
     lanes: int
     vectors: int
     row_stride: int
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Memory that will be read soon, asked for while the loops run: one address a step.
+
+    It moves along with A, but for the innermost loop.
+
+    Attributes:
+        address: of the innermost loop's first step, while the loops around it stand at zero.
+        stride: elements from one step of the innermost loop to the next.
+    """
+
+    address: Value
+    stride: int
+
+    def at(self, index: Value | int, element: str) -> Value:
+        """The address of a step of the innermost loop."""
+        return self.address.at(index * self.stride, element)
+
+    def moved(self, by: Value | int, element: str) -> Fetch:
+        """The same after so many elements."""
+        return Fetch(self.address.at(by, element), self.stride)
 
 
 def multiply_accumulate(
@@ -69,6 +94,7 @@ def multiply_accumulate(
     b: Value,
     loops: Sequence[ReductionLoop],
     unroll: int = UNROLL_LIMIT,
+    fetch: Fetch | None = None,
 ) -> None:
     """Emit the loops; `acc[i * vectors + j]` is replaced for each i in `rows`.
 
@@ -80,6 +106,7 @@ def multiply_accumulate(
         a, b: addresses at index zero of every loop.
         loops: outermost first.
         unroll: most steps that are written out instead of looped over.
+        fetch: what to ask for meanwhile.
     """
     if not loops:
         _step(e, tile, acc, rows, a, b)
@@ -96,7 +123,11 @@ def multiply_accumulate(
     with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
         a_i = a.at(index * loop.a_stride, tile.element)
         b_i = b.at(index * loop.b_stride, tile.element)
-        multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
+        if fetch and inner:
+            fetch = fetch.moved(index * loop.a_stride, tile.element)
+        elif fetch:
+            e.prefetch(fetch.at(index, tile.element))
+        multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll, fetch)
 
 
 def static_steps(loops: Sequence[ReductionLoop]) -> int | None:
@@ -112,7 +143,10 @@ def static_steps(loops: Sequence[ReductionLoop]) -> int | None:
 def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
-    operands = [e.load(b.at(j * tile.lanes, tile.element), tile.kind) for j in range(tile.vectors)]
+    operands = []
+    for j in range(tile.vectors):
+        live = tile.last if tile.last and j == tile.vectors - 1 else tile.lanes
+        operands.append(e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live))
     for i in rows:
         x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
         for j, operand in enumerate(operands):

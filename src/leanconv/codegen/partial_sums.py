@@ -13,6 +13,7 @@ from dataclasses import replace
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
+    Fetch,
     ReductionLoop,
     RegisterTile,
     multiply_accumulate,
@@ -52,12 +53,19 @@ class PartialSums:
     def _place(self, slot: int) -> Value:
         return self._totals.at(slot * self._tile.lanes, self._tile.element)
 
-    def add(self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]) -> None:
+    def add(
+        self,
+        rows: Sequence[int],
+        a: Value,
+        b: Value,
+        loops: Sequence[ReductionLoop],
+        fetch: Fetch | None = None,
+    ) -> None:
         """Add the products of the loops (as of `multiply_accumulate`), partial sum by sum."""
         e = self._e
         steps = static_steps(loops)
         if steps is not None and steps <= LENGTH:
-            self._add_one(rows, a, b, loops)
+            self._add_one(rows, a, b, loops, fetch)
             return
         loop, inner = loops[0], list(loops[1:])
         inside = static_steps(inner)
@@ -67,30 +75,50 @@ class PartialSums:
         each = 1 if 2 * inside >= LENGTH else LENGTH // max(1, inside)
         if each <= 1 or not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
             with e.loop(loop.label, loop.extent, start=loop.start) as index:
-                self.add(rows, *self._moved(a, b, loop, index), inner)
+                a_i, b_i, fetch_i = self._moved(a, b, fetch, loop, index, bool(inner))
+                self.add(rows, a_i, b_i, inner, fetch_i)
             return
         assert isinstance(loop.extent, int)
         assert isinstance(loop.start, int)
         whole, rest = divmod(loop.extent - loop.start, each)
-        piece = replace(loop, start=0, extent=each)
-        with e.loop("part", whole) as part:
-            index = part * each + loop.start
-            self._add_one(rows, *self._moved(a, b, loop, index), [piece, *inner])
-        if rest:
-            index = e.const("i64", loop.start + whole * each)
-            piece = replace(loop, start=0, extent=rest)
-            self._add_one(rows, *self._moved(a, b, loop, index), [piece, *inner])
 
-    def _moved(self, a: Value, b: Value, loop: ReductionLoop, index: Value) -> tuple[Value, Value]:
+        def part(index: Value, extent: int) -> None:
+            a_i, b_i, fetch_i = self._moved(a, b, fetch, loop, index, bool(inner))
+            piece = replace(loop, start=0, extent=extent)
+            self._add_one(rows, a_i, b_i, [piece, *inner], fetch_i)
+
+        with e.loop("part", whole) as number:
+            part(number * each + loop.start, each)
+        if rest:
+            part(e.const("i64", loop.start + whole * each), rest)
+
+    def _moved(
+        self,
+        a: Value,
+        b: Value,
+        fetch: Fetch | None,
+        loop: ReductionLoop,
+        index: Value,
+        nested: bool,
+    ) -> tuple[Value, Value, Fetch | None]:
+        """A, B and what is fetched at one index of a loop; `nested` if there are loops in it."""
         element = self._tile.element
-        return a.at(index * loop.a_stride, element), b.at(index * loop.b_stride, element)
+        if fetch:
+            stride = loop.a_stride if nested else fetch.stride
+            fetch = fetch.moved(index * stride, element)
+        return a.at(index * loop.a_stride, element), b.at(index * loop.b_stride, element), fetch
 
     def _add_one(
-        self, rows: Sequence[int], a: Value, b: Value, loops: Sequence[ReductionLoop]
+        self,
+        rows: Sequence[int],
+        a: Value,
+        b: Value,
+        loops: Sequence[ReductionLoop],
+        fetch: Fetch | None,
     ) -> None:
         e, tile = self._e, self._tile
         acc = [e.zero(tile.kind)] * self._count
-        multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll)
+        multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll, fetch=fetch)
         for i in rows:
             for slot in range(i * tile.vectors, (i + 1) * tile.vectors):
                 total = e.load(self._place(slot), tile.kind)

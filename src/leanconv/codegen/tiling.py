@@ -8,6 +8,7 @@ the multiply-add units busy (the lower bound of the im2win thesis, section 3.4),
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -62,9 +63,10 @@ def panel_cycles(target: Target, columns: int, tile: Tile, vectors: int, steps: 
     return cycles + (tile_cycles(target, rest, vectors, steps) if rest else 0.0)
 
 
+@lru_cache(maxsize=4096)
 def rank_tiles(
     target: Target, columns: int, channel_vectors: int, steps: int
-) -> list[tuple[float, Tile]]:
+) -> tuple[tuple[float, Tile], ...]:
     """All tiles that fit, the cheapest first, with the cycles of one row of output.
 
     Args:
@@ -85,7 +87,7 @@ def rank_tiles(
                 cycles += panel_cycles(target, columns, tile, rest, steps)
             cycles *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
             ranked.append((cycles, tile))
-    return sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors))
+    return tuple(sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors)))
 
 
 def rows_per_chunk(rows: int, cycles_per_row: float, pieces: int, target_cycles: float) -> int:

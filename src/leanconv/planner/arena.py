@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from leanconv.spec.format import ALIGNMENT
 
 _TRIES = 300
 _COMPARISONS = 20_000_000  # of buffers in all tries: a few seconds at most
@@ -12,12 +14,16 @@ _COMPARISONS = 20_000_000  # of buffers in all tries: a few seconds at most
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer: its size, and the first and last call during which it holds something."""
+    """A buffer: its size, and the first and last call during which it holds something.
+
+    `scratch` says that it holds no value, but what a call's threads work in.
+    """
 
     name: str
     bytes: int
     first: int
     last: int
+    scratch: bool = False
 
 
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
@@ -63,6 +69,28 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
             break
     assert best is not None
     return best
+
+
+def check_offsets(
+    lifetimes: Sequence[Lifetime], offsets: Mapping[str, int]
+) -> tuple[dict[str, int], int] | None:
+    """Offsets from elsewhere with the arena's bytes, None if they are no offsets of these buffers.
+
+    They are if each buffer has one, on a cache line, and no two that live at once overlap.
+    """
+    if set(offsets) != {b.name for b in lifetimes}:
+        return None
+    if any(offset < 0 or offset % ALIGNMENT for offset in offsets.values()):
+        return None
+    opens = sorted(lifetimes, key=lambda b: b.first)
+    alive: list[Lifetime] = []
+    for buffer in opens:
+        alive = [other for other in alive if other.last >= buffer.first]
+        begin, end = offsets[buffer.name], offsets[buffer.name] + buffer.bytes
+        if any(offsets[o.name] < end and begin < offsets[o.name] + o.bytes for o in alive):
+            return None
+        alive.append(buffer)
+    return dict(offsets), max((offsets[b.name] + b.bytes for b in lifetimes), default=0)
 
 
 def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:

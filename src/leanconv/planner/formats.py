@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from leanconv import kernels
-from leanconv.algorithms import convolution
+from leanconv.algorithms import convolution, inverted_residual
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import PLAIN, Format
 
@@ -28,6 +28,8 @@ class FormatRules:
 
     def accepts_blocked(self, node: Node) -> bool:
         """Whether all of a node's images may stand in blocks."""
+        if node.op in inverted_residual.OPS:
+            return True
         if node.op in convolution.OPS:
             return convolution.accepts_blocked(node, self.graph, self.blocked.block)
         return kernels.accepts_blocked(node, self.graph, self.blocked.block)
@@ -35,6 +37,27 @@ class FormatRules:
     def images(self, node: Node) -> list[str]:
         """The inputs of a node that have channels and are not constant."""
         return [n for n in dict.fromkeys(node.inputs) if n and self.is_image(n)]
+
+    def possible(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
+        """All formats of what a node reads and writes that its kernels take."""
+        output, images = node.outputs[0], self.images(node)
+        if not self.is_image(output) and not images:
+            yield {}, PLAIN
+            return
+        accepted = self.accepts_blocked(node)
+        chain = node.op in inverted_residual.OPS
+        blocks_only = chain or (accepted and node.op in _BLOCKED_ONLY)
+        for writes in (self.blocked,) if blocks_only else (PLAIN, self.blocked):
+            if writes.block and not accepted:
+                continue
+            reads = dict.fromkeys(images, writes)
+            written = writes if self.is_image(output) else PLAIN
+            yield reads, written
+            mixed = inverted_residual.accepts_mixed if chain else convolution.accepts_mixed
+            several = (chain or node.op in convolution.OPS) and mixed(node)
+            if several and node.inputs[0] not in node.inputs[1:]:
+                other = PLAIN if writes.block else self.blocked
+                yield {**reads, node.inputs[0]: other}, written
 
     def is_image(self, name: str) -> bool:
         """Whether a value can stand in blocks: it has channels, and is not constant."""
@@ -67,7 +90,12 @@ def choose_formats(
         formats = dict.fromkeys(images, result)
         formats[node.inputs[0]] = now(node.inputs[0])
         return formats, result
-    if node.op in _BLOCKED_ONLY or node.op in convolution.OPS:
+    if node.op in inverted_residual.OPS and inverted_residual.accepts_mixed(node):
+        formats = dict.fromkeys(images, rules.blocked)
+        if node.inputs[0] != node.input(1):
+            formats[node.inputs[0]] = now(node.inputs[0])
+        return formats, rules.blocked
+    if node.op in (*_BLOCKED_ONLY, *convolution.OPS, *inverted_residual.OPS):
         chosen = rules.blocked
     else:
         sizes = {PLAIN: 0, rules.blocked: 0}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from leanconv import kernels
-from leanconv.algorithms import convolution
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
+from leanconv.planner import operations
 from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.planner.operations import Accuracy
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -33,12 +33,14 @@ class Step:
         op: the operation, `"Reorder"` for a change of layout.
         algorithm: how it is done.
         calls: kernels over values.
+        output: the value that it defines.
     """
 
     name: str
     op: str
     algorithm: str
     calls: tuple[Call, ...]
+    output: str
 
     @property
     def flops(self) -> int:
@@ -55,6 +57,7 @@ class LoweredGraph:
         bytes: size of every value that is computed or given, as it stands in memory.
         views: values that are the bytes of another one: name to name.
         constants: arrays by the names that calls use.
+        packings: weights that are packed when there is a place for them.
         inputs, outputs: names of what the user gives and gets, plain.
     """
 
@@ -62,45 +65,82 @@ class LoweredGraph:
     bytes: Mapping[str, int]
     views: Mapping[str, str]
     constants: Mapping[str, np.ndarray]
+    packings: tuple[Packing, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bytes of every constant, those included that are yet to be packed."""
+        packed = {name: size for packing in self.packings for name, size in packing.bytes.items()}
+        return {**{name: array.nbytes for name, array in self.constants.items()}, **packed}
+
 
 @dataclass(frozen=True)
-class Accuracy:
-    """What is asked of the arithmetic.
+class Decision:
+    """How one node is computed.
 
     Attributes:
-        layer_error: relative error accepted of one layer.
-        reproducible: whether the batch must not change the bits of an image.
+        reads: the format wanted of each image that it reads.
+        writes: the format of its output.
+        way: the name of one of `operations.ways`, None for the first.
     """
 
-    layer_error: float
-    reproducible: bool = False
+    reads: Mapping[str, Format]
+    writes: Format
+    way: str | None = None
 
 
-def lower_graph(graph: Graph, target: Target, accuracy: Accuracy) -> LoweredGraph:
-    """Choose formats and lower every node.
+def format_rules(graph: Graph, target: Target) -> FormatRules:
+    """What the kernels of a graph can work on."""
+    dtypes = {graph.types[n].dtype for n in graph.inputs}
+    return FormatRules(graph, Format(target.lanes(next(iter(dtypes), "float32"))))
+
+
+def default_decisions(rules: FormatRules) -> list[Decision]:
+    """The formats for a plan without limits, node by node."""
+    users, formats = rules.graph.users(), dict.fromkeys(rules.graph.inputs, PLAIN)
+    result = []
+    for node in rules.graph.nodes:
+        output = node.outputs[0]
+        reads, writes = choose_formats(rules, lambda n: formats[n], node, users[output])
+        formats[output] = writes
+        result.append(Decision(reads, writes))
+    return result
+
+
+def lower_graph(
+    graph: Graph,
+    target: Target,
+    accuracy: Accuracy,
+    decisions: Sequence[Decision] | None = None,
+) -> LoweredGraph:
+    """Lower every node.
+
+    Args:
+        graph: after the passes.
+        target: what to emit for.
+        accuracy: what is asked of the arithmetic.
+        decisions: how each node is computed; the default ones if None.
 
     Raises:
         UnsupportedError: a node has no kernel, there are more calls than a program can hold, or
             packed constants would take many times the bytes that the graph's take.
     """
-    return _Lowering(graph, target, accuracy).run()
+    if decisions is None:
+        decisions = default_decisions(format_rules(graph, target))
+    return _Lowering(graph, target, accuracy).run(decisions)
 
 
 class _Lowering:
     def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
         self._graph, self._target, self._accuracy = graph, target, accuracy
-        dtypes = {graph.types[n].dtype for n in graph.inputs}
-        self._dtype = next(iter(dtypes), "float32")
-        block = target.lanes(self._dtype)
-        self._rules = FormatRules(graph, Format(block))
-        self._users = graph.users()
         self._steps: list[Step] = []
         self._bytes: dict[str, int] = {}
         self._views: dict[str, str] = {}
         self._constants: dict[str, np.ndarray] = {}
+        self._packings: list[Packing] = []
+        self._packed: dict[str, int] = {}
         # In which formats each value stands already, and under which name.
         self._places: dict[str, dict[Format, str]] = {}
         self._formats: dict[str, Format] = {}
@@ -109,25 +149,27 @@ class _Lowering:
         self._allowance = _PACKED_BYTES + _PACKED_FACTOR * held
         self._taken: set[str] = set()  # the user's arrays that are spoken for
 
-    def run(self) -> LoweredGraph:
+    def run(self, decisions: Sequence[Decision]) -> LoweredGraph:
         graph = self._graph
         for name in graph.inputs:
             self._define(name, PLAIN)
-        for node in graph.nodes:
-            self._lower(node)
+        for node, decision in zip(graph.nodes, decisions, strict=True):
+            self._lower(node, decision)
         self._outs = [self._deliver(name) for name in graph.outputs]
         return LoweredGraph(
             tuple(self._steps),
             self._bytes,
             self._views,
             self._constants,
+            tuple(self._packings),
             graph.inputs,
             tuple(self._outs),
         )
 
     def _fresh(self, name: str) -> str:
         """A name that nothing in the graph has, whatever the file calls its values."""
-        while name in self._graph.types or name in self._bytes or name in self._constants:
+        taken = (self._graph.types, self._bytes, self._constants, self._packed)
+        while any(name in names for names in taken):
             name += "'"
         return name
 
@@ -137,16 +179,15 @@ class _Lowering:
         self._places[name] = {form: name}
         self._bytes[name] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
 
-    def _lower(self, node: Node) -> None:
-        output = node.outputs[0]
-        wanted, form = choose_formats(
-            self._rules, lambda n: self._formats[n], node, self._users[output]
-        )
+    def _lower(self, node: Node, decision: Decision) -> None:
+        output, wanted, form = node.outputs[0], decision.reads, decision.writes
         renamed = {name: self._in_format(name, wanted[name]) for name in wanted}
         formats = {n: PLAIN for n in node.inputs if n}
         formats.update(wanted)
         formats[output] = form
-        lowered = self._kernels(node, formats)
+        lowered = operations.lower(
+            node, self._graph, formats, self._target, self._accuracy, decision.way
+        )
         self._define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self._fresh(name)
@@ -155,6 +196,10 @@ class _Lowering:
         for name, array in lowered.constants.items():
             renamed[name] = self._fresh(name)
             self._constants[renamed[name]] = array
+        for packing in lowered.packings:
+            renamed.update({name: self._fresh(name) for name in packing.bytes})
+            self._packings.append(_renamed(packing, renamed))
+            self._packed.update(self._packings[-1].bytes)
         if lowered.alias:
             self._views[output] = renamed.get(lowered.alias, lowered.alias)
             self._take_constant(lowered.alias)
@@ -166,11 +211,12 @@ class _Lowering:
                 self._take_constant(value)
             calls.append(Call(call.kernel, values, call.in_place))
         label = node.name or output
-        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls)))
+        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), output))
 
     def _count(self, node: Node, lowered: Lowered) -> None:
         self._calls += len(lowered.calls)
         self._allowance -= sum(array.nbytes for array in lowered.constants.values())
+        self._allowance -= sum(sum(packing.bytes.values()) for packing in lowered.packings)
         if self._calls > MAX_STAGES:
             raise UnsupportedError(
                 f"node {node.name!r} ({node.op}): the network needs over {MAX_STAGES} calls of "
@@ -182,19 +228,6 @@ class _Lowering:
                 f"{_PACKED_FACTOR} times the bytes of the network's constants; expected nodes with "
                 "weights of their own"
             )
-
-    def _kernels(self, node: Node, formats: Mapping[str, Format]) -> Lowered:
-        if node.op not in convolution.OPS:
-            return kernels.lower(node, self._graph, formats, self._target)
-        accuracy = self._accuracy
-        return convolution.lower(
-            node,
-            self._graph,
-            formats,
-            self._target,
-            max_error=accuracy.layer_error,
-            reproducible=accuracy.reproducible,
-        )
 
     def _take_constant(self, name: str) -> None:
         if name in self._graph.constants and name not in self._constants:
@@ -217,7 +250,7 @@ class _Lowering:
         self._bytes[result] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
         shape = kind.shape if len(kind.shape) >= 2 else (1, kind.elements)
         call = reorder_call(shape, kind.dtype, source, result, source_form, form)
-        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", (call,)))
+        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", (call,), result))
 
     def _deliver(self, name: str) -> str:
         """Bring an output into the user's array: by a view if its bytes can be computed there."""
@@ -242,3 +275,10 @@ class _Lowering:
         else:
             self._reorder(name, source, out, form, PLAIN)
         return out
+
+
+def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:
+    return Packing(
+        {names[name]: size for name, size in packing.bytes.items()},
+        lambda: {names[name]: array for name, array in packing.make().items()},
+    )

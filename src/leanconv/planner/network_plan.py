@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.lowering import Accuracy, LoweredGraph, Step, lower_graph
+from leanconv.planner.budget import Planner
+from leanconv.planner.lowering import (
+    Decision,
+    LoweredGraph,
+    Step,
+    default_decisions,
+    format_rules,
+    lower_graph,
+)
+from leanconv.planner.outline import Outline, reorder_ns
+from leanconv.planner.plan_file import (
+    PlanFile,
+    PlannedNode,
+    graph_digest,
+    kernel_digests,
+    target_facts,
+    write_plan,
+)
 from leanconv.planner.storage import Storage, place
+from leanconv.planner.weights import fill_weights, weight_places
 from leanconv.runtime.memory import Memory
 from leanconv.runtime.program import Program, Slot, Stage
-from leanconv.spec.format import aligned
-from leanconv.target import Target
 from leanconv.units import format_bytes
 
 
@@ -50,9 +67,14 @@ class NetworkPlan:
         inputs, outputs: types by name.
         arena_bytes: the one buffer in which activations and scratch live.
         live_bytes: the largest set of activations alive at once.
-        scratch_bytes: the part of the arena that kernels work in, all threads together.
+        scratch_bytes: the most that the kernels of a call work in, all threads together.
+        peak_bytes: the most that one call needs of both; no arena can be smaller.
         weight_bytes: packed weights and tables.
         threads: threads that take part.
+        limit: bytes that arena and weights were to keep, None if there was no limit.
+        planner: what else could have been planned.
+        decisions: how each node of the graph is computed.
+        storage: where each value stands.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -61,8 +83,86 @@ class NetworkPlan:
     arena_bytes: int
     live_bytes: int
     scratch_bytes: int
+    peak_bytes: int
     weight_bytes: int
     threads: int
+    limit: int | None = field(repr=False)
+    planner: Planner = field(repr=False)
+    decisions: tuple[Decision, ...] = field(repr=False)
+    storage: Storage = field(repr=False)
+
+    @cached_property
+    def outlines(self) -> tuple[Outline, ...]:
+        """Estimates for every node of the graph, in order."""
+        return self.planner.chosen(self.decisions)
+
+    @property
+    def predicted_ns(self) -> int:
+        """Estimated time of a run."""
+        moved = [step.output_bytes for step in self.steps if step.op == "Reorder"]
+        return sum(o.time_ns for o in self.outlines) + sum(reorder_ns(size) for size in moved)
+
+    def file(self) -> PlanFile:
+        """The plan as it is written to a file."""
+        planner, graph = self.planner, self.planner.graph
+        outlines = self.outlines
+        ways = tuple(outline.decision for outline in outlines)
+        digests = kernel_digests(planner.realise(ways, None).lowered, graph)
+        nodes = tuple(
+            PlannedNode(
+                name=node.name,
+                op=node.op,
+                output=node.outputs[0],
+                reads=outline.decision.reads,
+                writes=outline.decision.writes,
+                way=outline.decision.way,
+                algorithm=outline.algorithm,
+                weight_bytes=outline.weight_bytes,
+                time_ns=outline.time_ns,
+                error=outline.error,
+                kernels=digests[node.outputs[0]],
+            )
+            for node, outline in zip(graph.nodes, outlines, strict=True)
+        )
+        places = self.storage.places
+        return PlanFile(
+            network=graph_digest(graph),
+            target=target_facts(planner.target),
+            threads=self.threads,
+            dtype=next(iter(self.inputs.values())).dtype if self.inputs else "float32",
+            reproducible=planner.accuracy.reproducible,
+            memory_limit=self.limit,
+            max_error=planner.max_error,
+            inputs={name: kind.shape for name, kind in self.inputs.items()},
+            arena_bytes=self.arena_bytes,
+            weight_bytes=self.weight_bytes,
+            predicted_ns=self.predicted_ns,
+            predicted_error=self.predicted_error,
+            nodes=nodes,
+            buffers=tuple((buffer, places[buffer.name]) for buffer in self.storage.lifetimes),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON: equal plans are equal files, line by line.
+
+        `leanconv.load(model, plan=path)` takes it up again, without planning or tuning, and gives
+        the same bits on the same CPU.
+
+        Args:
+            path: the file to write.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_plan(self.file(), path)
+
+    @property
+    def predicted_error(self) -> float:
+        """Expected relative error of the outputs: those of the layers add up like independent ones.
+
+        To first order, with layers that pass relative errors on as they are.
+        """
+        return math.sqrt(sum(outline.error**2 for outline in self.outlines))
 
     @property
     def memory_bytes(self) -> int:
@@ -80,45 +180,61 @@ class BoundNetwork:
 
     Args:
         graph: after the passes.
-        target: what to emit for; it must be able to run here.
-        threads: threads that take part, the caller counted.
-        accuracy: what is asked of the arithmetic.
+        planner: of the same graph; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
+        pinned: a plan made before, to be taken as it is; what the planner finds if None.
+
+    Attributes:
+        plan: what runs.
+        misfits: where the pinned plan could not be followed to the letter.
 
     Raises:
-        BudgetError: the plan needs more than the limit.
+        BudgetError: no plan keeps the limits, or the pinned one does not.
+        SpecError: the pinned plan asks for something that there is not.
     """
 
     def __init__(
         self,
         graph: Graph,
-        target: Target,
-        threads: int,
-        accuracy: Accuracy,
+        planner: Planner,
         memory_limit: int | None = None,
+        pinned: PlanFile | None = None,
     ) -> None:
-        lowered = lower_graph(graph, target, accuracy)
-        storage = place(lowered)
+        threads, target = planner.threads, planner.target
+        decisions: Sequence[Decision] | None = None
+        if pinned is not None:
+            decisions = pinned.decisions
+            planner.check([node.output for node in pinned.nodes], decisions)
+        if decisions is None and (memory_limit is not None or planner.max_error is not None):
+            decisions = planner.within(memory_limit).decisions
+        if decisions is None:
+            decisions = default_decisions(format_rules(graph, target))
+        lowered = lower_graph(graph, target, planner.accuracy, decisions)
+        storage = place(lowered, threads, pinned.offsets if pinned else None)
+        self.misfits = _misfits(pinned, lowered, graph, storage) if pinned else ()
         calls = [call for step in lowered.steps for call in step.calls]
         kernels: list[Kernel] = [call.kernel for call in calls]
-        stride = aligned(max((k.scratch_bytes for k in kernels), default=0))
-        places, weight_bytes = _pack(lowered.constants)
+        places, weight_bytes = weight_places(lowered)
+        sizes = lowered.constant_bytes
         self.plan = NetworkPlan(
-            steps=tuple(_planned(step, lowered) for step in lowered.steps),
+            steps=tuple(_planned(step, lowered, sizes) for step in lowered.steps),
             inputs={name: graph.types[name] for name in graph.inputs},
             outputs={name: graph.types[name] for name in graph.outputs},
-            arena_bytes=storage.arena_bytes + stride * threads,
+            arena_bytes=storage.arena_bytes,
             live_bytes=storage.live_bytes,
-            scratch_bytes=stride * threads,
+            scratch_bytes=storage.scratch_bytes,
+            peak_bytes=storage.peak_bytes,
             weight_bytes=weight_bytes,
             threads=threads,
+            limit=memory_limit,
+            planner=planner,
+            decisions=tuple(decisions),
+            storage=storage,
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
         self.memory = Memory()
         weights = self.memory.allocate("weights", weight_bytes)
-        for name, array in lowered.constants.items():
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            weights.view(places[name], array.nbytes)[:] = data
+        fill_weights(weights, lowered, places)
         arena = self.memory.allocate("arena", self.plan.arena_bytes)
         library = compiler.load(kernels, target)
         self.code_bytes = library.code_bytes
@@ -130,12 +246,13 @@ class BoundNetwork:
                 return storage.slots[name]
             return arena.address + storage.offsets[name]
 
-        stages = [Stage(c.kernel, tuple(operand(v) for v in c.values)) for c in calls]
-        scratch = arena.address + storage.arena_bytes
+        stages = [
+            Stage(c.kernel, tuple(operand(v) for v in c.values), arena.address + scratch)
+            for c, scratch in zip(calls, storage.scratch, strict=True)
+        ]
         slots = len(lowered.inputs) + len(lowered.outputs)
-        self._program = Program(stages, library, slots, scratch, stride, threads)
+        self._program = Program(stages, library, slots, 0, 0, threads)
         self._step_calls = [len(step.calls) for step in lowered.steps]
-        self.storage: Storage = storage
 
     def run(self, addresses: Sequence[int]) -> None:
         """Run on arrays at these addresses: inputs, then outputs."""
@@ -151,6 +268,23 @@ class BoundNetwork:
         return rows
 
 
+def _misfits(
+    pinned: PlanFile, lowered: LoweredGraph, graph: Graph, storage: Storage
+) -> tuple[str, ...]:
+    """Where a plan that is followed gives something else than when it was made."""
+    found = []
+    digests = kernel_digests(lowered, graph)
+    changed = [node.name for node in pinned.nodes if digests.get(node.output) != node.kernels]
+    if changed:
+        found.append(
+            f"the code of {len(changed)} of {len(pinned.nodes)} layers is generated in another "
+            f"way now, {changed[0]!r} first: results may differ in the last bits"
+        )
+    if storage.places != pinned.offsets:
+        found.append("its buffers have other sizes or lives now, and were laid out anew")
+    return tuple(found)
+
+
 def _check_limit(needed: int, limit: int | None) -> None:
     if limit is not None and needed > limit:
         raise BudgetError(
@@ -160,21 +294,8 @@ def _check_limit(needed: int, limit: int | None) -> None:
         )
 
 
-def _pack(constants: Mapping[str, np.ndarray]) -> tuple[dict[str, int], int]:
-    """Offsets of constants in the weights' block, equal arrays of one identity stored once."""
-    places: dict[str, int] = {}
-    seen: dict[int, int] = {}
-    end = 0
-    for name, array in constants.items():
-        if id(array) not in seen:
-            seen[id(array)] = end
-            end += aligned(array.nbytes)
-        places[name] = seen[id(array)]
-    return places, end
-
-
-def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
-    constants = {v for call in step.calls for v in call.values if v in lowered.constants}
+def _planned(step: Step, lowered: LoweredGraph, sizes: Mapping[str, int]) -> PlannedStep:
+    constants = {v for call in step.calls for v in call.values if v in sizes}
     results = {call.values[-1] for call in step.calls}
     return PlannedStep(
         name=step.name,
@@ -182,6 +303,6 @@ def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
         algorithm=step.algorithm,
         flops=step.flops,
         kernels=tuple(type(call.kernel).__name__ for call in step.calls),
-        weight_bytes=sum(lowered.constants[c].nbytes for c in constants),
+        weight_bytes=sum(sizes[c] for c in constants),
         output_bytes=sum(lowered.bytes[r] for r in results if r in lowered.bytes),
     )

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leanconv.planner.arena import Lifetime, assign_offsets, largest_live_set
+from leanconv.planner.arena import (
+    Lifetime,
+    assign_offsets,
+    check_offsets,
+    largest_live_set,
+)
 from leanconv.planner.lowering import LoweredGraph
 from leanconv.runtime.program import Slot
 from leanconv.spec.format import aligned
@@ -18,20 +23,50 @@ class Storage:
     Attributes:
         offsets: place in the arena of each value that stands there.
         slots: the user's array (inputs first, then outputs) of each value that stands in one.
-        arena_bytes: size of the arena, scratch not counted.
-        live_bytes: the largest set of values alive at once; no arena can be smaller.
-        lifetimes: the arena's buffers, each with the calls between which it lives.
+        scratch: place in the arena of each call's scratch, of all threads one after the other.
+        arena_bytes: size of the arena.
+        peak_bytes: the most bytes that are needed at once; no arena can be smaller.
+        lifetimes: the arena's buffers, scratch among them, each with the calls between which it
+            lives.
+        begins: the offset of each of them.
     """
 
     offsets: Mapping[str, int]
     slots: Mapping[str, Slot]
+    scratch: tuple[int, ...]
     arena_bytes: int
-    live_bytes: int
+    peak_bytes: int
     lifetimes: tuple[Lifetime, ...]
+    begins: tuple[int, ...]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The offset of every buffer."""
+        return {
+            buffer.name: offset for buffer, offset in zip(self.lifetimes, self.begins, strict=True)
+        }
+
+    @property
+    def live_bytes(self) -> int:
+        """The largest set of values alive at once."""
+        return largest_live_set([b for b in self.lifetimes if not b.scratch])
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The most scratch of one call, of all threads together."""
+        return max((b.bytes for b in self.lifetimes if b.scratch), default=0)
 
 
-def place(lowered: LoweredGraph) -> Storage:
-    """Assign storage: views share it, results take over operands that die, the rest is packed."""
+def place(
+    lowered: LoweredGraph, threads: int = 0, wanted: Mapping[str, int] | None = None
+) -> Storage:
+    """Assign storage: views share it, results take over operands that die, the rest is packed.
+
+    Args:
+        lowered: the network.
+        threads: how many need scratch.
+        wanted: offsets by buffer, taken if they serve every buffer.
+    """
     root = {name: name for name in lowered.bytes}
 
     def find(name: str) -> str:
@@ -65,7 +100,7 @@ def place(lowered: LoweredGraph) -> Storage:
                 dies = last[operand] == time and operand in first
                 others = [v for i, v in enumerate(call.values[:-1]) if i != index and v in root]
                 alone = all(find(v) != operand for v in others)
-                if dies and alone and size[result] <= size[operand]:
+                if dies and alone and size[result] == size[operand]:
                     root[result] = operand
                     last[operand] = last.get(result, time)
                     result = operand
@@ -73,14 +108,34 @@ def place(lowered: LoweredGraph) -> Storage:
         for name in call.values:
             if name in root and find(name) not in slots:
                 first.setdefault(find(name), time)
-    lifetimes = tuple(
+    lifetimes = [
         Lifetime(name, aligned(size[name]), begin, last[name]) for name, begin in first.items()
-    )
-    offsets, total = assign_offsets(lifetimes) if lifetimes else ({}, 0)
+    ]
+    scratch = [aligned(call.kernel.scratch_bytes) * threads for call in calls]
+    names = [_scratch_name(time, lowered) for time in range(len(calls))]
+    lifetimes += [
+        Lifetime(names[time], bytes_, time, time, scratch=True)
+        for time, bytes_ in enumerate(scratch)
+        if bytes_
+    ]
+    placed = None if wanted is None else check_offsets(lifetimes, wanted)
+    if placed is None:
+        placed = assign_offsets(lifetimes) if lifetimes else ({}, 0)
+    offsets, total = placed
     return Storage(
         {name: offsets[find(name)] for name in lowered.bytes if find(name) in offsets},
         {name: slots[find(name)] for name in lowered.bytes if find(name) in slots},
+        tuple(offsets.get(name, 0) for name in names),
         total,
         largest_live_set(lifetimes),
-        lifetimes,
+        tuple(lifetimes),
+        tuple(offsets[buffer.name] for buffer in lifetimes),
     )
+
+
+def _scratch_name(time: int, lowered: LoweredGraph) -> str:
+    """A name that no value has, whatever the file calls its values."""
+    name = f"scratch of call {time}"
+    while name in lowered.bytes:
+        name += "'"
+    return name

@@ -8,21 +8,19 @@ import weakref
 
 
 class Lock:
-    """As `threading.Lock`, used by `with`; what it guards must bear being left half done."""
+    """A lock to be taken by `with lock.held:`; what it guards must bear being left half done.
+
+    `with` is given the system's own lock: methods of ours around it would be places where a
+    KeyboardInterrupt can strike after the lock is taken and before anybody is to release it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.Lock()
         _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
     def renew(self) -> None:
         """In a forked child: forget that another thread of the parent had it."""
-        self._lock = threading.Lock()
+        self.held = threading.Lock()
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()

@@ -33,8 +33,10 @@ MAX_STAGES = 4094
 MAX_CHUNKS = (1 << 20) - 1
 
 # Words of a program's header, and of each stage.
-HEADER_WORDS = 8  # state, stages, table, scratch, scratch stride, claim divisor, threads, unused
-STAGE_WORDS = 4  # function, argument table, chunks, chunks claimed at once (0: guided)
+HEADER_WORDS = 8  # state, stages, table, unused, unused, claim divisor, threads, unused
+STAGE_WORDS = (
+    6  # function, argument table, chunks, chunks claimed at once (0: guided), scratch, stride
+)
 
 _YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
 
@@ -69,7 +71,7 @@ _RESTORE = {
 }
 
 _TEXT = """
-%stage = type {{ ptr, ptr, i64, i64 }}
+%stage = type {{ ptr, ptr, i64, i64, ptr, i64 }}
 %program = type {{ ptr, i64, ptr, ptr, i64, i64, i64, i64 }}
 {declare}
 
@@ -81,8 +83,6 @@ entry:
   %program = load ptr, ptr %current.at
   %count.at = getelementptr %program, ptr %program, i64 0, i32 1
   %table.at = getelementptr %program, ptr %program, i64 0, i32 2
-  %scratch.at = getelementptr %program, ptr %program, i64 0, i32 3
-  %stride.at = getelementptr %program, ptr %program, i64 0, i32 4
   %divisor.at = getelementptr %program, ptr %program, i64 0, i32 5
   %yield.at = getelementptr i8, ptr %state, i64 {yield_}
   %waits = alloca i64
@@ -137,6 +137,8 @@ go:
   %function = load ptr, ptr %entry.at
   %args.at = getelementptr %stage, ptr %entry.at, i64 0, i32 1
   %args = load ptr, ptr %args.at
+  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i32 4
+  %stride.at = getelementptr %stage, ptr %entry.at, i64 0, i32 5
   %scratch.base = load ptr, ptr %scratch.at
   %stride = load i64, ptr %stride.at
   %offset = mul i64 %stride, %thread
@@ -200,10 +202,8 @@ define i64 @run_alone(ptr %program) nounwind {{
 entry:{flush}
   %count.at = getelementptr %program, ptr %program, i64 0, i32 1
   %table.at = getelementptr %program, ptr %program, i64 0, i32 2
-  %scratch.at = getelementptr %program, ptr %program, i64 0, i32 3
   %count = load i64, ptr %count.at
   %table = load ptr, ptr %table.at
-  %scratch = load ptr, ptr %scratch.at
   br label %stages
 stages:
   %i = phi i64 [0, %entry], [%next, %stages]
@@ -213,6 +213,8 @@ stages:
   %function = load ptr, ptr %entry.at
   %args = load ptr, ptr %args.at
   %chunks = load i64, ptr %chunks.at
+  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i32 4
+  %scratch = load ptr, ptr %scratch.at
   call void %function(ptr %args, i64 0, i64 %chunks, ptr %scratch)
   %next = add i64 %i, 1
   %more = icmp ult i64 %next, %count

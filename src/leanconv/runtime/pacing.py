@@ -11,6 +11,7 @@ _WINDOW = 8  # runs whose mean is judged
 _PROBE = 4  # runs of a probe
 _ALONE_NS = 50_000_000  # run alone for this long before the first probe, doubled up to the most
 _ALONE_MOST_NS = 800_000_000
+_WORSE = 1.12  # threads together must be slower than one by this: halves of one core are as fast
 _DRIFT = 1.002  # by which the quiet time may rise with each run, to follow slow changes
 
 
@@ -26,23 +27,21 @@ class Pacing:
         self._quiet = 0.0  # ns of an undisturbed run together
         self._alone = 0.0  # ns of a run alone, 0 if unknown
         self._sum, self._count, self._most = 0.0, 0, 0
-        self._rest_ns = 0  # left of the time to run alone
+        self._rest_until = 0  # when the time to run alone ends, 0 if there is none
         self._patience = _ALONE_NS
         self._probing = False
 
-    def together(self) -> bool:
-        """Whether the workers should take part in the next run."""
-        return self._rest_ns <= 0
+    def together(self, now: int) -> bool:
+        """Whether the workers should take part in the run that begins at `now`, in ns."""
+        if self._rest_until and now >= self._rest_until:
+            self._rest_until, self._probing = 0, True
+            self._sum, self._count, self._most = 0.0, 0, 0
+        return not self._rest_until
 
-    def record(self, elapsed: int, together: bool) -> None:
-        """Learn from a run of `elapsed` ns."""
+    def record(self, elapsed: int, together: bool, now: int) -> None:
+        """Learn from a run of `elapsed` ns that has ended at `now`."""
         if not together:
             self._alone = elapsed if not self._alone else 0.75 * self._alone + 0.25 * elapsed
-            if self._rest_ns > 0:
-                self._rest_ns -= elapsed
-                if self._rest_ns <= 0:
-                    self._probing = True
-                    self._sum, self._count, self._most = 0.0, 0, 0
             return
         self._quiet = float(elapsed) if not self._quiet else min(self._quiet * _DRIFT, elapsed)
         self._sum += elapsed
@@ -53,9 +52,9 @@ class Pacing:
         # One long run in a window is an accident, such as a page fault, and is not counted.
         mean = (self._sum - self._most) / (self._count - 1)
         self._sum, self._count, self._most = 0.0, 0, 0
-        expected = self._alone or 0.95 * self._threads * self._quiet
-        if mean > expected:
-            self._rest_ns = self._patience
+        expected = self._alone or self._threads * self._quiet
+        if mean > _WORSE * expected:
+            self._rest_until = now + self._patience
             self._patience = min(2 * self._patience, _ALONE_MOST_NS)
         else:
             self._patience = _ALONE_NS

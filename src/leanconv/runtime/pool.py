@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import ctypes
 import os
+import signal
 import threading
 import time
 import weakref
@@ -80,16 +82,31 @@ class Pool:
         """Release parked workers, if there are any."""
         if self._words[n.SLEEPERS // 8]:
             self._words[n.SLEEPERS // 8] = 0
-            for gate in self._gates:
-                try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
-                    gate.release()
-                except RuntimeError:  # it was not parked
-                    pass
+            try:
+                for gate in self._gates:
+                    try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
+                        gate.release()
+                    except RuntimeError:  # it was not parked
+                        pass
+            except BaseException:  # Ctrl-C: those not released yet must be by the next call
+                self._words[n.SLEEPERS // 8] = 1
+                raise
 
     def drain(self) -> None:
-        """Wait until no worker reads any program's tables; no run may be active."""
+        """Wait until no worker reads any program's tables; no run may be active.
+
+        Programs end in `__del__`, where an exception is lost and what the workers read is freed
+        after it: a KeyboardInterrupt that comes while waiting is raised a moment later instead.
+        """
+        interrupted = False
         while self._words[n.INSIDE // 8]:
-            time.sleep(0)
+            try:  # around the loop: it may come at the loop's jump back, not only in the call
+                while self._words[n.INSIDE // 8]:
+                    time.sleep(0)
+            except KeyboardInterrupt:
+                interrupted = True
+        if interrupted:
+            _thread.start_new_thread(_interrupt_soon, ())
 
     def stop(self) -> None:
         """End the workers; a later `ensure` starts new ones."""
@@ -103,7 +120,8 @@ class Pool:
             with contextlib.suppress(RuntimeError):
                 gate.release()
         for thread in threads:
-            thread.join(timeout=1.0)
+            with contextlib.suppress(RuntimeError):  # Ctrl-C came before it was started
+                thread.join(timeout=1.0)
         self._gates = []
         # A worker that is still busy keeps its number, and so its scratch: no new ones then.
         self._ended = any(thread.is_alive() for thread in threads)
@@ -120,6 +138,16 @@ class Pool:
         self._words[n.TICKET // 8] |= n.CLOSED << 20
         for dependant in list(self._dependants):
             dependant.after_fork()
+
+
+def _interrupt_soon() -> None:
+    """Raise KeyboardInterrupt in the main thread when it has come out of a `__del__`."""
+    time.sleep(0.001)
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)  # which ends what the thread waits for
+    else:
+        _thread.interrupt_main()
 
 
 def _system_yield() -> int:
@@ -154,7 +182,7 @@ def pool() -> Pool:
     """The process's pool; made, without workers, on first use."""
     global _pool
     if _pool is None:
-        with _making:
+        with _making.held:
             if _pool is None:
                 _pool = Pool()
     return _pool

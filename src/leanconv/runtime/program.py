@@ -14,6 +14,7 @@ from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
+from leanconv.spec.format import aligned, ceil_div
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Stage:
-    """One kernel and the addresses of its operands."""
+    """One kernel, the addresses of its operands, and that of its threads' scratch.
+
+    Without an address of its own a stage works in the program's scratch.
+    """
 
     kernel: Kernel
     operands: tuple[int | Slot, ...]
+    scratch: int | None = None
 
 
 class Program:
@@ -63,9 +68,10 @@ class Program:
         self._arguments = (ctypes.c_int64 * max(1, sum(len(s.operands) for s in stages)))()
         self._table = (ctypes.c_int64 * max(1, n.STAGE_WORDS * len(stages)))()
         self._patches: list[list[int]] = [[] for _ in range(slots)]
+        self._scratch = scratch, scratch_stride
         self._fill(stages)
         table = ctypes.addressof(self._table)
-        header = (self._pool.state, len(stages), table, scratch, scratch_stride, 2 * threads)
+        header = (self._pool.state, len(stages), table, 0, 0, 2 * threads)
         self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
         self._address = ctypes.addressof(self._header)
         self._lock = threading.Lock()
@@ -80,10 +86,17 @@ class Program:
             if stage.kernel.chunks > n.MAX_CHUNKS:
                 raise SpecError(f"got {stage.kernel.chunks} chunks in a stage, expected fewer")
             words = (self._library.address(stage.kernel), arguments + 8 * position)
+            # Long runs where neighbours share work; else fewer and fewer, for an even end.
+            shared = stage.kernel.neighbours_share
+            claim = ceil_div(stage.kernel.chunks, self.threads) if shared else 0
+            scratch = self._scratch
+            if stage.scratch is not None:
+                scratch = stage.scratch, aligned(stage.kernel.scratch_bytes)
             self._table[n.STAGE_WORDS * i : n.STAGE_WORDS * (i + 1)] = [
                 *words,
                 stage.kernel.chunks,
-                0,
+                claim,
+                *scratch,
             ]
             for operand in stage.operands:
                 if isinstance(operand, Slot):
@@ -106,18 +119,20 @@ class Program:
             for address, positions in zip(addresses, self._patches, strict=True):
                 for position in positions:
                     self._arguments[position] = address
-            together = self.threads > 1 and (not self._paced or self._pacing.together())
+            start = time.perf_counter_ns()
+            together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             if together:
                 self._pool.ensure(self.threads)
                 self._pool.wake()
-            start = time.perf_counter_ns()
+                start = time.perf_counter_ns()
             if together:
                 together = bool(self._native.run(self._address))
             else:
                 self._native.run_alone(self._address)
-            elapsed = time.perf_counter_ns() - start
+            end = time.perf_counter_ns()
+            elapsed = end - start
             if self._paced:
-                self._pacing.record(elapsed, together)
+                self._pacing.record(elapsed, together, end)
             return elapsed
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
@@ -129,9 +144,8 @@ class Program:
         return times
 
     def _parts(self) -> list[Program]:
-        scratch, stride = self._header[3], self._header[4]
         return [
-            Program([stage], self._library, len(self._patches), scratch, stride, self.threads)
+            Program([stage], self._library, len(self._patches), *self._scratch, self.threads)
             for stage in self.stages
         ]
 

@@ -11,6 +11,7 @@ from leanconv.spec.activation import Activation
 from leanconv.spec.format import ceil_div
 
 DTYPES = {"float32": 4, "float64": 8}
+DEVICE_DTYPES = {**DTYPES, "float16": 2, "bfloat16": 2}  # what a GPU computes in
 LAYOUTS = ("NCHW", "NHWC")
 _AXES = "dhw"
 _LIMIT = 2**48  # elements of one tensor; offsets stay far inside 64 bits
@@ -41,7 +42,7 @@ class ConvSpec:
         dilation: steps between taps; 1 is dense.
         pad_begin, pad_end: zeros imagined before and after each axis.
         groups: channel groups; both channel counts are multiples of it.
-        dtype: `"float32"` or `"float64"`.
+        dtype: `"float32"` or `"float64"`; on a GPU `"float16"` and `"bfloat16"` too.
         layout: `"NCHW"` or `"NHWC"`, of input, residual and output alike, whatever the rank.
         bias, residual: whether they are added.
         activation: applied last, or None.
@@ -79,7 +80,10 @@ class ConvSpec:
             _expect(
                 count % self.groups == 0, f"{label} divisible by {self.groups} groups, got {count}"
             )
-        _expect(self.dtype in DTYPES, f"dtype float32 or float64, got {self.dtype}")
+        _expect(
+            self.dtype in DEVICE_DTYPES,
+            f"dtype float32 or float64 (on a GPU float16 or bfloat16 too), got {self.dtype}",
+        )
         _expect(self.layout in LAYOUTS, f"layout NCHW or NHWC, got {self.layout!r}")
         for axis, extent in enumerate(self.output_size):
             span = effective_extent(self.kernel[axis], self.dilation[axis])
@@ -130,7 +134,7 @@ class ConvSpec:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return DTYPES[self.dtype]
+        return DEVICE_DTYPES[self.dtype]
 
     @property
     def reduction(self) -> int:

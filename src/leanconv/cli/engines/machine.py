@@ -10,8 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from leanconv.runtime.clock import speedup
-
 _APART = 0.8  # share of its own core that a thread must have
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -90,6 +88,8 @@ def wait_for_cores(threads: int, patience_s: float = 5.0) -> bool:
     The cores of a virtual machine may become halves of one core for seconds at a time: whoever is
     measured then takes twice as long.
     """
+    from leanconv.runtime.clock import speedup  # with it comes the compiler: not for `--help`
+
     end = time.monotonic() + patience_s
     while speedup(threads) < _APART * threads:
         if time.monotonic() >= end:

@@ -65,6 +65,11 @@ class EngineProcess:
         """The process id."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     def ask(self, request: Mapping[str, Any], timeout_s: float = 600.0) -> dict[str, Any]:
         """Send one request (see `worker`) and wait for its reply.
 
@@ -127,6 +132,43 @@ class EngineProcess:
     def _signal(self, name: str) -> None:
         if _CAN_PAUSE and self._process.poll() is None:
             self._process.send_signal(getattr(signal, name))
+
+
+class Crew:
+    """The engines' processes: one each, ended after each piece of work, or kept for the next."""
+
+    def __init__(self, keep: bool = False) -> None:
+        """Begin with no process.
+
+        Args:
+            keep: whether processes take one piece of work after the other.
+        """
+        self._keep = keep
+        self._processes: dict[str, EngineProcess] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def process(self, installed: Installed) -> EngineProcess:
+        """Return the engine's process, started if there is none or the last one has ended."""
+        name = installed.engine.name
+        process = self._processes.get(name)
+        if process is None or not process.alive:
+            process = self._processes[name] = EngineProcess(installed)
+        return process
+
+    def rest(self) -> None:
+        """A piece of work is done."""
+        if not self._keep:
+            self._end()
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from leanconv.cli.common import positive
 from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
-from leanconv.cli.engines.process import EngineError
+from leanconv.cli.engines.process import Crew, EngineError
 from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.errors import InputError
@@ -34,6 +36,8 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=positive, default=usual.processes, metavar="N")
     parser.add_argument("--rounds", type=positive, default=usual.rounds, metavar="N")
     parser.add_argument("--seconds", type=float, default=usual.seconds, metavar="S")
+    parser.add_argument("--warmup", type=float, default=usual.warmup_seconds, metavar="S")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after that")
     parser.add_argument("--python", metavar="FILE", help="interpreter with more engines")
     parser.add_argument(
         "--goal", type=float, metavar="X", help="least ratio best/leanconv (exit 3)"
@@ -48,7 +52,9 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
 
 def effort(options: argparse.Namespace) -> Effort:
     """Return the effort that the options ask for."""
-    return Effort(options.threads, options.processes, options.rounds, options.seconds)
+    return Effort(
+        options.threads, options.processes, options.rounds, options.seconds, options.warmup
+    )
 
 
 def find_engines(
@@ -72,6 +78,7 @@ def compare(
     works: Iterable[Work],
     engines: Sequence[Engine],
     options: argparse.Namespace,
+    keep: bool = False,
 ) -> int:
     """Measure every piece of work with every engine; print, write, and return the exit code.
 
@@ -79,9 +86,10 @@ def compare(
         works: what to measure.
         engines: who may take part.
         options: as `add_measure_options` adds them.
+        keep: whether an engine's process takes all the work, one after the other.
     """
     installed, missing = find_engines(options, engines)
-    with progress("waiting until the machine is quiet") as shown:
+    with progress("waiting until the machine is quiet") as shown, Crew(keep) as crew:
         busy = machine.wait_until_quiet(_BUSY_CPUS, options.wait)
         if busy >= _BUSY_CPUS and options.strict:
             raise EngineError(f"{busy:.1f} CPUs are busy with other work; stop it, then measure")
@@ -90,10 +98,15 @@ def compare(
             "busy_cpus_before": round(busy, 2),
             "effort": asdict(effort(options)),
             "missing": missing,
+            "left_out": [],
             "cases": [],
         }
+        end = time.monotonic() + 60 * options.minutes if options.minutes else None
         for work in works:
-            outcomes = measure(work, installed, effort(options), shown.say)
+            if end and time.monotonic() > end:
+                document["left_out"].append(work.name)
+                continue
+            outcomes = measure(work, installed, effort(options), shown.say, crew)
             document["cases"].append(
                 {
                     "name": work.name,
@@ -101,6 +114,7 @@ def compare(
                     "ratios": ratios(outcomes),
                 }
             )
+    document["summary"] = summary(document)
     document["failures"] = failures(document, options.goal)
     if options.out is not None:
         options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -109,6 +123,15 @@ def compare(
     else:
         print_document(document)
     return EXIT_NOT_MET if document["failures"] else 0
+
+
+def summary(document: Document) -> dict[str, float]:
+    """Of the ratios to the best other engine: geometric mean, the least, and how many are level."""
+    best = [case["ratios"]["best"] for case in document["cases"] if "best" in case["ratios"]]
+    if not best:
+        return {}
+    level = sum(ratio >= 1 for ratio in best) / len(best)
+    return {"geometric_mean": geometric_mean(best), "least": min(best), "level_share": level}
 
 
 def failures(document: Document, goal: float | None) -> list[str]:
@@ -148,10 +171,18 @@ def print_document(document: Document) -> None:
         title=f"{facts['cpu']}, {effort_['threads']} threads, float32; medians of "
         f"{effort_['processes']}x{effort_['rounds']} turns; ratios above 1: {OURS} is faster",
     )
+    total = document["summary"]
+    if len(rows) > 1 and total:
+        print(
+            f"best/{OURS}: geometric mean {total['geometric_mean']:.2f}, "
+            f"least {total['least']:.2f}, level or above on {total['level_share']:.0%}"
+        )
     for case in document["cases"]:
         for name, engine in case["engines"].items():
             if "error" in engine and name != OURS:
                 print(f"{case['name']}: {engine['error']}")
+    if document["left_out"]:
+        print(f"no time left for {len(document['left_out'])} more")
     for name, reason in document["missing"].items():
         print(f"{name}: {reason}")
     if document["busy_cpus_before"] >= _BUSY_CPUS:

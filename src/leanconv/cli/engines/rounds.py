@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.machine import wait_for_cores
-from leanconv.cli.engines.process import EngineError, EngineProcess
+from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
 
 OURS = "leanconv"
 _ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
@@ -28,12 +27,15 @@ class Work:
     Attributes:
         name: what tables and JSON call it.
         model: the ONNX file.
-        inputs: an array for every input of the network, float32.
+        inputs: an array for every input of the network.
+        exact: computes the exact outputs, which answers are held to; those of another engine if
+            None.
     """
 
     name: str
     model: Path
     inputs: Mapping[str, np.ndarray]
+    exact: Callable[[], list[np.ndarray]] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Outcome:
         round_medians_ns: the median of each turn.
         round_least_ns: the fastest run of each turn.
         load_ns, first_ns: of the first process: load, and the first run after it.
-        difference: largest difference to the answer of the first engine that is not ours, over its
-            largest output; None where there is no such engine.
+        grown_bytes: by which the first process's largest memory grew by then.
+        difference: largest difference to the exact answer, or that of the first engine that is not
+            ours, over its largest output; None where there is neither.
         error: why there are no times; None when there are.
     """
 
@@ -76,6 +79,7 @@ class Outcome:
     round_least_ns: list[int] = field(default_factory=list)
     load_ns: int = 0
     first_ns: int = 0
+    grown_bytes: int = 0
     difference: float | None = None
     error: str | None = None
 
@@ -95,35 +99,44 @@ class Outcome:
             "round_medians_ns": self.round_medians_ns,
             "load_ns": self.load_ns,
             "first_ns": self.first_ns,
+            "grown_bytes": self.grown_bytes,
             "difference": self.difference,
         }
 
 
 def measure(
-    work: Work, engines: Sequence[Installed], effort: Effort, report: Report
+    work: Work,
+    engines: Sequence[Installed],
+    effort: Effort,
+    report: Report,
+    crew: Crew | None = None,
 ) -> list[Outcome]:
     """Measure all engines on one piece of work, in turn; an engine that fails drops out.
 
     Args:
         work: the network and its inputs.
-        engines: who takes part; the answer of the first that is not ours holds for all.
+        engines: who takes part.
         effort: threads, processes, rounds and seconds.
         report: told what is going on, line by line.
+        crew: their processes, where some are kept from earlier work.
     """
+    crew = crew or Crew()
     outcomes = {e.engine.name: Outcome(e.engine.name) for e in engines}
     with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
         inputs = Path(folder) / "inputs.npz"
         arrays: dict[str, Any] = dict(work.inputs)
         np.savez(inputs, **arrays)
         for number in range(effort.processes):
-            with ExitStack() as stack:
-                running = _start(work, engines, effort, inputs, outcomes, stack, report)
+            try:
+                running = _start(work, engines, effort, inputs, outcomes, crew, report)
                 if number == 0:
-                    _compare_answers(running, outcomes, Path(folder))
+                    _compare_answers(work, running, outcomes, Path(folder))
                 for turn in range(effort.rounds):
                     _one_round(running, outcomes, effort, turn)
                     done = number * effort.rounds + turn + 1
                     report(f"{work.name}: round {done} of {effort.processes * effort.rounds}")
+            finally:
+                crew.rest()
     return list(outcomes.values())
 
 
@@ -151,7 +164,7 @@ def _start(
     effort: Effort,
     inputs: Path,
     outcomes: Mapping[str, Outcome],
-    stack: ExitStack,
+    crew: Crew,
     report: Report,
 ) -> list[EngineProcess]:
     """Start and load every engine that has not failed yet."""
@@ -161,7 +174,7 @@ def _start(
         if outcome.error is not None:
             continue
         report(f"{work.name}: {outcome.engine} loads")
-        process = stack.enter_context(EngineProcess(installed))
+        process = crew.process(installed)
         request = {
             "do": "load",
             "model": str(work.model),
@@ -176,14 +189,15 @@ def _start(
         if not outcome.version:
             outcome.version = reply["version"]
             outcome.load_ns, outcome.first_ns = reply["load_ns"], reply["first_ns"]
+            outcome.grown_bytes = reply["grown_bytes"]
         running.append(process)
     return running
 
 
 def _compare_answers(
-    running: Sequence[EngineProcess], outcomes: Mapping[str, Outcome], folder: Path
+    work: Work, running: Sequence[EngineProcess], outcomes: Mapping[str, Outcome], folder: Path
 ) -> None:
-    """Hold every engine's outputs to those of the first engine that is not ours."""
+    """Hold every engine's outputs to the exact ones, or to those of the first that is not ours."""
     answers: dict[str, list[np.ndarray]] = {}
     for process in running:
         file = folder / f"{process.name}.npz"
@@ -194,10 +208,12 @@ def _compare_answers(
             continue
         with np.load(file, allow_pickle=False) as archive:
             answers[process.name] = [archive[f"output_{i}"] for i in range(len(archive.files))]
-    truth = next((name for name in answers if name != OURS), None)
+    truth = next((answer for name, answer in answers.items() if name != OURS), None)
+    if work.exact:
+        truth = work.exact()
     if truth is not None:
         for name, answer in answers.items():
-            outcomes[name].difference = _difference(answer, answers[truth])
+            outcomes[name].difference = _difference(answer, truth)
 
 
 def _difference(answer: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:

@@ -9,7 +9,7 @@ where `run()` computes the network once on those inputs and returns its outputs 
 
 One request a line comes in as JSON on standard input, and one reply a line goes out:
     {"do": "load", "model": file, "inputs": npz file, "threads": n}
-        -> {"version": text, "load_ns": n, "first_ns": n}
+        -> {"version": text, "load_ns": n, "first_ns": n, "grown_bytes": n}
     {"do": "run", "seconds": s, "warmup_seconds": s, "least": n}  -> {"ns": [n, ...]}
     {"do": "answer", "file": npz file}                            -> {"checksum": x}
     {"do": "stop"}                                                -> {}
@@ -46,12 +46,28 @@ def _load(engine_file: str, request: dict[str, Any]) -> tuple[Run, dict[str, Any
     with np.load(request["inputs"], allow_pickle=False) as archive:
         inputs = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
     engine = _engine(engine_file)
+    before = _largest_memory()
     begin = time.perf_counter_ns()
     run, version = engine.load(request["model"], inputs, request["threads"])
     loaded = time.perf_counter_ns()
     run()
     first = time.perf_counter_ns()
-    return run, {"version": version, "load_ns": loaded - begin, "first_ns": first - loaded}
+    return run, {
+        "version": version,
+        "load_ns": loaded - begin,
+        "first_ns": first - loaded,
+        "grown_bytes": _largest_memory() - before,
+    }
+
+
+def _largest_memory() -> int:
+    """The most bytes that this process has had in memory, 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _time(run: Run, request: dict[str, Any]) -> list[int]:

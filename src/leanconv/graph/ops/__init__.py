@@ -7,6 +7,8 @@ lists) and its meaning:
 |---|---|---|
 | Conv | x (N, C, spatial), w (O, C/group, kernel), bias (O,)?, residual?, slope (O,)? | strides, \
 pads (all begins, all ends), dilations, group, activation |
+| ConvChain | x, residual?, then w and bias? of each stage | stages: a ChainStage for each Conv |
+| BlockChain | x, absent, then w and bias? of each stage of each block | blocks: ChainBlocks |
 | ConvTranspose | x, w (C, O/group, kernel), bias?, absent, slope? | as Conv, output_padding |
 | MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
 | ReduceMean, ReduceMax, ReduceMin, ReduceSum | x | axes (not negative), keepdims |
@@ -39,7 +41,7 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.ir import Attributes, Node, TensorType
-from leanconv.graph.ops import algebra, conv, movement, pointwise, pooling, resize
+from leanconv.graph.ops import algebra, chain, conv, movement, pointwise, pooling, resize
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
 
@@ -59,6 +61,7 @@ __all__ = [
 OPS: Mapping[str, Op] = MappingProxyType(
     {
         **conv.OPS,
+        **chain.OPS,
         **pooling.OPS,
         **pointwise.OPS,
         **algebra.OPS,

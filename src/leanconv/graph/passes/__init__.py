@@ -15,6 +15,7 @@ from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_activations import fuse_activations
+from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_residual import fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.hoist_activations import hoist_activations
@@ -45,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     merge_common,
     drop_dead,
+    fuse_blocks,  # last: no other pass looks into a chain
 )
 
 _logger = logging.getLogger(__name__)

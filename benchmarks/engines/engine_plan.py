@@ -1,0 +1,32 @@
+"""leanconv's single convolutions: `plan_conv2d` as a Python program calls it, NumPy in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import leanconv
+from leanconv.graph.onnx_import import read_model
+
+
+def load(
+    model: str, inputs: dict[str, np.ndarray], threads: int
+) -> tuple[Callable[[], list[np.ndarray]], str]:
+    """Plan the file's one convolution; see `leanconv.cli.engines.worker`."""
+    ((name, x),) = inputs.items()
+    graph = read_model(Path(model)).bind({name: x.shape})
+    (node,) = graph.nodes
+    attributes = node.attributes
+    plan = leanconv.plan_conv2d(
+        x.shape,
+        graph.constants[node.inputs[1]],
+        stride=attributes["strides"],
+        padding=attributes["pads"],
+        dilation=attributes["dilations"],
+        groups=attributes["group"],
+        threads=threads,
+    )
+    y = np.empty(plan.spec.output_shape, x.dtype)
+    return lambda: [plan(x, out=y)], f"{leanconv.__version__} {plan.algorithm}"

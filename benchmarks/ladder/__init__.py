@@ -1,0 +1,1 @@
+"""The MobileNetV2 report's steps as kernels with switches, and what runs them."""

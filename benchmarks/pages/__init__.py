@@ -1,0 +1,1 @@
+"""Pages of Markdown that are written from results in docs/results."""

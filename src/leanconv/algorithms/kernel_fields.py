@@ -1,0 +1,53 @@
+"""The fields of a kernel that the problem and the machine decide, once for all algorithms."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.target import Target
+
+
+class Fields(TypedDict):
+    """What every kernel of a convolution has."""
+
+    batch: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    epilogue: Epilogue
+
+
+class GroupFields(Fields):
+    """And kernels that take any groups: `inputs` and `outputs` are channels of one group."""
+
+    groups: int
+    inputs: int
+    outputs: int
+
+
+def fields(problem: Problem, target: Target) -> Fields:
+    """The fields of a kernel for this problem with whole vectors of the target."""
+    return {
+        "batch": problem.spec.batch,
+        "window": problem.window,
+        "x": problem.x,
+        "y": problem.y,
+        "dtype": problem.spec.dtype,
+        "lanes": target.lanes(problem.spec.dtype),
+        "epilogue": problem.epilogue,
+    }
+
+
+def group_fields(problem: Problem, target: Target) -> GroupFields:
+    """As `fields`, with the channels of a group."""
+    return {
+        **fields(problem, target),
+        "groups": problem.spec.groups,
+        "inputs": problem.group_inputs,
+        "outputs": problem.group_outputs,
+    }

@@ -1,0 +1,112 @@
+"""Add up results that each hold a part of the channels' sums.
+
+    y[n, k, o] = act(bias[k] + residual[n, k, o] + sum over p of part[p, n, k, o])
+
+All stand in blocks of channels. A chunk is one block of channels of one image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import Epilogue, store_tile
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.types import ELEMENT
+from leanconv.target import Target
+
+_PIXELS = 4  # written out together
+
+
+@dataclass(frozen=True)
+class SumOfParts(Kernel):
+    """The sum of some tensors of one shape.
+
+    Attributes:
+        parts: how many there are, one after the other.
+        batch: images.
+        blocks: blocks of channels of an image.
+        pixels: positions of a map.
+        dtype: `"float32"` or `"float64"`.
+        lanes: channels of a block, one vector.
+        epilogue: bias, residual, activation.
+    """
+
+    parts: int
+    batch: int
+    blocks: int
+    pixels: int
+    dtype: str
+    lanes: int
+    epilogue: Epilogue
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The parts, what the epilogue needs, the output."""
+        return ("part", *self.epilogue.operands, "y")
+
+    @property
+    def chunks(self) -> int:
+        """Images by blocks of channels."""
+        return self.batch * self.blocks
+
+    @property
+    def flops(self) -> int:
+        """None: the plain sum's are counted where the parts are made."""
+        return 0
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each channel, zero past the last."""
+        packed = np.zeros(self.blocks * self.lanes, values.dtype)
+        packed[: values.size] = values
+        return packed
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, pixels."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        element = ELEMENT[self.dtype]
+        plane = self.pixels * self.lanes
+        with e.chunks(self.batch, self.blocks) as (image, block):
+            place = (image * self.blocks + block) * plane
+            there: dict[str, Value] = {
+                name: pointers[name].at(place, element)
+                for name in ("part", "residual", "y")
+                if name in pointers
+            }
+            for name in ("bias", "slope"):
+                if name in pointers:
+                    there[name] = pointers[name].at(block * self.lanes, element)
+            whole, rest = divmod(self.pixels, _PIXELS)
+            if whole:
+                with e.loop("pixels", whole) as index:
+                    self._add(e, there, index * (_PIXELS * self.lanes), _PIXELS)
+            if rest:
+                self._add(e, there, e.const("i64", whole * _PIXELS * self.lanes), rest)
+        return e.finish()
+
+    def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:
+        element, lanes = ELEMENT[self.dtype], self.lanes
+        kind = vector(element, lanes)
+        access = Access(0, lanes, 0, (0, 0, lanes))
+        whole = self.batch * self.blocks * self.pixels * lanes
+        start = e.load(there["bias"], kind) if "bias" in there else None
+        sums = []
+        for pixel in range(pixels):
+            total = start
+            for part in range(self.parts):
+                at = there["part"].at(place, element).at(part * whole + pixel * lanes, element)
+                value = e.load(at, kind)
+                total = value if total is None else total + value
+            assert total is not None
+            sums.append(total)
+        tile = RegisterTile(element, kind, lanes, 1, 0)
+        y = there["y"].at(place, element)
+        residual = there["residual"].at(place, element) if "residual" in there else None
+        slope = there.get("slope")
+        store_tile(e, tile, self.epilogue, access, sums, y, residual, slope, lanes)

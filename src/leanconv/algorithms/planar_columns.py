@@ -1,0 +1,111 @@
+"""Rows of a plane read as vectors: tiles of output columns, and which lanes of the input exist.
+
+A stride takes every s-th lane of s neighbouring vectors. Columns outside the input are masked off,
+by constants, in tiles of their own at both ends of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.geometry import Window
+
+# For one tap and vector: the lanes that exist of each of the `stride` vectors loaded.
+Masks = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ColumnVectors:
+    """Tiles of `vectors` vectors of columns, `count` of them, that differ in nothing but place.
+
+    Attributes:
+        first: first output column.
+        live: output columns of each vector.
+        masks: `masks[kw][v]`: for each vector loaded, its first and one past its last lane.
+    """
+
+    first: int
+    count: int
+    live: tuple[int, ...]
+    masks: tuple[tuple[Masks, ...], ...]
+
+
+def column_vectors(window: Window, lanes: int, vectors: int) -> list[ColumnVectors]:
+    """Cut a row of output columns into tiles; equal neighbours are merged."""
+    width, span = window.out[2], vectors * lanes
+    tiles: list[ColumnVectors] = []
+    for first in range(0, width, span):
+        starts = [first + v * lanes for v in range(vectors)]
+        live = tuple(min(lanes, width - s) for s in starts if s < width)
+        masks = tuple(
+            tuple(_masks(window, lanes, start, kw) for start in starts[: len(live)])
+            for kw in range(window.kernel[2])
+        )
+        last = tiles[-1] if tiles else None
+        if last and (last.live, last.masks) == (live, masks):
+            tiles[-1] = replace(last, count=last.count + 1)
+        else:
+            tiles.append(ColumnVectors(first, 1, live, masks))
+    return tiles
+
+
+def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:
+    """Which lanes of the vectors loaded for outputs from `column` on exist, for tap kw."""
+    stride = window.stride[2]
+    start = column * stride + kw * window.dilation[2] - window.pad[2]
+    masks = []
+    for part in range(stride):
+        low = max(0, -(start + part * lanes))
+        high = min(lanes, window.size[2] - (start + part * lanes))
+        masks.append((low, high) if low < high else (0, 0))
+    return tuple(masks)
+
+
+def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
+    """Taps kw that are lanes of the same loaded vectors: first tap to (kw, lane) of each."""
+    kernel, stride = window.kernel[2], window.stride[2]
+    if window.dilation[2] != 1:
+        return {kw: [(kw, 0)] for kw in range(kernel)}
+    return {
+        base: [(kw, kw - base) for kw in range(base, min(base + stride, kernel))]
+        for base in range(0, kernel, stride)
+    }
+
+
+def load_parts(e: Function, at: Value, kind: str, masks: Masks) -> list[Value] | None:
+    """Load neighbouring vectors, zero outside the masks; None where nothing exists."""
+    if all(low == high for low, high in masks):
+        return None
+    lanes, element = lanes_of(kind), element_of(kind)
+    parts = []
+    for part, (low, high) in enumerate(masks):
+        place = at.at(part * lanes, element)
+        if low == high:
+            parts.append(e.zero(kind))
+        elif (low, high) == (0, lanes):
+            parts.append(e.load(place, kind))
+        else:
+            lane_bits = [int(low <= lane < high) for lane in range(lanes)]
+            parts.append(e.masked_load(place, kind, e.const(vector("i1", lanes), lane_bits)))
+    return parts
+
+
+def every(e: Function, parts: list[Value], phase: int = 0) -> Value:
+    """Lanes phase, phase + s, phase + 2s … of s vectors, one after the other."""
+    stride, lanes, result = len(parts), lanes_of(parts[0].kind), parts[0]
+    if stride == 1:
+        return result
+    # After part q the lanes that come from parts 0 … q are in place.
+    for q in range(1, stride):
+        picks = []
+        for lane in range(lanes):
+            part, inside = divmod(lane * stride + phase, lanes)
+            if part == q:
+                picks.append(lanes + inside)
+            elif part < q:
+                picks.append(inside if q == 1 else lane)
+            else:
+                picks.append(-1)
+        result = e.shuffle(result, parts[q], picks)
+    return result

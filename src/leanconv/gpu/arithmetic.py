@@ -1,0 +1,80 @@
+"""How products are made on the device, and what each way costs in accuracy and time.
+
+| name | products | peak of an H200 | error of a sum |
+|---|---|---|---|
+| ieee | float32 or float64 fused multiply-adds | 67 TFLOP/s (float64 tensor cores too) | as NumPy |
+| fp16x3 | three float16 products of two halves each, sums promoted every 128 | 330 | as float32 |
+| tf32x3 | three tf32 products, sums promoted every 128 | 165 | as float32, any range |
+| tf32 | one tf32 product | 495 | 1e-3 |
+| native | one product of float16 or bfloat16 arrays, summed in float32 | 989 | of the inputs |
+
+fp16x3 is as accurate as float32 while a tile's inputs lie between 2^-8 and 1023; tiles that leave
+that range are found and made again with tf32x3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """One way to make products.
+
+    Attributes:
+        name: what the plan shows.
+        mode: its number in `kernels.gemm`.
+        unit_error: relative error of one product and its addition, for random signs.
+        split: whether weights are kept as two float16 halves.
+    """
+
+    name: str
+    mode: int
+    unit_error: float
+    split: bool = False
+
+
+IEEE = Arithmetic("ieee", 0, 2.0**-24)
+TF32 = Arithmetic("tf32", 1, 2.0**-10)
+TF32X3 = Arithmetic("tf32x3", 2, 2.0**-20, split=True)
+FP16X3 = Arithmetic("fp16x3", 3, 2.0**-21, split=True)
+HALF = Arithmetic("native", 4, 2.0**-11)
+BRAIN = Arithmetic("native", 4, 2.0**-8)
+DOUBLE = Arithmetic("ieee", 4, 2.0**-53)
+
+# What may be used for arrays of a dtype, by the precision that the user asks for.
+_CHOICES: dict[str, dict[str | None, tuple[Arithmetic, ...]]] = {
+    "float32": {
+        None: (FP16X3, TF32X3, IEEE),
+        "float32": (FP16X3, TF32X3, IEEE),
+        "ieee": (IEEE,),
+        "fp16x3": (FP16X3,),
+        "tf32x3": (TF32X3,),
+        "tf32": (TF32,),
+    },
+    "float64": {None: (DOUBLE,), "float64": (DOUBLE,), "ieee": (DOUBLE,)},
+    "float16": {None: (HALF,), "float16": (HALF,)},
+    "bfloat16": {None: (BRAIN,), "bfloat16": (BRAIN,)},
+}
+
+
+def choices(dtype: str, precision: str | None) -> tuple[Arithmetic, ...]:
+    """The ways to make products for arrays of a dtype that keep what the user asks for.
+
+    Raises:
+        SpecError: the dtype has no such precision; a lower one is never taken instead.
+    """
+    known = _CHOICES[dtype]
+    if precision not in known:
+        raise SpecError(
+            f"precision is {precision!r} for {dtype} arrays; expected one of "
+            f"{', '.join(repr(name) for name in known if name)}, or None"
+        )
+    return known[precision]
+
+
+def accumulator(dtype: str) -> str:
+    """The dtype that sums are kept in."""
+    return "float64" if dtype == "float64" else "float32"

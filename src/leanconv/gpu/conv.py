@@ -1,0 +1,307 @@
+"""One convolution on a GPU: planned once, run many times."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import BudgetError, InputError
+from leanconv.gpu.arithmetic import choices
+from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
+from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.device.memory import Memory
+from leanconv.gpu.device.runner import Module
+from leanconv.gpu.launch import Launch
+from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
+from leanconv.gpu.lowering.gemm import Epilogue, sum_error
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored, unstored
+from leanconv.gpu.lowering.moves import permute
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.windows import plane
+from leanconv.gpu.machine import machine_of
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import aligned
+from leanconv.units import format_bytes
+
+_VECTOR_BYTES = 16  # that the addresses of a user's arrays must be multiples of
+
+
+class DeviceConvPlan:
+    """One convolution, ready to run on a GPU. Calls run in turn on the plan's own stream.
+
+    Attributes:
+        spec: what is computed; its dtype that of all arrays.
+        algorithm, arithmetic, parameters: how.
+        workspace_bytes: memory that runs work in.
+        weight_bytes: packed weights, bias, slopes and tables.
+        predicted_error: expected relative error in the max norm, for data of random sign.
+    """
+
+    def __init__(
+        self,
+        spec: ConvSpec,
+        w: np.ndarray,
+        bias: np.ndarray | None,
+        slope: np.ndarray | None,
+        algorithm: str | None,
+        memory_limit: int | None,
+        max_error: float | None,
+        precision: str | None,
+        driver: Driver,
+        compile_code: Compile = compile_cubin,
+    ) -> None:
+        self.spec, self._driver = spec, driver
+        self.machine = machine_of(driver.name, driver.arch, driver.processors)
+        arithmetics = choices(spec.dtype, precision)
+        if max_error is not None:
+            kept = [a for a in arithmetics if sum_error(spec.reduction, a) <= max_error]
+            arithmetics = tuple(kept) or arithmetics
+        channels = {"bias": bias, "slope": slope}
+        self._given = {k: v for k, v in channels.items() if v is not None}
+        epilogue = Epilogue(
+            "bias" if bias is not None else "",
+            "residual" if spec.residual else "",
+            "slope" if slope is not None else "",
+            spec.activation,
+        )
+        flat = plane(spec)
+        self._task = ConvTask(flat, spec.dtype, arithmetics, "x", "y", epilogue, "conv")
+        self._choose(w, algorithm, memory_limit)
+        if max_error is not None and not self.predicted_error <= max_error:
+            raise BudgetError(
+                f"{spec}: {self.algorithm} ({self.arithmetic}) is expected to err by "
+                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
+                self.memory_bytes,
+            )
+        self._prepare(compile_code)
+
+    # -- planning --------------------------------------------------------------------------
+    def _choose(self, w: np.ndarray, algorithm: str | None, limit: int | None) -> None:
+        """Take the fastest lowering that keeps the limit."""
+        least = 0
+        for lean in (False, True):
+            task = replace(self._task, lean=lean)
+            self._take(choose_algorithm(task, w, self.machine, algorithm))
+            if limit is None or self.memory_bytes <= limit:
+                return
+            least = min(least, self.memory_bytes) if least else self.memory_bytes
+        raise BudgetError(
+            f"{self.spec} needs {least} bytes at least on {self.machine.name}, the limit is "
+            f"{limit}; give memory_limit={least} or more",
+            least,
+        )
+
+    def _take(self, lowered: Lowered) -> None:
+        launches, temporaries = self._with_layout(lowered)
+        self._launches, self._temporaries = launches, temporaries
+        constants = dict(lowered.constants)
+        for role, array in self._given.items():
+            constants[role] = stored(array, self.spec.dtype)
+        self._constants = constants
+        self.algorithm, self.arithmetic = lowered.algorithm, lowered.arithmetic
+        self.parameters, self.predicted_error = lowered.parameters, lowered.error
+        self.estimate_s = lowered.estimate_s
+        self.workspace_bytes = sum(aligned(size) for size in temporaries.values())
+        self.weight_bytes = sum(aligned(array.nbytes) for array in constants.values())
+
+    def _with_layout(self, lowered: Lowered) -> tuple[tuple[Launch, ...], dict[str, int]]:
+        """Bring NCHW arrays to channels last and back: kernels work on nothing else."""
+        spec, temporaries = self._task.spec, dict(lowered.temporaries)
+        if self.spec.layout == "NHWC":
+            return lowered.launches, temporaries
+        before: list[Launch] = []
+        after: list[Launch] = []
+        renamed: dict[str, str] = {}
+        sides = [("x", spec.in_channels, spec.size), ("y", spec.out_channels, spec.output_size)]
+        if spec.residual:
+            sides.append(("residual", spec.out_channels, spec.output_size))
+        for name, channels, size in sides:
+            if channels == 1 or prod(size) == 1:
+                continue
+            shape = (spec.batch, channels, prod(size))
+            last = f"{name}/channels last"
+            renamed[name] = last
+            temporaries[last] = prod(shape) * ITEMSIZE[spec.dtype]
+            if name == "y":
+                turned = (spec.batch, prod(size), channels)
+                after.append(permute(last, name, spec.dtype, turned, (0, 2, 1)))
+            else:
+                before.append(permute(name, last, spec.dtype, shape, (0, 2, 1)))
+        inner = tuple(_renamed(launch, renamed) for launch in lowered.launches)
+        return (*before, *inner, *after), temporaries
+
+    def _prepare(self, compile_code: Compile) -> None:
+        """Compile, set memory aside, and bind launches to it."""
+        self._driver.enter()
+        self._memory = Memory(self._driver)
+        weights = self._memory.allocate(self.weight_bytes)
+        workspace = self._memory.allocate(self.workspace_bytes)
+        places: dict[str, ctypes.c_uint64] = {}
+        for name, array in self._constants.items():
+            places[name] = ctypes.c_uint64(weights)
+            self._memory.upload(weights, array)
+            weights += aligned(array.nbytes)
+        for name, size in self._temporaries.items():
+            places[name] = ctypes.c_uint64(workspace)
+            workspace += aligned(size)
+        self._slots = {name: ctypes.c_uint64(0) for name in ("x", "y", "residual")}
+        places.update(self._slots)
+        self._constants = {}
+        codes = (launch.code for launch in self._launches)
+        self._module = Module(self._driver, codes, compile_code)
+        self._runs = [self._module.bind(launch, places) for launch in self._launches]
+
+    # -- what is known ---------------------------------------------------------------------
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """What a run starts, in order."""
+        return self._launches
+
+    @property
+    def memory_bytes(self) -> int:
+        """Workspace and packed weights."""
+        return self.workspace_bytes + self.weight_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that were allocated on the device for this plan."""
+        return self._memory.used_bytes
+
+    def explain(self) -> str:
+        """Say which algorithm and arithmetic were chosen, and why the others were not."""
+        spec = self.spec
+        lines = [
+            f"{spec} on {self.machine.name}: {self.algorithm} in {self.arithmetic} arithmetic "
+            f"({self.parameters}), {spec.flops / 1e6:.2f} MFLOP, workspace "
+            f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
+            f"expected error {self.predicted_error:.1e}, {len(self._launches)} launch(es)"
+        ]
+        if self.arithmetic == "fp16x3":
+            lines.append(
+                "  tiles whose inputs leave the range of float16 halves are made again in tf32x3"
+            )
+        for other in DEVICE_ALGORITHMS:
+            if other.name != self.algorithm.partition(":")[0]:
+                reason = other.reject(self._task)
+                lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
+        return "\n".join(lines)
+
+    # -- running ---------------------------------------------------------------------------
+    def __call__(self, x: Any, out: Any = None, residual: Any = None) -> Any:
+        """Convolve.
+
+        Args:
+            x: the input, of the planned shape and dtype: an array on the device (torch, CuPy:
+                anything with DLPack), which is read in place, or a NumPy array, which is copied.
+            out: where to write y, on the device; a new array if None.
+            residual: of y's shape, if the plan adds one.
+
+        Returns:
+            y: `out`, a `DeviceArray` for a device array, a NumPy array for a NumPy array.
+
+        Raises:
+            InputError: an array does not fit the plan.
+            DeviceError: the driver refuses something.
+        """
+        spec = self.spec
+        if (residual is not None) != spec.residual:
+            raise InputError(
+                "the plan adds a residual; give one"
+                if spec.residual
+                else "the plan adds no residual; plan with residual=True"
+            )
+        self._driver.enter()
+        held = [("x", self._arrived("x", x, spec.input_shape))]
+        if residual is not None:
+            held.append(("residual", self._arrived("residual", residual, spec.output_shape)))
+        if out is None:
+            result = self._memory.array(spec.output_shape, spec.dtype)
+        else:
+            result = self._arrived("out", out, spec.output_shape, copies=False)
+        for name, array in (*held, ("y", result)):
+            self._slots[name].value = array.address
+        self.start()
+        for (_, array), given in zip(held, (x, residual), strict=False):
+            _finish_reading(self._driver, array, given)
+        if out is not None:
+            _finish_reading(self._driver, result, out)
+            return out
+        return result if is_device_array(x) else result.numpy()
+
+    def start(self) -> None:
+        """Start all launches on the arrays of the last call, without waiting."""
+        for run in self._runs:
+            run()
+
+    def _arrived(
+        self, label: str, array: Any, shape: tuple[int, ...], copies: bool = True
+    ) -> DeviceArray:
+        """The array on the device, checked."""
+        dtype = self.spec.dtype
+        if isinstance(array, np.ndarray) and copies:
+            kind = "float32" if dtype == "bfloat16" else dtype
+            if array.shape != shape or array.dtype != kind:
+                raise InputError(
+                    f"{label} is {array.dtype}{list(array.shape)}; expected {kind}{list(shape)}"
+                )
+            made = self._memory.array(shape, dtype)
+            self._memory.upload(made.address, stored(array, dtype))
+            return made
+        if not is_device_array(array):
+            raise InputError(
+                f"{label} is {type(array).__name__}; expected an array on the device "
+                "(torch, CuPy: anything with __dlpack__)" + (", or a NumPy array" if copies else "")
+            )
+        taken = take(label, array, self._driver)
+        if taken.shape != shape or taken.dtype != dtype:
+            raise InputError(
+                f"{label} is {taken.dtype}{list(taken.shape)}; expected {dtype}{list(shape)}"
+            )
+        if not taken.dense or taken.address % _VECTOR_BYTES:
+            raise InputError(
+                f"{label} has strides {taken.strides} and begins at an address of "
+                f"{taken.address % _VECTOR_BYTES} modulo {_VECTOR_BYTES}; expected a row-major "
+                f"array that begins at a multiple of {_VECTOR_BYTES}; call x.contiguous(), or plan "
+                "with layout='NHWC' for channels-last memory"
+            )
+        return taken
+
+
+def _finish_reading(driver: Driver, taken: DeviceArray, given: Any) -> None:
+    """Let the owner's default stream wait before it writes what we still read or write."""
+    if not isinstance(given, (np.ndarray, DeviceArray)) and given is not None:
+        driver.lead(1)
+    del taken
+
+
+def _renamed(launch: Launch, names: dict[str, str]) -> Launch:
+    return replace(
+        launch,
+        arguments=tuple(names.get(a, a) if isinstance(a, str) else a for a in launch.arguments),
+        values=tuple(names.get(v, v) for v in launch.values),
+    )
+
+
+def host_weights(label: str, array: Any, driver: Driver) -> tuple[np.ndarray, str]:
+    """Weights as NumPy can compute with them, and the dtype they were given in.
+
+    Raises:
+        InputError: they are no array of a dtype that leanconv knows.
+    """
+    if is_device_array(array):
+        taken = take(label, array, driver)
+        if not taken.dense:
+            raise InputError(f"{label} has strides {taken.strides}; expected a row-major array")
+        driver.wait()
+        return taken.numpy(), taken.dtype
+    if not isinstance(array, np.ndarray) or str(array.dtype) not in ITEMSIZE:
+        raise InputError(
+            f"{label} is {getattr(array, 'dtype', type(array).__name__)}; expected a float16, "
+            "float32 or float64 array, or one on the device (bfloat16 too)"
+        )
+    return unstored(array, str(array.dtype)), str(array.dtype)

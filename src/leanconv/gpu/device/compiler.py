@@ -1,0 +1,147 @@
+"""From a kernel's description to a cubin: ahead of time, cached on disk, without a GPU or torch."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from leanconv.codegen.cache import DiskCache
+from leanconv.errors import CompileError, MissingExtraError
+from leanconv.gpu.launch import Code
+from leanconv.settings import current_settings
+
+_KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code of one kernel.
+
+    Attributes:
+        name: the function's name in the code.
+        shared_bytes: shared memory that a program needs.
+        warps: warps of a program, as compiled.
+        image: what the driver loads.
+    """
+
+    name: str
+    shared_bytes: int
+    warps: int
+    image: bytes
+
+
+Compile = Callable[[Code, int], Cubin]
+
+
+def require_triton() -> Any:
+    """Import triton.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return import_module("triton")
+    except ImportError as error:
+        raise MissingExtraError(
+            "device='cuda' needs triton, which is not installed; expected the extra 'gpu': "
+            "pip install 'leanconv[gpu]'"
+        ) from error
+
+
+def function_of(code: Code) -> Any:
+    """The `@triton.jit` function that a code names."""
+    require_triton()
+    module, _, name = code.function.partition(".")
+    return getattr(import_module(f"leanconv.gpu.kernels.{module}"), name)
+
+
+def constants_of(code: Code) -> dict[str, Any]:
+    """The constants of a code as the function takes them; `ACC` names a type."""
+    import triton.language as tl
+
+    return {name: getattr(tl, str(v)) if name == "ACC" else v for name, v in code.constants}
+
+
+def compile_cubin(code: Code, arch: int) -> Cubin:
+    """Compile, or find the result of an earlier process in the settings' cache folder.
+
+    Args:
+        code: the kernel.
+        arch: compute capability: 80, 90.
+
+    Raises:
+        MissingExtraError: triton is not installed.
+        CompileError: triton cannot compile it, with triton's own message.
+    """
+    cache, key = _cache(), _key(code, arch)
+    found = cache.get(key)
+    if found is not None:
+        head, _, image = found.partition(b"\n")
+        return Cubin(image=image, **json.loads(head))
+    made = _compile(code, arch)
+    facts = {k: v for k, v in asdict(made).items() if k != "image"}
+    cache.put(key, json.dumps(facts).encode() + b"\n" + made.image)
+    return made
+
+
+def _compile(code: Code, arch: int) -> Cubin:
+    triton = require_triton()
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = function_of(code)
+    constants, types, names = constants_of(code), dict(code.types), list(function.arg_names)
+    order = [name for name in names if name not in constants]
+    if order != [name for name, _ in code.types]:
+        raise CompileError(f"{code.function} takes {order}; got {[n for n, _ in code.types]}")
+    signature = {name: types.get(name, "constexpr") for name in names}
+    facts = {(names.index(n),): [["tt.divisibility", factor]] for n, factor in code.divisible}
+    options = {"num_warps": code.warps, "num_stages": code.stages, "enable_fp_fusion": True}
+    try:
+        made = triton.compile(
+            ASTSource(function, signature, constants, facts),
+            target=GPUTarget("cuda", arch, 32),
+            options=options,
+        )
+    except Exception as error:  # triton's errors have no common class
+        raise CompileError(f"triton cannot compile {code} for sm_{arch}: {error}") from error
+    meta = made.metadata
+    if getattr(meta, "global_scratch_size", 0):
+        raise CompileError(f"{code} wants scratch in global memory; expected none")
+    return Cubin(meta.name, meta.shared, meta.num_warps, made.asm["cubin"])
+
+
+def _key(code: Code, arch: int) -> str:
+    text = "\n".join((repr(code), str(arch), _triton_version(), _sources()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _triton_version() -> str:
+    try:
+        return version("triton")
+    except PackageNotFoundError:  # cubins of another machine may still lie in the cache
+        return "absent"
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of every kernel's text: they call one another."""
+    digest = hashlib.sha256()
+    for path in sorted(_KERNELS.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _cache() -> DiskCache:
+    settings = current_settings()
+    kept = settings.cache_dir / "cubins" if settings.cache_bytes else None
+    return DiskCache(kept, settings.cache_bytes, ".cubin")

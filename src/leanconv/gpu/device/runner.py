@@ -1,0 +1,71 @@
+"""Launches bound to addresses, ready to run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
+from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.launch import Code, Launch
+
+_NUMBERS: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "fp32": ctypes.c_float,
+    "fp64": ctypes.c_double,
+}
+_SCRATCH_POINTERS = 2  # that Triton's kernels take behind their own arguments: both unused
+
+
+class Module:
+    """Loaded kernels; equal codes are loaded once.
+
+    Args:
+        driver: where to load.
+        codes: what to compile and load.
+        compile_code: what makes cubins.
+    """
+
+    def __init__(
+        self, driver: Driver, codes: Iterable[Code], compile_code: Compile = compile_cubin
+    ) -> None:
+        self._driver = driver
+        self._modules: list[ctypes.c_void_p] = []
+        self._kernels: dict[Code, tuple[Cubin, ctypes.c_void_p]] = {}
+        for code in dict.fromkeys(codes):
+            cubin = compile_code(code, driver.arch)
+            module, function = driver.load(cubin.image, cubin.name, cubin.shared_bytes)
+            self._modules.append(module)
+            self._kernels[code] = cubin, function
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def bind(self, launch: Launch, places: Mapping[str, ctypes.c_uint64]) -> Callable[[], None]:
+        """A launch on buffers whose addresses stand in `places` when it is called."""
+        cubin, function = self._kernels[launch.code]
+        values: list[Any] = []
+        for (_, kind), argument in zip(launch.code.types, launch.arguments, strict=True):
+            if kind[0] == "*":
+                assert isinstance(argument, str)
+                values.append(places[argument] if argument else ctypes.c_uint64(0))
+            else:
+                assert not isinstance(argument, str)
+                values.append(_NUMBERS[kind](argument))
+        values += [ctypes.c_uint64(0)] * _SCRATCH_POINTERS
+        addresses = [ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values]
+        parameters = (ctypes.c_void_p * len(values))(*addresses)
+        driver, grid, threads = self._driver, launch.grid, 32 * cubin.warps
+
+        def run(_kept: Sequence[Any] = values) -> None:
+            driver.launch(function, grid, threads, cubin.shared_bytes, parameters)
+
+        return run
+
+    def close(self) -> None:
+        """Unload the kernels."""
+        for module in self._modules:
+            self._driver.call("cuModuleUnload", module)
+        self._modules.clear()

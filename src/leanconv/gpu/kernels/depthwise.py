@@ -1,0 +1,274 @@
+"""Depthwise convolution, alone and with the 1x1 convolution behind it, channels last.
+
+    y[n, oh, ow, c] = act(sum over r, s of x[n, oh*step - pad + r*hop, …, c / MULTIPLE] w[r, s, c])
+
+A program computes TH x TW outputs of BC channels; every tap is a shifted load of whole vectors,
+of which the first comes from memory and the others from L1.
+"""
+
+import triton
+import triton.language as tl
+
+from leanconv.gpu.kernels.epilogue import activate, finish
+from leanconv.gpu.kernels.gemm import high_part
+
+
+@triton.jit
+def add_tap(
+    acc,
+    x,
+    w,
+    image,
+    ih,
+    iw,
+    c,
+    of,
+    ok,
+    cok,
+    height,
+    width,
+    channels,
+    outputs,
+    tap,
+    ACC: tl.constexpr,
+):
+    """acc + x[image, ih, iw, of] w[tap, c], zero outside the input."""
+    inside = ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
+    place = ((image * height + ih) * width + iw).to(tl.int64)[:, None] * channels + of[None, :]
+    value = tl.load(x + place, inside[:, None] & cok[None, :], 0.0).to(ACC)
+    weight = tl.load(w + tap * outputs + c, cok, 0.0).to(ACC)
+    return acc + value * weight[None, :]
+
+
+@triton.jit
+def depthwise(
+    x,
+    w,
+    bias,
+    residual,
+    slope,
+    y,
+    height,
+    width,
+    out_h,
+    out_w,
+    channels,
+    outputs,
+    step_h,
+    step_w,
+    pad_h,
+    pad_w,
+    hop_h,
+    hop_w,
+    a0,
+    a1,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    MULTIPLE: tl.constexpr,
+    TH: tl.constexpr,
+    TW: tl.constexpr,
+    BC: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Grid: (tiles of the output plane, blocks of channels, images). w: (R, S, outputs)."""
+    across = tl.cdiv(out_w, TW)
+    pid = tl.program_id(0)
+    t = tl.arange(0, TH * TW)
+    oh = (pid // across) * TH + t // TW
+    ow = (pid % across) * TW + t % TW
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    image = tl.program_id(2)
+    ok = (oh < out_h) & (ow < out_w)
+    cok = c < outputs
+    of = c
+    if MULTIPLE > 1:
+        of = c // MULTIPLE
+    top = oh * step_h - pad_h
+    left = ow * step_w - pad_w
+    acc = tl.zeros((TH * TW, BC), ACC)
+    if UNROLLED:
+        for r in tl.static_range(0, R):
+            for s in tl.static_range(0, S):
+                acc = add_tap(
+                    acc,
+                    x,
+                    w,
+                    image,
+                    top + r * hop_h,
+                    left + s * hop_w,
+                    c,
+                    of,
+                    ok,
+                    cok,
+                    height,
+                    width,
+                    channels,
+                    outputs,
+                    r * S + s,
+                    ACC,
+                )
+    else:
+        for tap in range(R * S):
+            r = tap // S
+            s = tap % S
+            acc = add_tap(
+                acc,
+                x,
+                w,
+                image,
+                top + r * hop_h,
+                left + s * hop_w,
+                c,
+                of,
+                ok,
+                cok,
+                height,
+                width,
+                channels,
+                outputs,
+                tap,
+                ACC,
+            )
+    m = (image * out_h + oh) * out_w + ow
+    finish(
+        acc,
+        bias,
+        residual,
+        slope,
+        y,
+        m,
+        c,
+        outputs,
+        ok[:, None] & cok[None, :],
+        a0,
+        a1,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        ACT,
+    )
+
+
+@triton.jit
+def depthwise_pointwise(
+    x,
+    w_depth,
+    bias_depth,
+    w,
+    w_low,
+    scale,
+    bias,
+    residual,
+    slope,
+    y,
+    rows,
+    columns,
+    height,
+    width,
+    out_area,
+    out_width,
+    channels,
+    step_h,
+    step_w,
+    pad_h,
+    pad_w,
+    hop_h,
+    hop_w,
+    blocks,
+    a0_depth,
+    a1_depth,
+    a0,
+    a1,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_DEPTH_BIAS: tl.constexpr,
+    DEPTH_ACT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """The depthwise tile stays in registers, as the left operand of the 1x1 convolution.
+
+    Grid: (tiles of rows x tiles of columns). MODE is the one of `kernels.gemm`, fp16x3 apart:
+    what lies between the two is of unknown range. w: (columns, blocks * BK).
+    """
+    tiles_n = tl.cdiv(columns, BN)
+    pid = tl.program_id(0)
+    m = (pid // tiles_n) * BM + tl.arange(0, BM)
+    n = (pid % tiles_n) * BN + tl.arange(0, BN)
+    image = m // out_area
+    top = ((m % out_area) // out_width) * step_h - pad_h
+    left = (m % out_width) * step_w - pad_w
+    inside_m = m < rows
+    inside_n = n < columns
+    kk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), ACC)
+    for block in range(blocks):
+        c = block * BK + kk
+        cok = c < channels
+        d = tl.zeros((BM, BK), ACC)
+        for r in tl.static_range(0, R):
+            for s in tl.static_range(0, S):
+                d = add_tap(
+                    d,
+                    x,
+                    w_depth,
+                    image,
+                    top + r * hop_h,
+                    left + s * hop_w,
+                    c,
+                    c,
+                    inside_m,
+                    cok,
+                    height,
+                    width,
+                    channels,
+                    channels,
+                    r * S + s,
+                    ACC,
+                )
+        if HAS_DEPTH_BIAS:
+            d += tl.load(bias_depth + c, cok, 0.0).to(ACC)[None, :]
+        d = activate(d, d, a0_depth, a1_depth, DEPTH_ACT)
+        d = tl.where(cok[None, :], d, 0.0)
+        place = n[:, None] * (blocks * BK) + c[None, :]
+        b = tl.load(w + place, inside_n[:, None], 0.0).T
+        if MODE == 2:
+            b_low = tl.load(w_low + place, inside_n[:, None], 0.0).T.to(tl.float32)
+            b_high = b.to(tl.float32)
+            d_high = high_part(d)
+            part = tl.dot(d - d_high, b_high, input_precision="tf32")
+            part = tl.dot(d_high, b_low, part, input_precision="tf32")
+            acc += tl.dot(d_high, b_high, part, input_precision="tf32")
+        elif MODE == 1:
+            acc = tl.dot(d, b, acc, input_precision="tf32")
+        elif MODE == 0:
+            acc = tl.dot(d, b, acc, input_precision="ieee", out_dtype=ACC)
+        else:
+            acc = tl.dot(d.to(b.dtype), b, acc, out_dtype=ACC)
+    if MODE == 2:
+        acc = acc * tl.load(scale + n, inside_n, 0.0)[None, :]
+    finish(
+        acc,
+        bias,
+        residual,
+        slope,
+        y,
+        m,
+        n,
+        columns,
+        inside_m[:, None] & inside_n[None, :],
+        a0,
+        a1,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        ACT,
+    )

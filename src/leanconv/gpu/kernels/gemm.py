@@ -1,0 +1,274 @@
+"""The main kernel: implicit GEMM over windows that are runs of contiguous elements.
+
+    y[m, n] = act(sum over segments g and elements q of x[row(m) + offset(g) + q] w[n, g, q] + ...)
+
+A row m is an output position (image, oh, ow), and row(m) an affine function of the three. The
+elements that belong to it lie in `segments` runs of `length` contiguous ones:
+
+    a convolution, row by row     R segments of S*C   im2win's window order, read without a copy
+    a convolution, tap by tap     R*S segments of C/g (dilated along w, or grouped)
+    im2col, MEC, im2win, 1x1, FC  one segment         of the lowered tensor, or of x itself
+
+All ways to lower share this kernel: otherwise their comparison says nothing.
+"""
+
+import triton
+import triton.language as tl
+
+from leanconv.gpu.kernels.epilogue import finish
+
+# How products are made stands in `leanconv.gpu.arithmetic`.
+# MODE: 0 ieee, 1 tf32, 2 tf32x3, 3 fp16x3, 4 native (also float64).
+
+
+@triton.jit
+def high_part(a):
+    """The leading 11 bits of float32 numbers, as tf32 keeps them."""
+    return (a.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def segment_gemm(
+    x,
+    w,
+    w_low,
+    scale,
+    bias,
+    residual,
+    slope,
+    flags,
+    y,
+    rows,
+    columns,
+    height,
+    width,
+    out_area,
+    out_width,
+    step_h,
+    step_w,
+    pad_h,
+    pad_w,
+    hop_h,
+    hop_w,
+    stride_n,
+    stride_h,
+    stride_w,
+    channels,
+    length,
+    taps,
+    blocks,
+    blocks_each,
+    x_scale,
+    least,
+    a0,
+    a1,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    MODE: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    CHECKED: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPLIT: tl.constexpr,
+    FLAGS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Grid: (tiles of rows x tiles of columns, splits of k, groups).
+
+    Args:
+        x: the input, or a lowered tensor.
+        w: weights (groups * columns, blocks * BK), zeros behind each segment; their high parts for
+            FP16X3 and TF32X3, and `w_low` then what is missing, both float16.
+        scale: (groups * columns,) for FP16X3 and TF32X3: what undoes the weights' powers of two.
+        flags: one int32 for each program. FLAGS 1 writes whether the tile must be made again, 2
+            computes only the tiles that must.
+        y: (rows, groups * columns); (splits, rows, groups * columns) sums if SPLIT.
+        rows, columns: output positions, and channels of one group.
+        height, width: of the input, for the padding.
+        out_area, out_width: oh*ow and ow.
+        step_h, step_w, pad_h, pad_w: stride and padding in cells.
+        hop_h, hop_w: dilation in cells.
+        stride_n, stride_h, stride_w: of x in elements.
+        channels: elements from one group to the next.
+        length, taps: elements of a segment; segments of one window row (S; 1 if BY_ROW).
+        blocks, blocks_each: steps of BK in all, and in one split.
+        x_scale: power of two that x is multiplied by for FP16X3.
+        least: FP16X3 flags tiles without any sum as large as this.
+        a0, a1: the activation's parameters.
+    """
+    tiles_n = tl.cdiv(columns, BN)
+    pid = tl.program_id(0)
+    split = tl.program_id(1)
+    group = tl.program_id(2)
+    tile = (group * tl.num_programs(1) + split) * tl.num_programs(0) + pid
+    if FLAGS == 2:
+        if tl.load(flags + tile) == 0:
+            return
+    m = (pid // tiles_n) * BM + tl.arange(0, BM)
+    n = (pid % tiles_n) * BN + tl.arange(0, BN)
+    image = m // out_area
+    oh = (m % out_area) // out_width
+    ow = m % out_width
+    if CHECKED:
+        top = oh * step_h - pad_h
+        left = ow * step_w - pad_w
+    else:
+        top = oh * step_h
+        left = ow * step_w
+    base = (
+        image.to(tl.int64) * stride_n
+        + top.to(tl.int64) * stride_h
+        + left.to(tl.int64) * stride_w
+        + group.to(tl.int64) * channels
+    )
+    x_row = x + base
+    inside_m = m < rows
+    kk = tl.arange(0, BK)
+    w_row = (group * columns + n).to(tl.int64) * (blocks * BK)
+    inside_n = n < columns
+
+    first = split * blocks_each
+    last = tl.minimum(first + blocks_each, blocks)
+    each = tl.cdiv(length, BK)
+    segment = first // each
+    q0 = (first - segment * each) * BK
+    r = segment // taps
+    s = segment - r * taps
+
+    total = tl.zeros((BM, BN), ACC)
+    high = tl.zeros((BM, BN), ACC)
+    for k in range(first, last):
+        q = q0 + kk
+        offset = r * hop_h * stride_h + s * hop_w * stride_w
+        ok = inside_m[:, None]
+        if CHECKED:
+            ih = top + r * hop_h
+            ok = ok & ((ih >= 0) & (ih < height))[:, None]
+            if BY_ROW:
+                e = (left * stride_w)[:, None] + q[None, :]
+                ok = ok & (e >= 0) & (e < width * stride_w)
+            else:
+                iw = left + s * hop_w
+                ok = ok & ((iw >= 0) & (iw < width))[:, None]
+        if not EVEN:
+            ok = ok & (q < length)[None, :]
+        a = tl.load(x_row[:, None] + (offset + q)[None, :], ok, 0.0)
+        w_place = w_row[:, None] + (k * BK + kk)[None, :]
+        b = tl.load(w + w_place, inside_n[:, None], 0.0).T
+        if MODE == 3:
+            b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T
+            a = a * x_scale
+            a_high = a.to(tl.float16)
+            high = tl.dot((a - a_high.to(tl.float32)).to(tl.float16), b, high)
+            high = tl.dot(a_high, b_low, high)
+            high = tl.dot(a_high, b, high)
+        elif MODE == 2:
+            b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T.to(tl.float32)
+            b_high = b.to(tl.float32)
+            a_high = high_part(a)
+            high = tl.dot(a - a_high, b_high, high, input_precision="tf32")
+            high = tl.dot(a_high, b_low, high, input_precision="tf32")
+            high = tl.dot(a_high, b_high, high, input_precision="tf32")
+        elif MODE == 1:
+            high = tl.dot(a, b, high, input_precision="tf32")
+        elif MODE == 0:
+            high = tl.dot(a, b, high, input_precision="ieee", out_dtype=ACC)
+        else:
+            high = tl.dot(a, b, high, out_dtype=ACC)
+        if MODE == 2 or MODE == 3:
+            # Tensor cores drop bits of the sum: go on from zero every 128 products.
+            if (k - first) % (128 // BK) == 128 // BK - 1:
+                total += high
+                high = tl.zeros((BM, BN), ACC)
+        q0 += BK
+        over = q0 >= length
+        q0 = tl.where(over, 0, q0)
+        s += over.to(tl.int32)
+        wrapped = s >= taps
+        s = tl.where(wrapped, 0, s)
+        r += wrapped.to(tl.int32)
+    if MODE == 2 or MODE == 3:
+        total += high
+    else:
+        total = high
+    column = group * columns + n
+    if FLAGS == 1:
+        # What leaves fp16's range is infinite by now, and NaN compares with nothing.
+        seen = tl.where(inside_m[:, None] & inside_n[None, :], tl.abs(total), 0.0)
+        broken = tl.max(tl.where(seen < 3.0e38, 0, 1))
+        small = tl.max(tl.where(seen >= least, 1, 0)) == 0
+        tl.store(flags + tile, tl.where(small, 1, broken))
+    if MODE == 2:
+        total = total * tl.load(scale + column, inside_n, 0.0)[None, :]
+    if MODE == 3:
+        total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / x_scale))[None, :]
+    all_columns = columns * tl.num_programs(2)
+    inside = inside_m[:, None] & inside_n[None, :]
+    if SPLIT:
+        place = (split * rows + m).to(tl.int64)[:, None] * all_columns + column[None, :]
+        tl.store(y + place, total, inside)
+    else:
+        finish(
+            total,
+            bias,
+            residual,
+            slope,
+            y,
+            m,
+            column,
+            all_columns,
+            inside,
+            a0,
+            a1,
+            HAS_BIAS,
+            HAS_RESIDUAL,
+            ACT,
+        )
+
+
+@triton.jit
+def add_splits(
+    sums,
+    bias,
+    residual,
+    slope,
+    y,
+    rows,
+    columns,
+    splits,
+    a0,
+    a1,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Add the splits of `segment_gemm` in their order, and finish. Grid: (tiles m, tiles n)."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    ok = (m < rows)[:, None] & (n < columns)[None, :]
+    total = tl.zeros((BM, BN), ACC)
+    for split in range(splits):
+        place = (split * rows + m).to(tl.int64)[:, None] * columns + n[None, :]
+        total += tl.load(sums + place, ok, 0.0)
+    finish(
+        total,
+        bias,
+        residual,
+        slope,
+        y,
+        m,
+        n,
+        columns,
+        ok,
+        a0,
+        a1,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        ACT,
+    )

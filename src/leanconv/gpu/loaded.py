@@ -1,0 +1,220 @@
+"""A network from a file on a GPU: what `load(..., device="cuda")` gives."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.entry import device_driver
+from leanconv.gpu.network import BoundDeviceNetwork, DevicePlan, explain
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.verify import check_flowing
+from leanconv.runtime.locks import Lock
+from leanconv.units import parse_bytes
+
+Shape = tuple[int, ...]
+_HALVES = ("float16", "bfloat16")
+_MOST_SHAPES = 8
+
+
+@dataclass(frozen=True)
+class DeviceProfileRow:
+    """How long one step took over the repeats of a profile, in nanoseconds of the device."""
+
+    name: str
+    op: str
+    algorithm: str
+    calls: int
+    average_ns: float
+    least_ns: int
+    most_ns: int
+    share: float
+    flops: int
+
+
+def load_on(
+    device: str,
+    model: Model,
+    dtype: str | None,
+    precision: str | None,
+    memory_limit: int | str | None,
+    max_error: float | None,
+) -> DeviceNetwork:
+    """Make a network ready on a GPU; see `leanconv.load`."""
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    return DeviceNetwork(model, device_driver(device), dtype, precision, limit, max_error)
+
+
+class DeviceNetwork:
+    """A network, its plans for the input shapes seen, and the way to run them.
+
+    Calls from several Python threads at once are allowed; they run in turn.
+
+    Attributes:
+        inputs: what the network takes, as the file declares it.
+        outputs: names of what it gives.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        driver: Driver,
+        dtype: str | None = None,
+        precision: str | None = None,
+        memory_limit: int | None = None,
+        max_error: float | None = None,
+        compile_code: Compile = compile_cubin,
+    ) -> None:
+        half = dtype in _HALVES
+        if half and model.dtype != "float32":
+            raise SpecError(
+                f"dtype is {dtype!r} for a model in {model.dtype}; expected a model in float32"
+            )
+        self._model, self._driver = model, driver
+        self._graph_dtype = model.runtime_dtype(None if half else dtype)
+        self._dtype = str(dtype) if half else self._graph_dtype
+        self._precision, self._limit, self._max_error = precision, memory_limit, max_error
+        self._compile = compile_code
+        self.inputs, self.outputs = model.inputs, model.outputs
+        self._names = tuple(port.name for port in model.inputs)
+        self._bound: OrderedDict[tuple[Shape, ...], BoundDeviceNetwork] = OrderedDict()
+        self._lock = Lock()
+        static = [port.static_shape for port in model.inputs]
+        if None not in static:
+            self._for_shapes(tuple(shape for shape in static if shape is not None))
+
+    def __call__(self, x: Any) -> Any:
+        """Run a network of one input and one output.
+
+        Args:
+            x: on the device (torch, CuPy: anything with DLPack), read in place; or of NumPy.
+
+        Returns:
+            The output: on the device if x was, else of NumPy.
+
+        Raises:
+            InputError: the array does not fit, or the network has more inputs or outputs.
+        """
+        if len(self._names) != 1 or len(self.outputs) != 1:
+            raise InputError(
+                f"the network has inputs {', '.join(self._names)} and outputs "
+                f"{', '.join(self.outputs)}; expected one of each; call net.run({{name: array}})"
+            )
+        return self._run([x])[0]
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the network on one array for each input, by name; outputs by name."""
+        if set(inputs) != set(self._names):
+            raise InputError(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
+        results = self._run([inputs[name] for name in self._names])
+        return dict(zip(self.outputs, results, strict=True))
+
+    def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        shapes = []
+        for name, array in zip(self._names, arrays, strict=True):
+            if not hasattr(array, "shape"):
+                raise InputError(f"input {name!r} is {type(array).__name__}; expected an array")
+            shapes.append(tuple(int(extent) for extent in array.shape))
+        with self._lock.held:
+            return self._for_shapes(tuple(shapes)).run(arrays)
+
+    def bind(self, shapes: Mapping[str, Sequence[int]] | Sequence[int]) -> DevicePlan:
+        """Plan for input shapes without running: of every input by name, or of the only one."""
+        if not isinstance(shapes, Mapping):
+            shapes = dict.fromkeys(self._names[:1], shapes)
+        if set(shapes) != set(self._names):
+            raise InputError(f"got shapes of {sorted(shapes)}; expected {sorted(self._names)}")
+        wanted = tuple(tuple(int(e) for e in shapes[n]) for n in self._names)
+        with self._lock.held:
+            return self._for_shapes(wanted).plan
+
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
+        bound = self._bound.pop(shapes, None)
+        if bound is None:
+            named = dict(zip(self._names, shapes, strict=True))
+            graph = self._model.bind(named, dtype=self._graph_dtype)
+            bound = BoundDeviceNetwork(
+                check_flowing(run_passes(graph)),
+                self._driver,
+                self._dtype,
+                self._precision,
+                self._limit,
+                self._compile,
+            )
+            self._check_error(bound.plan)
+        self._bound[shapes] = bound
+        while len(self._bound) > _MOST_SHAPES:
+            self._bound.popitem(last=False)
+        return bound
+
+    def _check_error(self, plan: DevicePlan) -> None:
+        limit = self._max_error
+        if limit is not None and not plan.predicted_error <= limit:
+            raise BudgetError(
+                f"the network is expected to err by {plan.predicted_error:.1e} in {self._dtype}, "
+                f"the limit is {limit:.1e}; use precision='ieee' or dtype='float64'",
+                plan.memory_bytes,
+            )
+
+    @property
+    def bound(self) -> BoundDeviceNetwork:
+        """The network for the input shapes seen last.
+
+        Raises:
+            InputError: the shapes are not fixed by the file, and nothing has been run yet.
+        """
+        if not self._bound:
+            raise InputError(
+                "the file does not fix the input shapes; run the network first, or plan it with "
+                "net.bind(shape)"
+            )
+        return next(reversed(self._bound.values()))
+
+    @property
+    def plan(self) -> DevicePlan:
+        """The plan for the input shapes seen last."""
+        return self.bound.plan
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that were allocated on the device for the plan in use."""
+        return self.bound.memory.used_bytes
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's own key-value pairs."""
+        return dict(self._model.metadata)
+
+    def explain(self) -> str:
+        """Say how every step is computed, in which arithmetic, and what makes the memory."""
+        return explain(self.plan)
+
+    def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[DeviceProfileRow]:
+        """Run step by step and time each one on the device, launch by launch."""
+        if repeats < 1:
+            raise SpecError(f"repeats is {repeats}; expected at least 1")
+        arrays = [x[name] for name in self._names] if isinstance(x, Mapping) else [x]
+        self._run(arrays)
+        with self._lock.held:
+            times = self.bound.time(arrays, repeats)
+        total = sum(sum(row) for row in times) or 1
+        return [
+            DeviceProfileRow(
+                step.name,
+                step.op,
+                step.algorithm,
+                len(row),
+                sum(row) / max(1, len(row)),
+                min(row, default=0),
+                max(row, default=0),
+                sum(row) / total,
+                step.flops,
+            )
+            for step, row in zip(self.plan.steps, times, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""From operations to launches: which kernels, with which tiles, on which buffers. Data only."""

@@ -1,0 +1,238 @@
+"""A graph on its way to launches: which buffers hold its values, in which order of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from leanconv.errors import UnsupportedError
+from leanconv.gpu.arithmetic import Arithmetic, accumulator
+from leanconv.gpu.launch import Launch
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.moves import copy_box, dense_strides, permute
+from leanconv.gpu.machine import Machine
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import label
+
+PLAIN, LAST = "plain", "last"
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceStep:
+    """One operation of the network, or a change of layout between two.
+
+    Attributes:
+        name, op: of the node in the file.
+        algorithm, arithmetic, parameters: how it is done.
+        calls: launches in order.
+        error: expected relative error of its result in the max norm, beside that of its inputs.
+    """
+
+    name: str
+    op: str
+    algorithm: str
+    arithmetic: str
+    parameters: str
+    calls: tuple[Launch, ...]
+    error: float = 0.0
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of all launches."""
+        return sum(call.flops for call in self.calls)
+
+
+def last_order(rank: int) -> tuple[int, ...]:
+    """The logical axes (N, C, spatial) in the order in which channels-last memory has them."""
+    return (0, *range(2, rank), 1)
+
+
+def physical_axis(axis: int, rank: int, form: str) -> int:
+    """Where a logical axis stands in memory."""
+    return axis if form == PLAIN else last_order(rank).index(axis)
+
+
+class Context:
+    """What handlers of nodes work with.
+
+    Attributes:
+        graph: after the passes.
+        machine: what to choose for.
+        dtype: that all values are kept in.
+        arithmetics: those that convolutions may use.
+        lean: whether to take what needs least memory.
+        steps, bytes, views, constants: the result so far.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        dtype: str,
+        arithmetics: tuple[Arithmetic, ...],
+        lean: bool,
+    ) -> None:
+        self.graph, self.machine, self.dtype = graph, machine, dtype
+        self.arithmetics, self.lean = arithmetics, lean
+        self.steps: list[DeviceStep] = []
+        self.bytes: dict[str, int] = {}
+        self.views: dict[str, str] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self._places: dict[str, dict[str, str]] = {}
+        self._now: dict[str, str] = {}
+
+    # -- values ----------------------------------------------------------------------------
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The logical shape of a value of the graph."""
+        return self.graph.types[name].shape
+
+    def physical(self, name: str, form: str) -> tuple[int, ...]:
+        """The shape in memory order."""
+        shape = self.shape(name)
+        return tuple(shape[axis] for axis in last_order(len(shape))) if form == LAST else shape
+
+    def is_image(self, name: str) -> bool:
+        """Whether a value can stand channels-last."""
+        return len(self.shape(name)) >= 3
+
+    def form(self, name: str) -> str:
+        """The form that a computed value was made in; constants may have any."""
+        return self._now.get(name, PLAIN)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is known at load."""
+        return name in self.graph.constants
+
+    def fresh(self, name: str) -> str:
+        """A name that no buffer and no value of the graph has."""
+        while name in self.bytes or name in self.constants or name in self.graph.types:
+            name += "'"
+        return name
+
+    def buffer(self, name: str, size: int) -> str:
+        """A new buffer of so many bytes."""
+        name = self.fresh(name)
+        self.bytes[name] = size
+        return name
+
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """A new constant, kept in the network's dtype."""
+        name = self.fresh(name)
+        self.constants[name] = stored(array, self.dtype)
+        return name
+
+    def define(self, name: str, form: str) -> str:
+        """Let a node's value be held by a buffer of the same name, in a form."""
+        self.bytes[name] = prod(self.shape(name)) * ITEMSIZE[self.dtype]
+        self._now[name] = form
+        self._places[name] = {form: name}
+        self._same_memory(name)
+        return name
+
+    def _same_memory(self, name: str) -> None:
+        """Both forms are the same bytes where channels or all other axes have extent 1."""
+        shape = self.shape(name)
+        if len(shape) < 3 or shape[1] == 1 or prod(shape[2:]) == 1:
+            held = next(iter(self._places[name].values()))
+            self._places[name] = {PLAIN: held, LAST: held}
+
+    def read(self, name: str, form: str) -> str:
+        """The buffer that holds a value in a form; transposed if it does not stand so yet."""
+        if not name:
+            return ""
+        if name in self.graph.constants and name not in self._places:
+            self._places[name] = {}
+        places = self._places[name]
+        if form in places:
+            return places[form]
+        if name in self.graph.constants:
+            array = self.graph.constants[name]
+            turned = array.transpose(last_order(array.ndim)) if form == LAST else array
+            places[form] = self.constant(f"{name}/{form}", turned)
+            return places[form]
+        source_form, source = next(iter(places.items()))
+        result = self.buffer(f"{name}/{form}", self.bytes[source])
+        order = last_order(len(self.shape(name)))
+        if form == PLAIN:
+            order = tuple(order.index(axis) for axis in range(len(order)))
+        launch = permute(source, result, self.dtype, self.physical(name, source_form), order)
+        self.steps.append(
+            DeviceStep(result, "Reorder", f"{source_form} to {form}", "", "", (launch,))
+        )
+        places[form] = result
+        return result
+
+    def view(self, name: str, of: str, form: str) -> None:
+        """Let a value be the bytes of a buffer."""
+        self.define(name, form)
+        if of in self.constants:
+            self._places[name] = dict.fromkeys(self._places[name], of)
+        else:
+            self.views[name] = of
+
+    # -- steps -----------------------------------------------------------------------------
+    def add(self, node: Node, lowered: Lowered) -> None:
+        """Take over what a node became."""
+        self.constants.update(lowered.constants)
+        self.bytes.update(lowered.temporaries)
+        name = node.name or node.outputs[0]
+        self.steps.append(
+            DeviceStep(
+                name,
+                node.op,
+                lowered.algorithm,
+                lowered.arithmetic,
+                lowered.parameters,
+                lowered.launches,
+                lowered.error,
+            )
+        )
+
+    def launch(self, node: Node, algorithm: str, *launches: Launch) -> None:
+        """Take over launches that need nothing but values."""
+        arithmetic = accumulator(self.dtype)
+        self.add(node, Lowered(launches, algorithm=algorithm, arithmetic=arithmetic))
+
+    def given(self, node: Node, index: int) -> np.ndarray | None:
+        """An input that must be constant, or None if it is absent.
+
+        Raises:
+            UnsupportedError: it is computed.
+        """
+        name = node.input(index)
+        if not name:
+            return None
+        if name not in self.graph.constants:
+            raise UnsupportedError(
+                f"{label(node)}: input {index} is computed; expected a constant on a GPU; use "
+                "device='cpu'"
+            )
+        return self.graph.constants[name]
+
+    def deliver(self, name: str, taken: set[str]) -> str:
+        """Bring an output into the user's array: by a view if its bytes can be computed there."""
+        out = self.fresh(f"{name}/out")
+        source = self.read(name, PLAIN)
+        self.bytes[out] = prod(self.shape(name)) * ITEMSIZE[self.dtype]
+        root = source
+        while root in self.views:
+            root = self.views[root]
+        fixed = root in self.graph.inputs or root in self.constants or root in taken
+        taken.add(out)
+        if fixed:
+            count = (max(1, prod(self.shape(name))),)
+            launch = copy_box(source, out, self.dtype, count, (1,), (1,))
+            self.steps.append(DeviceStep(out, "Copy", "copy", "", "", (launch,)))
+        else:
+            self.views[root] = out
+        return out
+
+
+def strides_in(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Strides with which a dense array of `shape` is read as if broadcast to `target`."""
+    full = (1,) * (len(target) - len(shape)) + tuple(shape)
+    strides = dense_strides(full)
+    return tuple(0 if e == 1 else s for e, s in zip(full, strides, strict=True))

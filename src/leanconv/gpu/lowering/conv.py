@@ -1,0 +1,131 @@
+"""The algorithms of convolution on the device: what each rejects, and its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.errors import SpecError
+from leanconv.gpu.lowering.depthwise import lower_depthwise
+from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.lowering_methods import lower_im2col, lower_im2win, lower_mec
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.windows import conv_windows
+from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
+from leanconv.gpu.machine import Machine
+
+Options = Mapping[str, str]
+_STEP = 32  # elements of k by which windows are laid
+
+
+@dataclass(frozen=True)
+class DeviceAlgorithm:
+    """One way to convolve.
+
+    Attributes:
+        name: as on the CPU.
+        reject: a reason why it cannot compute a task, or None.
+        lower: the launches, given weights (K, C/g, kh, kw) and options.
+        options: keys that it knows: `"mec:solution=B"`.
+        automatic: whether it is considered where the user asks for none.
+    """
+
+    name: str
+    reject: Callable[[ConvTask], str | None]
+    lower: Callable[[ConvTask, np.ndarray, Machine, Options], Lowered]
+    options: tuple[str, ...] = ()
+    automatic: bool = False
+
+
+def _no_reason(task: ConvTask) -> str | None:
+    del task
+    return None
+
+
+def lower_direct(task: ConvTask, w: np.ndarray, machine: Machine, options: Options) -> Lowered:
+    """Implicit GEMM over windows read in place."""
+    del options
+    spec = task.spec
+    windows = conv_windows(spec, _STEP)
+    columns = spec.out_channels // spec.groups
+    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, windows.segments, windows.length)
+    product = Product(windows, columns, task.dtype, task.x, task.y, task.epilogue, task.name)
+    return lower_product(product, segments, task.arithmetics, machine, "direct", lean=task.lean)
+
+
+def _depthwise_rejects(task: ConvTask) -> str | None:
+    spec = task.spec
+    if spec.in_channels != spec.groups:
+        return (
+            f"groups is {spec.groups}; expected one group for each of {spec.in_channels} channels"
+        )
+    return None
+
+
+def _lowered_rejects(task: ConvTask) -> str | None:
+    if task.spec.groups > 1:
+        return f"groups is {task.spec.groups}; expected 1"
+    return None
+
+
+def _mec_rejects(task: ConvTask) -> str | None:
+    if task.spec.dilation[0] > 1 and task.spec.kernel[0] > 1:
+        return "the kernel is dilated along h, so that no window is contiguous"
+    return _lowered_rejects(task)
+
+
+def _im2win_rejects(task: ConvTask) -> str | None:
+    if task.spec.dilation[1] > 1 and task.spec.kernel[1] > 1:
+        return "the kernel is dilated along w, so that no window is contiguous"
+    return _lowered_rejects(task)
+
+
+DEVICE_ALGORITHMS: tuple[DeviceAlgorithm, ...] = (
+    DeviceAlgorithm("depthwise", _depthwise_rejects, lower_depthwise, automatic=True),
+    DeviceAlgorithm("direct", _no_reason, lower_direct, automatic=True),
+    DeviceAlgorithm("winograd", winograd_rejects, lower_winograd, ("m",)),
+    DeviceAlgorithm("im2col", _lowered_rejects, lower_im2col),
+    DeviceAlgorithm("mec", _mec_rejects, lower_mec, ("solution",)),
+    DeviceAlgorithm(
+        "im2win",
+        _im2win_rejects,
+        lower_im2win,
+        ("form", "micro", "vector", "double", "prefetch"),
+    ),
+)
+
+
+def choose_algorithm(
+    task: ConvTask, w: np.ndarray, machine: Machine, algorithm: str | None = None
+) -> Lowered:
+    """The launches of the algorithm asked for, or of the one that is expected to be fastest.
+
+    Raises:
+        SpecError: there is no such algorithm or option, or it rejects the task.
+    """
+    if algorithm is None:
+        possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.reject(task) is None]
+        made = [a.lower(task, w, machine, {}) for a in possible]
+        return min(made, key=lambda lowered: lowered.estimate_s)
+    name, _, rest = algorithm.partition(":")
+    known = {a.name: a for a in DEVICE_ALGORITHMS}
+    if name not in known:
+        raise SpecError(
+            f"algorithm {name!r} is not known on this device; expected one of {', '.join(known)}"
+        )
+    chosen, options = known[name], {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals or key not in chosen.options:
+            raise SpecError(
+                f"algorithm {algorithm!r}: {part!r} is no option of {name}; expected "
+                f"{', '.join(f'{k}=…' for k in chosen.options) or 'none'}"
+            )
+        options[key] = value
+    reason = chosen.reject(task)
+    if reason:
+        raise SpecError(f"algorithm {name!r} cannot compute {task.spec}: {reason}")
+    return chosen.lower(task, w, machine, options)

@@ -1,0 +1,268 @@
+"""Conv, ConvChain, ConvTranspose and BatchNormalization of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import UnsupportedError
+from leanconv.gpu.arithmetic import accumulator
+from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.context import LAST, Context
+from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.windows import lowered_windows, plane
+from leanconv.graph.ir import Node
+from leanconv.graph.ops import label
+from leanconv.graph.ops.chain import stage_inputs
+from leanconv.spec import Activation, ConvSpec
+
+
+def _plane_spec(
+    context: Context,
+    node: Node,
+    x_shape: tuple[int, ...],
+    w: np.ndarray,
+    attributes: Mapping[str, Any],
+    bias: bool,
+    residual: bool,
+) -> ConvSpec:
+    """The spec of a convolution of a graph, with two spatial axes."""
+    rank = len(x_shape) - 2
+    if rank > 2:
+        raise UnsupportedError(
+            f"{label(node)} has three spatial axes; expected one or two on a GPU; use device='cpu'"
+        )
+    return plane(
+        ConvSpec(
+            batch=x_shape[0],
+            in_channels=x_shape[1],
+            out_channels=w.shape[0],
+            size=x_shape[2:],
+            kernel=w.shape[2:],
+            stride=tuple(attributes["strides"]),
+            dilation=tuple(attributes["dilations"]),
+            pad_begin=tuple(attributes["pads"][:rank]),
+            pad_end=tuple(attributes["pads"][rank:]),
+            groups=attributes["group"],
+            dtype=context.dtype,
+            layout="NHWC",
+            bias=bias,
+            residual=residual,
+            activation=attributes["activation"],
+        )
+    )
+
+
+def _channels(context: Context, node: Node, index: int, role: str) -> str:
+    """The buffer of a bias or slope, which must be constant."""
+    array = context.given(node, index)
+    return "" if array is None else context.constant(f"{node.outputs[0]}/{role}", array)
+
+
+def lower_conv(context: Context, node: Node) -> None:
+    """Lower a Conv to the algorithm that is expected to be fastest."""
+    w = context.given(node, 1)
+    assert w is not None
+    x_shape, residual = context.shape(node.inputs[0]), node.input(3)
+    spec = _plane_spec(
+        context, node, x_shape, w, node.attributes, bool(node.input(2)), bool(residual)
+    )
+    epilogue = Epilogue(
+        _channels(context, node, 2, "bias"),
+        context.read(residual, LAST),
+        _channels(context, node, 4, "slope"),
+        spec.activation,
+    )
+    x = context.read(node.inputs[0], LAST)
+    y = context.define(node.outputs[0], LAST)
+    task = _task(context, spec, x, y, epilogue, f"{y}/")
+    context.add(node, choose_algorithm(task, _spread(w), context.machine))
+
+
+def _task(
+    context: Context, spec: ConvSpec, x: str, y: str, epilogue: Epilogue, name: str
+) -> ConvTask:
+    """A convolution with the network's own dtype, arithmetic and aim."""
+    name = context.fresh(name)
+    return ConvTask(spec, context.dtype, context.arithmetics, x, y, epilogue, name, context.lean)
+
+
+def _spread(w: np.ndarray) -> np.ndarray:
+    """Weights with two spatial axes."""
+    return w if w.ndim == 4 else w[:, :, None]
+
+
+def lower_chain(context: Context, node: Node) -> None:
+    """Lower a ConvChain: depthwise and 1x1 in one launch where that pays, the others one by one."""
+    stages = node.attributes["stages"]
+    x_shape = context.shape(node.inputs[0])
+    x = context.read(node.inputs[0], LAST)
+    residual = context.read(node.input(1), LAST)
+    y = context.define(node.outputs[0], LAST)
+    tasks, weights = [], []
+    for number, stage in enumerate(stages):
+        names = stage_inputs(node.inputs, number, "", len(stages))
+        held = Node(node.op, tuple(n or "" for n in names), node.outputs, {}, node.name)
+        w = context.given(held, 1)
+        assert w is not None
+        final = number == len(stages) - 1
+        spec = _plane_spec(
+            context, node, x_shape, w, stage.attributes, bool(names[2]), final and bool(residual)
+        )
+        bias = context.given(held, 2)
+        bias_name = "" if bias is None else context.constant(f"{y}/bias{number}", bias)
+        epilogue = Epilogue(bias_name, residual if final else "", "", spec.activation)
+        size = prod(spec.output_shape) * ITEMSIZE[context.dtype]
+        target = y if final else context.buffer(f"{y}/stage{number}", size)
+        tasks.append(_task(context, spec, x, target, epilogue, f"{y}/{number}/"))
+        weights.append(w)
+        x, x_shape = target, (spec.batch, spec.out_channels, *spec.output_size)
+    _add_chain(context, node, tasks, weights)
+
+
+def _add_chain(
+    context: Context, node: Node, tasks: list[ConvTask], weights: list[np.ndarray]
+) -> None:
+    machine = context.machine
+    depth, point = tasks[-2:]
+    parts = [choose_algorithm(t, w, machine) for t, w in zip(tasks, weights, strict=True)]
+    reason = fused_rejects(depth.spec, point.spec, context.dtype)
+    if reason is None:
+        joined = replace(point, x=depth.x)
+        if any(a.name != "fp16x3" for a in joined.arithmetics):
+            fused = lower_fused(
+                joined, depth.spec, weights[-2], depth.epilogue.bias, weights[-1], machine
+            )
+            alone = parts[-1].estimate_s + parts[-2].estimate_s
+            if fused.estimate_s <= alone or context.lean:
+                context.bytes.pop(depth.y, None)
+                parts[-2:] = [fused]
+    launches = tuple(launch for part in parts for launch in part.launches)
+    context.add(
+        node,
+        Lowered(
+            launches,
+            {k: v for part in parts for k, v in part.constants.items()},
+            {k: v for part in parts for k, v in part.temporaries.items()},
+            ", ".join(part.algorithm for part in parts),
+            ", ".join(part.arithmetic for part in parts),
+            "; ".join(part.parameters for part in parts),
+            max(part.error for part in parts),
+            sum(part.estimate_s for part in parts),
+        ),
+    )
+
+
+def lower_batch_norm(context: Context, node: Node) -> None:
+    """scale (x - mean) / sqrt(variance + epsilon) + bias, as a depthwise convolution of one tap."""
+    arrays = [context.given(node, index) for index in range(1, 5)]
+    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+    factor = scale / np.sqrt(variance + node.attributes["epsilon"])
+    shape = context.shape(node.inputs[0])
+    attributes = {
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "pads": (0, 0, 0, 0),
+        "group": shape[1],
+        "activation": None,
+    }
+    flat = (shape[0], shape[1], 1, prod(shape[2:]))
+    w = factor.reshape(-1, 1, 1, 1)
+    spec = _plane_spec(context, node, flat, w, attributes, True, False)
+    x = context.read(node.inputs[0], LAST)
+    y = context.define(node.outputs[0], LAST)
+    shift = context.constant(f"{y}/bias", bias - mean * factor)
+    task = _task(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
+    context.add(node, choose_algorithm(task, w, context.machine, "depthwise"))
+
+
+def lower_transposed(context: Context, node: Node) -> None:
+    """Lower a ConvTranspose: one GEMM makes all products, a gather adds those that meet."""
+    w = context.given(node, 1)
+    assert w is not None
+    shape = context.shape(node.inputs[0])
+    if len(shape) > 4:
+        raise UnsupportedError(
+            f"{label(node)} has three spatial axes; expected one or two on a GPU; use device='cpu'"
+        )
+    attributes, rank = node.attributes, len(shape) - 2
+    groups, w = attributes["group"], _spread(w)
+    each, (kernel_h, kernel_w) = w.shape[1], w.shape[2:]
+    one = (1,) * (2 - rank)
+    step = (*one, *attributes["strides"])
+    hop = (*one, *attributes["dilations"])
+    pad = (*(0,) * (2 - rank), *attributes["pads"][:rank])
+    height, width = (*one, *shape[2:])
+    out_h, out_w = (*one, *context.shape(node.outputs[0])[2:])
+    x = context.read(node.inputs[0], LAST)
+    y = context.define(node.outputs[0], LAST)
+    dtype, cells, inner = context.dtype, shape[0] * height * width, shape[1] // groups
+    columns = kernel_h * kernel_w * each
+    products = context.buffer(f"{y}/products", cells * groups * columns * ITEMSIZE[dtype])
+    windows = lowered_windows(
+        1, 1, cells, (0, 0, shape[1]), inner, groups=groups, group_stride=inner
+    )
+    # (g, C/g, K/g, R, S) -> (g, R, S, K/g, C/g)
+    grouped = w.reshape(groups, inner, each, kernel_h, kernel_w).transpose(0, 3, 4, 2, 1)
+    segments = grouped.reshape(groups * columns, 1, inner)
+    product = Product(windows, columns, dtype, x, products, Epilogue(), context.fresh(f"{y}/"))
+    context.add(
+        node,
+        lower_product(
+            product, segments, context.arithmetics, context.machine, "products", lean=context.lean
+        ),
+    )
+    activation: Activation | None = attributes["activation"]
+    bias, slope = _channels(context, node, 2, "bias"), _channels(context, node, 4, "slope")
+    epilogue = Epilogue(bias, "", slope, activation)
+    constants = epilogue.constants()
+    del constants["HAS_RESIDUAL"]
+    outputs, positions = groups * each, shape[0] * out_h * out_w
+    gather = make_launch(
+        "pool.gather_products",
+        (blocks(positions, 16), blocks(outputs, 64)),
+        {
+            "products": Pointer(products, dtype),
+            "bias": Pointer(bias, dtype),
+            "slope": Pointer(slope, dtype),
+            "y": Pointer(y, dtype),
+            "positions": positions,
+            "height": height,
+            "width": width,
+            "out_h": out_h,
+            "out_w": out_w,
+            "outputs": outputs,
+            "each": each,
+            "kernel_h": kernel_h,
+            "kernel_w": kernel_w,
+            "step_h": step[0],
+            "step_w": step[1],
+            "pad_h": pad[0],
+            "pad_w": pad[1],
+            "hop_h": hop[0],
+            "hop_w": hop[1],
+            "a0": epilogue.parameters[0],
+            "a1": epilogue.parameters[1],
+        },
+        {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},
+        writes="y",
+        divisible={"outputs": divisor(outputs)},
+        numbers=accumulator(dtype),
+    )
+    context.launch(node, "gather", gather)
+
+
+HANDLERS = {
+    "Conv": lower_conv,
+    "ConvChain": lower_chain,
+    "ConvTranspose": lower_transposed,
+    "BatchNormalization": lower_batch_norm,
+}

@@ -1,0 +1,248 @@
+"""Depthwise convolution, and depthwise with the 1x1 convolution behind it in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
+from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
+from leanconv.gpu.machine import Machine
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+
+_MOST_UNROLLED = 25
+# Of depthwise and 1x1 in one launch: every tile is compiled ahead of time in the tests.
+_FUSED_TILES = (Tile(64, 64, 32, 4, 2), Tile(64, 32, 32, 4, 2), Tile(32, 32, 32, 4, 2))
+
+
+def fused_tiles(arithmetic: Arithmetic) -> tuple[Tile, ...]:
+    """The tiles of depthwise and 1x1 in one launch; larger ones spill in fused multiply-adds."""
+    return _FUSED_TILES[-1:] if arithmetic is IEEE else _FUSED_TILES
+
+
+def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
+    """Rows, columns and channels of the tile that a program of `depthwise` computes."""
+    channels = 64 if spec.out_channels >= 64 else 32 if spec.out_channels > 16 else 16
+    width = 8 if spec.output_size[1] >= 6 else 4
+    height = 512 // (channels * width) or 1
+    return (min(height, 4), width, channels)
+
+
+def _window(spec: ConvSpec) -> dict[str, int]:
+    return {
+        "step_h": spec.stride[0],
+        "step_w": spec.stride[1],
+        "pad_h": spec.pad_begin[0],
+        "pad_w": spec.pad_begin[1],
+        "hop_h": spec.dilation[0],
+        "hop_w": spec.dilation[1],
+    }
+
+
+def depth_weights(w: np.ndarray, dtype: str) -> np.ndarray:
+    """Weights (K, 1, R, S) as the kernels read them: (R, S, K)."""
+    return stored(np.moveaxis(w[:, 0], 0, -1), dtype)
+
+
+def lower_depthwise(
+    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+) -> Lowered:
+    """One launch that reads and writes memory once; its time is memory's."""
+    del options
+    spec, dtype, epilogue = task.spec, task.dtype, task.epilogue
+    out_h, out_w = spec.output_size
+    tile_h, tile_w, tile_c = depth_tile(spec)
+    multiple = spec.out_channels // spec.groups
+    first, second = epilogue.parameters
+    weights = f"{task.name}/w"
+    launch = make_launch(
+        "depthwise.depthwise",
+        (
+            blocks(out_h, tile_h) * blocks(out_w, tile_w),
+            blocks(spec.out_channels, tile_c),
+            spec.batch,
+        ),
+        {
+            "x": Pointer(task.x, dtype),
+            "w": Pointer(weights, dtype),
+            "bias": Pointer(epilogue.bias, dtype),
+            "residual": Pointer(epilogue.residual, dtype),
+            "slope": Pointer(epilogue.slope, dtype),
+            "y": Pointer(task.y, dtype),
+            "height": spec.size[0],
+            "width": spec.size[1],
+            "out_h": out_h,
+            "out_w": out_w,
+            "channels": spec.in_channels,
+            "outputs": spec.out_channels,
+            **_window(spec),
+            "a0": first,
+            "a1": second,
+        },
+        {
+            "R": spec.kernel[0],
+            "S": spec.kernel[1],
+            "MULTIPLE": multiple,
+            "TH": tile_h,
+            "TW": tile_w,
+            "BC": tile_c,
+            "UNROLLED": prod(spec.kernel) <= (_MOST_UNROLLED if multiple == 1 else 9),
+            **epilogue.constants(),
+            "ACC": accumulator(dtype),
+        },
+        writes="y",
+        divisible={
+            "channels": divisor(spec.in_channels),
+            "outputs": divisor(spec.out_channels),
+        },
+        in_place="residual",
+        flops=spec.flops,
+        numbers=accumulator(dtype),
+    )
+    moved = (prod(spec.input_shape) + prod(spec.output_shape)) * ITEMSIZE[dtype]
+    arithmetic = task.arithmetics[-1]
+    return Lowered(
+        (launch,),
+        {weights: depth_weights(w, dtype)},
+        {},
+        "depthwise",
+        "fma" if dtype != "float64" else "ieee",
+        f"tile {tile_h}x{tile_w}x{tile_c}",
+        min(sum_error(spec.reduction, arithmetic), arithmetic.unit_error),
+        moved / machine.memory_bandwidth + LAUNCH_S,
+    )
+
+
+def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: str) -> str | None:
+    """Why a depthwise and a 1x1 convolution cannot be one launch, or should not."""
+    if depth.in_channels != depth.groups or depth.out_channels != depth.groups:
+        return "the first is not depthwise with one output for each channel"
+    if prod(point.kernel) != 1 or point.groups != 1 or point.stride != (1, 1):
+        return "the second is not 1x1 of stride 1"
+    if any((*point.pad_begin, *point.pad_end)):
+        return "the second pads"
+    if prod(depth.kernel) > _MOST_UNROLLED:
+        return f"the kernel has {prod(depth.kernel)} taps; expected at most {_MOST_UNROLLED}"
+    if dtype == "float64":
+        return "double precision is kept in separate launches"
+    return None
+
+
+def lower_fused(
+    task: ConvTask,
+    depth: ConvSpec,
+    w_depth: np.ndarray,
+    bias_depth: str,
+    w: np.ndarray,
+    machine: Machine,
+    only: Tile | None = None,
+) -> Lowered:
+    """A depthwise convolution and the 1x1 behind it; the tensor between is never stored.
+
+    Args:
+        task: of the 1x1 convolution, but reading what the depthwise one reads.
+        depth: the depthwise convolution with its activation.
+        w_depth: (C, 1, R, S).
+        bias_depth: name of its bias, or `""`.
+        w: (K, C, 1, 1).
+        machine: what to choose for.
+        only: a tile that was asked for.
+    """
+    point, dtype, epilogue = task.spec, task.dtype, task.epilogue
+    arithmetic = next(a for a in task.arithmetics if a is not FP16X3)
+    out_h, out_w = depth.output_size
+    rows = point.batch * out_h * out_w
+    tile, estimate = _fused_tile(task, depth, rows, arithmetic, machine, only)
+    channels, columns = point.in_channels, point.out_channels
+    packed = pack(w.reshape(columns, 1, channels), tile.k, arithmetic, dtype)
+    constants = {f"{task.name}/{role}": array for role, array in packed.items()}
+    constants[f"{task.name}/w_depth"] = depth_weights(w_depth, dtype)
+    first, second = epilogue.parameters
+    inner = Epilogue(bias=bias_depth, activation=depth.activation)
+    kept = "float16" if arithmetic.split else dtype
+    launch = make_launch(
+        "depthwise.depthwise_pointwise",
+        (blocks(rows, tile.m) * blocks(columns, tile.n),),
+        {
+            "x": Pointer(task.x, dtype),
+            "w_depth": Pointer(f"{task.name}/w_depth", dtype),
+            "bias_depth": Pointer(bias_depth, dtype),
+            "w": Pointer(f"{task.name}/w", kept),
+            "w_low": Pointer(f"{task.name}/w_low" if arithmetic.split else "", "float16"),
+            "scale": Pointer(f"{task.name}/scale" if arithmetic.split else "", "float32"),
+            "bias": Pointer(epilogue.bias, dtype),
+            "residual": Pointer(epilogue.residual, dtype),
+            "slope": Pointer(epilogue.slope, dtype),
+            "y": Pointer(task.y, dtype),
+            "rows": rows,
+            "columns": columns,
+            "height": depth.size[0],
+            "width": depth.size[1],
+            "out_area": out_h * out_w,
+            "out_width": out_w,
+            "channels": channels,
+            **_window(depth),
+            "blocks": ceil_div(channels, tile.k),
+            "a0_depth": inner.parameters[0],
+            "a1_depth": inner.parameters[1],
+            "a0": first,
+            "a1": second,
+        },
+        {
+            "R": depth.kernel[0],
+            "S": depth.kernel[1],
+            "BM": tile.m,
+            "BN": tile.n,
+            "BK": tile.k,
+            "MODE": arithmetic.mode,
+            "HAS_DEPTH_BIAS": bool(bias_depth),
+            "DEPTH_ACT": inner.constants()["ACT"],
+            **epilogue.constants(),
+            "ACC": accumulator(dtype),
+        },
+        writes="y",
+        warps=tile.warps,
+        stages=tile.stages,
+        divisible={"channels": divisor(channels), "columns": divisor(columns)},
+        in_place="residual",
+        flops=depth.flops + point.flops,
+        numbers=accumulator(dtype),
+    )
+    error = sum_error(channels, arithmetic) + arithmetic.unit_error
+    name = "depthwise+1x1"
+    return Lowered((launch,), constants, {}, name, arithmetic.name, f"tile {tile}", error, estimate)
+
+
+def _fused_tile(
+    task: ConvTask,
+    depth: ConvSpec,
+    rows: int,
+    arithmetic: Arithmetic,
+    machine: Machine,
+    only: Tile | None,
+) -> tuple[Tile, float]:
+    """The tile that is expected to be fastest, and its time: the depthwise part is made again for
+    each tile of columns."""
+    columns, channels = task.spec.out_channels, task.spec.in_channels
+    found = []
+    for tile in (only,) if only else fused_tiles(arithmetic):
+        across = ceil_div(columns, tile.n)
+        waves = ceil_div(ceil_div(rows, tile.m) * across, machine.processors)
+        taps = prod(depth.kernel)
+        # Loads of taps go through L1: some 64 bytes a cycle and processor, measured nowhere yet.
+        depth_s = tile.m * channels * taps * 4 / 110e9
+        rate = machine.rate(arithmetic.name, task.dtype) / machine.processors
+        point_s = 2.0 * tile.m * tile.n * channels / rate
+        busy = waves * (depth_s + point_s)
+        moved = prod(depth.input_shape) + rows * columns
+        memory = moved * ITEMSIZE[task.dtype] / machine.memory_bandwidth
+        found.append((max(busy, memory) + LAUNCH_S, tile))
+    seconds, best = min(found, key=lambda each: each[0])
+    return best, seconds

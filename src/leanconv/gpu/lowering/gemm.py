@@ -1,0 +1,346 @@
+"""The main kernel's launches: packed weights, tiles, split k, and the tiles to make again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
+from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings, tiles
+from leanconv.gpu.lowering.windows import Windows
+from leanconv.gpu.machine import Machine
+from leanconv.spec import Activation
+from leanconv.spec.format import ceil_div
+
+ACTIVATION_NUMBERS = {
+    kind: number
+    for number, kind in enumerate(
+        (
+            "",
+            "relu",
+            "clip",
+            "leaky_relu",
+            "prelu",
+            "sigmoid",
+            "silu",
+            "hard_sigmoid",
+            "hard_swish",
+            "tanh",
+            "gelu",
+            "gelu_tanh",
+            "elu",
+        )
+    )
+}
+X_SCALE = 64.0  # fp16x3 holds inputs up to 65504 / 64 = 1023
+# Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
+# 2^15, adds up to 2^-10 sqrt(k). Sums of at least 2^11 sqrt(k) keep 21 bits.
+_LEAST_SUM = 2.0**11
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to sums before they are stored, with the names of its buffers."""
+
+    bias: str = ""
+    residual: str = ""
+    slope: str = ""
+    activation: Activation | None = None
+
+    @property
+    def parameters(self) -> tuple[float, float]:
+        """The activation's numbers, two of them."""
+        given = self.activation.parameters if self.activation else ()
+        first, second = (*given, 0.0, 0.0)[:2]
+        return first, second
+
+    def constants(self) -> dict[str, int | bool]:
+        """The kernel's constants for this epilogue."""
+        kind = self.activation.kind if self.activation else ""
+        return {
+            "HAS_BIAS": bool(self.bias),
+            "HAS_RESIDUAL": bool(self.residual),
+            "ACT": ACTIVATION_NUMBERS[kind],
+        }
+
+
+@dataclass(frozen=True)
+class Product:
+    """y = epilogue(windows of x times weights).
+
+    Attributes:
+        windows: the rows of x.
+        columns: output channels of one group.
+        dtype: of x, y, bias, residual and slope.
+        x, y: names of buffers.
+        epilogue: what happens to the sums.
+        name: prefix of the buffers that are made.
+    """
+
+    windows: Windows
+    columns: int
+    dtype: str
+    x: str
+    y: str
+    epilogue: Epilogue
+    name: str
+
+    @property
+    def outputs(self) -> int:
+        """Columns of y."""
+        return self.columns * self.windows.groups
+
+    @property
+    def products(self) -> int:
+        """Products summed for one output."""
+        return self.windows.segments * self.windows.length
+
+    @property
+    def flops(self) -> int:
+        """Operations, two for each product."""
+        return 2 * self.windows.rows * self.outputs * self.products
+
+
+def pack(
+    segments: np.ndarray, block: int, arithmetic: Arithmetic, dtype: str
+) -> dict[str, np.ndarray]:
+    """Weights as the kernel reads them.
+
+    Args:
+        segments: (groups * columns, segments, length), any float dtype.
+        block: elements of a step, to a multiple of which segments are filled with zeros.
+        arithmetic: decides whether weights are split in two halves.
+        dtype: of the arrays.
+
+    Returns:
+        `w`, and for split weights `w_low` and `scale`: w = (w + w_low) * scale, each row scaled by
+        a power of two so that its largest weight lies in [2^14, 2^15).
+    """
+    rows, count, length = segments.shape
+    filled = ceil_div(length, block) * block
+    padded = np.zeros((rows, count, filled), np.float64)
+    padded[:, :, :length] = segments
+    flat = padded.reshape(rows, count * filled)
+    if not arithmetic.split:
+        return {"w": stored(flat, dtype)}
+    largest = np.abs(flat).max(axis=1, initial=0.0)
+    _, exponent = np.frexp(largest)
+    exponent = np.where(largest > 0, 15 - exponent, 0)
+    scaled = np.ldexp(flat, exponent[:, None])
+    high = scaled.astype(np.float16)
+    low = (scaled - high.astype(np.float64)).astype(np.float16)
+    return {"w": high, "w_low": low, "scale": np.ldexp(1.0, -exponent).astype(np.float32)}
+
+
+def lower_product(
+    product: Product,
+    segments: np.ndarray,
+    arithmetics: Sequence[Arithmetic],
+    machine: Machine,
+    algorithm: str,
+    only: Tile | None = None,
+    lean: bool = False,
+) -> Lowered:
+    """Choose arithmetic, tile and splits by estimate, pack the weights, and make the launches.
+
+    Args:
+        product: what is computed.
+        segments: the weights, (groups * columns, segments, length), as the windows are read.
+        arithmetics: those that may be used; the accuracy of all of them is enough.
+        machine: what to choose for.
+        algorithm: the name of what this is a part of.
+        only: a tile that was asked for.
+        lean: take what needs least memory, not what is fastest.
+    """
+    finite = bool(np.isfinite(segments).all())
+    found: list[tuple[Blocking, Arithmetic]] = []
+    for arithmetic in arithmetics:
+        if arithmetic.split and not finite and len(arithmetics) > 1:
+            continue  # halves of what is infinite are NaN
+        options = blockings(
+            product.windows, product.columns, arithmetic, product.dtype, machine, only
+        )
+        found += [(blocking, arithmetic) for blocking in options]
+    if lean:
+        found = [each for each in found if each[0].splits == 1 and each[1] is not FP16X3]
+    steps = product.windows.steps
+    blocking, arithmetic = min(
+        found,
+        key=lambda each: (
+            lean * (steps(each[0].tile.k) * each[0].tile.k + 4 * each[1].split),
+            each[0].estimate_s,
+        ),
+    )
+    tile, splits = blocking.tile, blocking.splits
+    packed = pack(segments, tile.k, arithmetic, product.dtype)
+    constants = {f"{product.name}/{role}": array for role, array in packed.items()}
+    temporaries: dict[str, int] = {}
+    launches = _launches(product, tile, splits, arithmetic, temporaries)
+    parameters = f"tile {tile}" + (f", k in {splits} parts" if splits > 1 else "")
+    return Lowered(
+        launches,
+        constants,
+        temporaries,
+        algorithm,
+        arithmetic.name,
+        parameters,
+        sum_error(product.products, arithmetic),
+        blocking.estimate_s,
+    )
+
+
+def sum_error(products: int, arithmetic: Arithmetic) -> float:
+    """Expected relative error of a sum in the max norm, for data of random sign."""
+    if arithmetic.split:  # promoted every 128 products
+        return arithmetic.unit_error * (1 + sqrt(min(products, 128)) / 8)
+    if arithmetic.name in ("tf32", "native") and arithmetic.unit_error > 2.0**-12:
+        return arithmetic.unit_error
+    return arithmetic.unit_error * sqrt(products) / 2
+
+
+def _launches(
+    product: Product,
+    tile: Tile,
+    splits: int,
+    arithmetic: Arithmetic,
+    temporaries: dict[str, int],
+) -> tuple[Launch, ...]:
+    windows = product.windows
+    programs = blocks(windows.rows, tile.m) * blocks(product.columns, tile.n)
+    grid = (programs, splits, windows.groups)
+    if splits > 1:
+        item = ITEMSIZE[accumulator(product.dtype)]
+        temporaries[f"{product.name}/sums"] = splits * windows.rows * product.outputs * item
+    if arithmetic is FP16X3:
+        temporaries[f"{product.name}/flags"] = 4 * programs * splits * windows.groups
+        first = _gemm(product, tile, splits, grid, arithmetic, 1)
+        again = _gemm(product, repair_tile(tile), splits, grid, TF32X3, 2)
+        launches = [first, again]
+    else:
+        launches = [_gemm(product, tile, splits, grid, arithmetic, 0)]
+    if splits > 1:
+        launches.append(_add_splits(product, splits))
+    return tuple(launches)
+
+
+def repair_tile(tile: Tile) -> Tile:
+    """The tile of the launch that makes flagged tiles again: of the same extent."""
+    return replace(tile, stages=1) if tile.m * tile.n > 128 * 64 else tile
+
+
+def _gemm(
+    product: Product,
+    tile: Tile,
+    splits: int,
+    grid: tuple[int, int, int],
+    arithmetic: Arithmetic,
+    flags: int,
+) -> Launch:
+    windows, dtype, split = product.windows, product.dtype, arithmetic.split
+    kept = "float16" if split else dtype
+    epilogue = product.epilogue if splits == 1 else Epilogue()
+    first, second = epilogue.parameters
+    target = f"{product.name}/sums" if splits > 1 else product.y
+    steps = windows.steps(tile.k)
+    x_divisor = divisor(*windows.stride, windows.channels, windows.length)
+    arguments: dict[str, Pointer | int | float] = {
+        "x": Pointer(product.x, dtype),
+        "w": Pointer(f"{product.name}/w", kept),
+        "w_low": Pointer(f"{product.name}/w_low" if split else "", "float16"),
+        "scale": Pointer(f"{product.name}/scale" if split else "", "float32"),
+        "bias": Pointer(epilogue.bias, dtype),
+        "residual": Pointer(epilogue.residual, dtype),
+        "slope": Pointer(epilogue.slope, dtype),
+        "flags": Pointer(f"{product.name}/flags" if flags else "", "int32"),
+        "y": Pointer(target, accumulator(dtype) if splits > 1 else dtype),
+        "rows": windows.rows,
+        "columns": product.columns,
+        "height": windows.height,
+        "width": windows.width,
+        "out_area": windows.out_h * windows.out_w,
+        "out_width": windows.out_w,
+        "step_h": windows.step[0],
+        "step_w": windows.step[1],
+        "pad_h": windows.pad[0],
+        "pad_w": windows.pad[1],
+        "hop_h": windows.hop[0],
+        "hop_w": windows.hop[1],
+        "stride_n": windows.stride[0],
+        "stride_h": windows.stride[1],
+        "stride_w": windows.stride[2],
+        "channels": windows.channels,
+        "length": windows.length,
+        "taps": windows.taps,
+        "blocks": steps,
+        "blocks_each": ceil_div(steps, splits),
+        "x_scale": X_SCALE,
+        "least": _LEAST_SUM * sqrt(product.products / splits),
+        "a0": first,
+        "a1": second,
+    }
+    return make_launch(
+        "gemm.segment_gemm",
+        grid,
+        arguments,
+        {
+            "BM": tile.m,
+            "BN": tile.n,
+            "BK": tile.k,
+            "MODE": arithmetic.mode,
+            "BY_ROW": windows.by_row,
+            "CHECKED": windows.checked,
+            "EVEN": windows.length % tile.k == 0,
+            "SPLIT": splits > 1,
+            "FLAGS": flags,
+            **epilogue.constants(),
+            "ACC": accumulator(dtype),
+        },
+        writes="y",
+        warps=tile.warps,
+        stages=tile.stages,
+        divisible={
+            **dict.fromkeys(("stride_n", "stride_h", "stride_w", "channels", "length"), x_divisor),
+            "columns": divisor(product.columns),
+        },
+        # A tile reads its residual just before it writes the same elements. Tiles that are made
+        # again would read what the first launch has written.
+        in_place="residual" if flags == 0 else "",
+        flops=0 if flags == 2 else product.flops,
+        numbers=accumulator(dtype),
+    )
+
+
+def _add_splits(product: Product, splits: int) -> Launch:
+    windows, dtype, epilogue = product.windows, product.dtype, product.epilogue
+    first, second = epilogue.parameters
+    tile_m, tile_n = 16, 64
+    return make_launch(
+        "gemm.add_splits",
+        (blocks(windows.rows, tile_m), blocks(product.outputs, tile_n)),
+        {
+            "sums": Pointer(f"{product.name}/sums", accumulator(dtype)),
+            "bias": Pointer(epilogue.bias, dtype),
+            "residual": Pointer(epilogue.residual, dtype),
+            "slope": Pointer(epilogue.slope, dtype),
+            "y": Pointer(product.y, dtype),
+            "rows": windows.rows,
+            "columns": product.outputs,
+            "splits": splits,
+            "a0": first,
+            "a1": second,
+        },
+        {"BM": tile_m, "BN": tile_n, **epilogue.constants(), "ACC": accumulator(dtype)},
+        writes="y",
+        divisible={"columns": divisor(product.outputs)},
+        in_place="residual",
+        flops=splits * windows.rows * product.outputs,
+        numbers=accumulator(dtype),
+    )
+
+
+__all__ = ["Epilogue", "Product", "lower_product", "pack", "sum_error", "tiles"]

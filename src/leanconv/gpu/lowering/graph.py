@@ -1,0 +1,94 @@
+"""From a graph after its passes to launches over buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.errors import UnsupportedError
+from leanconv.gpu.arithmetic import Arithmetic
+from leanconv.gpu.lowering import conv_nodes, move_nodes, nodes
+from leanconv.gpu.lowering.context import PLAIN, Context, DeviceStep
+from leanconv.gpu.machine import Machine
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import label
+
+Handler = Callable[[Context, Node], None]
+HANDLERS: Mapping[str, Handler] = {
+    **conv_nodes.HANDLERS,
+    **move_nodes.HANDLERS,
+    **nodes.HANDLERS,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceGraph:
+    """A network as launches over buffers.
+
+    Attributes:
+        steps: in order.
+        bytes: size of every buffer that is computed or given.
+        views: buffers that are the bytes of another one: name to name.
+        constants: arrays by the names that launches use.
+        inputs, outputs: names of what the user gives and gets, row-major.
+    """
+
+    steps: tuple[DeviceStep, ...]
+    bytes: Mapping[str, int]
+    views: Mapping[str, str]
+    constants: Mapping[str, np.ndarray]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def lower_graph(
+    graph: Graph,
+    machine: Machine,
+    dtype: str,
+    arithmetics: tuple[Arithmetic, ...],
+    lean: bool = False,
+) -> DeviceGraph:
+    """Lower every node.
+
+    Args:
+        graph: after the passes.
+        machine: what to choose for.
+        dtype: that values are kept in; narrower than the graph's own for float16.
+        arithmetics: those that convolutions may use.
+        lean: whether to take what needs least memory, not what is fastest.
+
+    Raises:
+        UnsupportedError: a node has no kernel on this device.
+    """
+    context = Context(graph, machine, dtype, arithmetics, lean)
+    for name in graph.inputs:
+        context.define(name, PLAIN)
+    for node in graph.nodes:
+        handler = HANDLERS.get(node.op)
+        if handler is None:
+            raise UnsupportedError(
+                f"{label(node)} has no kernel on a GPU; expected one of "
+                f"{', '.join(sorted(HANDLERS))}; use device='cpu'"
+            )
+        kind = graph.types[node.outputs[0]]
+        if kind.dtype not in ("float32", "float64"):
+            raise UnsupportedError(
+                f"{label(node)} computes {kind}; expected float32 or float64 on a GPU; use "
+                "device='cpu'"
+            )
+        if kind.elements == 0:
+            context.define(node.outputs[0], PLAIN)
+            continue
+        handler(context, node)
+    taken: set[str] = set()
+    outputs = tuple(context.deliver(name, taken) for name in graph.outputs)
+    return DeviceGraph(
+        tuple(context.steps),
+        context.bytes,
+        context.views,
+        context.constants,
+        graph.inputs,
+        outputs,
+    )

@@ -1,0 +1,65 @@
+"""What an operation becomes: launches over named buffers, constants and temporaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leanconv.gpu.launch import Launch
+
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """The launches of one operation, run one after the other.
+
+    Attributes:
+        launches: in order.
+        constants: packed weights and tables by the names that the launches use.
+        temporaries: bytes of each intermediate buffer that the launches name.
+        algorithm: what is shown to the user.
+        arithmetic: how products are made; empty where there are none.
+        parameters: tiles and the like, for people.
+        error: expected relative error in the max norm, for data of random sign.
+        estimate_s: expected time on the machine that it was lowered for, in seconds.
+        alias: instead of launches, the name of the input whose bytes are the output's already.
+    """
+
+    launches: tuple[Launch, ...]
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    temporaries: Mapping[str, int] = field(default_factory=dict)
+    algorithm: str = ""
+    arithmetic: str = ""
+    parameters: str = ""
+    error: float = 0.0
+    estimate_s: float = 0.0
+    alias: str = ""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all constants."""
+        return sum(array.nbytes for array in self.constants.values())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all temporaries."""
+        return sum(self.temporaries.values())
+
+
+def stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array as the device keeps it; bfloat16 as uint16, rounded to nearest even."""
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(array, dtype)
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), np.uint16(0x7FC0), rounded.astype(np.uint16))
+
+
+def unstored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """What `stored` keeps, as NumPy can compute with it: bfloat16 as float32."""
+    if dtype != "bfloat16":
+        return array
+    return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)

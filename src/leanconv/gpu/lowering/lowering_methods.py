@@ -1,0 +1,275 @@
+"""im2col, MEC and im2win: the input is lowered by a copy, then the same GEMM runs over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from leanconv.errors import SpecError
+from leanconv.gpu.arithmetic import IEEE, Arithmetic
+from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.moves import copy_box, dense_strides
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
+from leanconv.gpu.lowering.windows import Windows, lowered_windows
+from leanconv.gpu.machine import Machine
+
+MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The lowered tensor (n, i, j, t, c), and which cells of the input it holds.
+
+    Attributes:
+        i, j, t: extents.
+        taps: of t, how many go along w.
+        h, w: (step of i, step of j, step of t's part, padding) along each axis of the input.
+    """
+
+    i: int
+    j: int
+    t: int
+    taps: int
+    h: tuple[int, int, int, int]
+    w: tuple[int, int, int, int]
+
+
+def _copy(task: ConvTask, shape: _Shape, target: str) -> Launch:
+    spec = task.spec
+    channels = spec.in_channels
+    rows = spec.batch * shape.i * shape.j * shape.t
+    tile_c = min(64, 1 << (channels - 1).bit_length())
+    tile_r = max(1, 1024 // tile_c)
+    return make_launch(
+        "lower.lower",
+        (blocks(rows, tile_r), blocks(channels, tile_c)),
+        {
+            "x": Pointer(task.x, task.dtype),
+            "y": Pointer(target, task.dtype),
+            "rows": rows,
+            "height": spec.size[0],
+            "width": spec.size[1],
+            "channels": channels,
+            "extent_i": shape.i,
+            "extent_j": shape.j,
+            "extent_t": shape.t,
+            "taps": shape.taps,
+            "i_h": shape.h[0],
+            "j_h": shape.h[1],
+            "t_h": shape.h[2],
+            "pad_h": shape.h[3],
+            "i_w": shape.w[0],
+            "j_w": shape.w[1],
+            "t_w": shape.w[2],
+            "pad_w": shape.w[3],
+        },
+        {"BR": tile_r, "BC": tile_c},
+        writes="y",
+        divisible={"channels": divisor(channels)},
+    )
+
+
+def _lower(
+    task: ConvTask,
+    shape: _Shape,
+    windows: Windows,
+    segments: np.ndarray,
+    machine: Machine,
+    algorithm: str,
+    *,
+    arithmetics: tuple[Arithmetic, ...] | None = None,
+    tile: Tile | None = None,
+    epilogue: Epilogue | None = None,
+) -> Lowered:
+    """The copy and the product over what it wrote."""
+    spec, lowered = task.spec, f"{task.name}/lowered"
+    size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * ITEMSIZE[task.dtype]
+    product = Product(
+        windows,
+        spec.out_channels,
+        task.dtype,
+        lowered,
+        task.y,
+        task.epilogue if epilogue is None else epilogue,
+        task.name,
+    )
+    done = lower_product(
+        product, segments, arithmetics or task.arithmetics, machine, algorithm, tile
+    )
+    copied = (size + prod(spec.input_shape) * ITEMSIZE[task.dtype]) / machine.memory_bandwidth
+    return replace(
+        done,
+        launches=(_copy(task, shape, lowered), *done.launches),
+        temporaries={lowered: size, **done.temporaries},
+        estimate_s=done.estimate_s + copied + LAUNCH_S,
+    )
+
+
+def lower_im2col(
+    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+) -> Lowered:
+    """Every window copied whole: (M, R*S*C), then one GEMM."""
+    del options
+    spec = task.spec
+    out_h, out_w = spec.output_size
+    kernel_h, kernel_w = spec.kernel
+    shape = _Shape(
+        out_h,
+        out_w,
+        kernel_h * kernel_w,
+        kernel_w,
+        (spec.stride[0], 0, spec.dilation[0], spec.pad_begin[0]),
+        (0, spec.stride[1], spec.dilation[1], spec.pad_begin[1]),
+    )
+    length = spec.reduction
+    windows = lowered_windows(1, 1, spec.batch * out_h * out_w, (0, 0, length), length)
+    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, 1, length)
+    return _lower(task, shape, windows, segments, machine, "im2col")
+
+
+def lower_mec(
+    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+) -> Lowered:
+    """MEC, algorithm 2 of its paper: lowered along w only, then one batch of overlapping GEMMs.
+
+    Solution A makes o_h GEMMs of (i_n * o_w) rows, whose result (h, n, w, c) is brought into order
+    through L; solution B i_n * o_h GEMMs of o_w rows, in order at once. Either is one launch.
+    """
+    spec = task.spec
+    out_h, out_w = spec.output_size
+    kernel_h, kernel_w = spec.kernel
+    padded = spec.size[0] + spec.pad_begin[0] + spec.pad_end[0]
+    run = kernel_w * spec.in_channels
+    shape = _Shape(
+        out_w,
+        padded,
+        kernel_w,
+        kernel_w,
+        (0, 1, 0, spec.pad_begin[0]),
+        (spec.stride[1], 0, spec.dilation[1], spec.pad_begin[1]),
+    )
+    outputs, elements = prod(spec.output_shape), spec.batch * out_w * padded * run
+    fits = outputs <= elements and not task.epilogue.residual
+    solution = options.get("solution") or ("A" if out_w <= MEC_THRESHOLD and fits else "B")
+    if solution not in ("A", "B") or (solution == "A" and not fits):
+        raise SpecError(
+            f"solution is {solution!r} for {spec}; expected B, or A where the output is no larger "
+            "than the lowered tensor and no residual is added"
+        )
+    image, column, row = out_w * padded * run, padded * run, spec.stride[0] * run
+    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, 1, kernel_h * run)
+    name = f"mec:solution={solution}"
+    if solution == "B":
+        windows = lowered_windows(spec.batch, out_h, out_w, (image, row, column), kernel_h * run)
+        return _lower(task, shape, windows, segments, machine, name)
+    windows = lowered_windows(out_h, spec.batch, out_w, (row, image, column), kernel_h * run)
+    done = _lower(task, shape, windows, segments, machine, name)
+    lowered = f"{task.name}/lowered"
+    dense = (spec.batch, out_h, out_w * spec.out_channels)
+    strides = dense_strides(dense)
+    turned = dense_strides((out_h, spec.batch, out_w * spec.out_channels))
+    back = (
+        copy_box(task.y, lowered, task.dtype, (outputs,), (1,), (1,)),
+        copy_box(lowered, task.y, task.dtype, dense, (turned[1], turned[0], 1), strides),
+    )
+    moved = 4 * outputs * ITEMSIZE[task.dtype] / machine.memory_bandwidth
+    return replace(
+        done,
+        launches=(*done.launches, *back),
+        estimate_s=done.estimate_s + moved + 2 * LAUNCH_S,
+    )
+
+
+@dataclass(frozen=True)
+class Im2winForm:
+    """What the thesis' high-performance kernel (algorithm 9) has over the basic one (8).
+
+    Attributes:
+        micro: a thread computes a block of outputs; without, tiles of 32 x 32 with few a thread.
+        vector: loads of 16 bytes; without, of one element.
+        double: the next tile is loaded while one is used.
+        prefetch: two tiles are on their way.
+    """
+
+    micro: bool = True
+    vector: bool = True
+    double: bool = True
+    prefetch: bool = True
+
+    @staticmethod
+    def read(options: Mapping[str, str]) -> Im2winForm | None:
+        """The form of options such as `form=basic` or `prefetch=0`; None to leave it open."""
+        if not options:
+            return None
+        form = options.get("form", "high")
+        if form not in ("basic", "high"):
+            raise SpecError(f"form is {form!r}; expected basic or high")
+        on = form == "high"
+        switches = {"micro": on, "vector": on, "double": on, "prefetch": on}
+        for key, value in options.items():
+            if key in switches:
+                if value not in ("0", "1"):
+                    raise SpecError(f"{key} is {value!r}; expected 0 or 1")
+                switches[key] = value == "1"
+        return Im2winForm(**switches)
+
+    @property
+    def tile(self) -> Tile:
+        """The tile of the GEMM in this form."""
+        stages = 3 if self.double and self.prefetch else 2 if self.double else 1
+        return Tile(128, 64, 16, 8, stages) if self.micro else Tile(32, 32, 16, 8, stages)
+
+
+def lower_im2win(
+    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+) -> Lowered:
+    """im2win with its tensor stored: (n, o_h, width, R, C), so that a window is one run.
+
+    The index mapping is the thesis' algorithm 7 with channels last: rows m are (n, oh, ow), k runs
+    over (s, r, c), and the window of ow starts at ow * stride * R * C. Without options arithmetic
+    and tile are free; with options the product is the thesis' own, in float32 fused multiply-adds.
+    """
+    spec, form = task.spec, Im2winForm.read(options)
+    out_h, out_w = spec.output_size
+    kernel_h, kernel_w = spec.kernel
+    padded = spec.size[1] + spec.pad_begin[1] + spec.pad_end[1]
+    run = kernel_h * spec.in_channels
+    shape = _Shape(
+        out_h,
+        padded,
+        kernel_h,
+        1,
+        (spec.stride[0], 0, spec.dilation[0], spec.pad_begin[0]),
+        (0, 1, 0, spec.pad_begin[1]),
+    )
+    strides = (out_h * padded * run, padded * run, spec.stride[1] * run)
+    windows = lowered_windows(spec.batch, out_h, out_w, strides, kernel_w * run)
+    # (K, C, R, S) -> (K, S, R, C)
+    segments = w.transpose(0, 3, 2, 1).reshape(spec.out_channels, 1, kernel_w * run)
+    if form is None:
+        return _lower(task, shape, windows, segments, machine, "im2win")
+    arithmetics = (IEEE,) if task.dtype == "float32" else task.arithmetics
+    only = form.tile if task.dtype == "float32" else None
+    done = _lower(
+        task, shape, windows, segments, machine, "im2win", arithmetics=arithmetics, tile=only
+    )
+    shown = ", ".join(f"{k}={int(v)}" for k, v in vars(form).items())
+    done = replace(done, parameters=f"{done.parameters}, {shown}")
+    return done if form.vector else _without_vectors(done)
+
+
+def _without_vectors(done: Lowered) -> Lowered:
+    """The same launches of a compiler that is told nothing of alignment."""
+    launches = []
+    for launch in done.launches:
+        if launch.code.function == "gemm.segment_gemm":
+            code = replace(launch.code, divisible=())
+            launch = replace(launch, code=code)
+        launches.append(launch)
+    return replace(done, launches=tuple(launches))

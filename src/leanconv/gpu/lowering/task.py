@@ -1,0 +1,33 @@
+"""One convolution to lower: its spec, the buffers it works on, the arithmetic that is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.gpu.arithmetic import Arithmetic
+from leanconv.gpu.lowering.gemm import Epilogue
+from leanconv.spec import ConvSpec
+
+
+@dataclass(frozen=True)
+class ConvTask:
+    """A convolution over channels-last buffers.
+
+    Attributes:
+        spec: with two spatial axes.
+        dtype: of all buffers, NumPy's name or bfloat16.
+        arithmetics: those that may be used.
+        x, y: names of buffers.
+        epilogue: what happens to the sums, with its buffers' names.
+        name: prefix of the buffers that are made.
+        lean: whether to take what needs least memory, not what is fastest.
+    """
+
+    spec: ConvSpec
+    dtype: str
+    arithmetics: tuple[Arithmetic, ...]
+    x: str
+    y: str
+    epilogue: Epilogue
+    name: str
+    lean: bool = False

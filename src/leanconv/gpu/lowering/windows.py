@@ -1,0 +1,160 @@
+"""Where the elements of every window lie: rows, and segments of contiguous elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from leanconv.errors import SpecError
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The input of an implicit GEMM; see `kernels.gemm`.
+
+    Attributes:
+        images, out_h, out_w: rows are numbered over these, the last one fastest.
+        height, width: of the input, for the padding.
+        step, pad, hop: stride, padding and dilation in cells, (h, w).
+        stride: of an image, a row and a cell of the input, in elements.
+        channels: elements from one group to the next.
+        groups: GEMMs side by side.
+        segments, length, taps: runs of contiguous elements, their length, and how many of them
+            belong to one row of the window.
+        checked: whether a window may lie outside the input.
+        by_row: whether a segment is a whole row of the window.
+    """
+
+    images: int
+    out_h: int
+    out_w: int
+    height: int
+    width: int
+    step: tuple[int, int]
+    pad: tuple[int, int]
+    hop: tuple[int, int]
+    stride: tuple[int, int, int]
+    channels: int
+    groups: int
+    segments: int
+    length: int
+    taps: int
+    checked: bool
+    by_row: bool
+
+    @property
+    def rows(self) -> int:
+        """Output positions."""
+        return self.images * self.out_h * self.out_w
+
+    def steps(self, block: int) -> int:
+        """Steps of the loop over k with so many elements each."""
+        return self.segments * ceil_div(self.length, block)
+
+
+def plane(spec: ConvSpec) -> ConvSpec:
+    """The same convolution with two spatial axes, one of them of extent 1.
+
+    Raises:
+        SpecError: it has three.
+    """
+    if len(spec.size) == 2:
+        return spec
+    if len(spec.size) != 1:
+        raise SpecError(f"{spec} has three spatial axes; expected one or two")
+    return replace(
+        spec,
+        size=(1, *spec.size),
+        kernel=(1, *spec.kernel),
+        stride=(1, *spec.stride),
+        dilation=(1, *spec.dilation),
+        pad_begin=(0, *spec.pad_begin),
+        pad_end=(0, *spec.pad_end),
+    )
+
+
+def conv_windows(spec: ConvSpec, block: int) -> Windows:
+    """The windows of a convolution of a channels-last input, read in place.
+
+    Args:
+        spec: with one or two spatial axes.
+        block: elements of one step, by which the shorter of both forms is chosen.
+    """
+    spec = plane(spec)
+    height, width = spec.size
+    kernel_h, kernel_w = spec.kernel
+    channels, each = spec.in_channels, spec.in_channels // spec.groups
+    out_h, out_w = spec.output_size
+    ends = ((o - 1) * s + (k - 1) * d + 1 - b for o, s, k, d, b in _axes(spec))
+    checked = any(spec.pad_begin) or any(e > i for e, i in zip(ends, spec.size, strict=True))
+    by_tap = Windows(
+        images=spec.batch,
+        out_h=out_h,
+        out_w=out_w,
+        height=height,
+        width=width,
+        step=(spec.stride[0], spec.stride[1]),
+        pad=(spec.pad_begin[0], spec.pad_begin[1]),
+        hop=(spec.dilation[0], spec.dilation[1]),
+        stride=(height * width * channels, width * channels, channels),
+        channels=each,
+        groups=spec.groups,
+        segments=kernel_h * kernel_w,
+        length=each,
+        taps=kernel_w,
+        checked=checked,
+        by_row=False,
+    )
+    if spec.groups > 1 or (spec.dilation[1] > 1 and kernel_w > 1):
+        return by_tap
+    by_row = replace(by_tap, segments=kernel_h, length=kernel_w * channels, taps=1, by_row=True)
+    return by_row if by_row.steps(block) < by_tap.steps(block) or not checked else by_tap
+
+
+def _axes(spec: ConvSpec) -> list[tuple[int, int, int, int, int]]:
+    columns = (spec.output_size, spec.stride, spec.kernel, spec.dilation, spec.pad_begin)
+    return list(zip(*columns, strict=True))
+
+
+def lowered_windows(
+    images: int,
+    out_h: int,
+    out_w: int,
+    strides: tuple[int, int, int],
+    length: int,
+    groups: int = 1,
+    group_stride: int = 0,
+) -> Windows:
+    """Windows that lie contiguous in a lowered tensor, one segment each.
+
+    Args:
+        images, out_h, out_w: rows.
+        strides: elements from one image, output row and output column to the next.
+        length: elements of a window.
+        groups, group_stride: GEMMs side by side, and elements from one to the next.
+    """
+    return Windows(
+        images=images,
+        out_h=out_h,
+        out_w=out_w,
+        height=out_h,
+        width=out_w,
+        step=(1, 1),
+        pad=(0, 0),
+        hop=(1, 1),
+        stride=strides,
+        channels=group_stride,
+        groups=groups,
+        segments=1,
+        length=length,
+        taps=1,
+        checked=False,
+        by_row=False,
+    )
+
+
+def in_place_windows(spec: ConvSpec) -> bool:
+    """Whether a convolution is a matrix product with its input: 1x1, not padded, of any rank."""
+    return prod(spec.kernel) == 1 and not any((*spec.pad_begin, *spec.pad_end))

@@ -1,0 +1,182 @@
+"""Winograd F(m, r), not fused: transformed input, one product for each point, transformed back.
+
+The matrices are the exact ones of `leanconv.winograd`, rounded once; weights are transformed in
+double precision, before. The workspace is that of whole tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from leanconv.errors import SpecError
+from leanconv.gpu.arithmetic import accumulator
+from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import LAUNCH_S
+from leanconv.gpu.lowering.windows import lowered_windows
+from leanconv.gpu.machine import Machine
+from leanconv.spec.format import ceil_div
+from leanconv.winograd.error import peak_amplification
+from leanconv.winograd.matrices import Matrix, Transform, transform
+
+_DEFAULT_M = 4
+_MOST_ALPHA = 8  # larger tiles do not fit the registers of their transforms
+_MOST_TAPS = 7
+
+
+def winograd_rejects(task: ConvTask) -> str | None:
+    """Why a convolution has no Winograd form here, or None."""
+    spec = task.spec
+    if spec.groups > 1:
+        return f"groups is {spec.groups}; expected 1"
+    if max(spec.stride) > 1:
+        return f"stride is {spec.stride}; expected 1"
+    if any(d > 1 and k > 1 for d, k in zip(spec.dilation, spec.kernel, strict=True)):
+        return f"dilation is {spec.dilation}; expected 1"
+    if prod(spec.kernel) == 1 or max(spec.kernel) > _MOST_TAPS:
+        return f"the kernel is {spec.kernel}; expected 2 to {_MOST_TAPS} taps"
+    if task.dtype not in ("float32", "float64"):
+        return f"{task.dtype} has too few bits for the transforms"
+    return None
+
+
+def _floats(matrix: Matrix) -> np.ndarray:
+    return np.array([[float(Fraction(v)) for v in row] for row in matrix])
+
+
+def _axes(task: ConvTask, options: Mapping[str, str]) -> tuple[Transform, Transform]:
+    given = options.get("m")
+    if given is not None and not given.isdecimal():
+        raise SpecError(f"m is {given!r}; expected an integer of at least 1")
+    axes = []
+    for taps in task.spec.kernel:
+        m = int(given) if given else max(1, min(_DEFAULT_M, _MOST_ALPHA + 1 - taps))
+        if m < 1 or m + taps - 1 > _MOST_ALPHA:
+            raise SpecError(
+                f"m is {m} for {taps} taps; expected m + taps - 1 of at most {_MOST_ALPHA}"
+            )
+        axes.append(transform(m if taps > 1 else 1, taps))
+    return axes[0], axes[1]
+
+
+def lower_winograd(
+    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+) -> Lowered:
+    """V = B^T d B, M = U V and y = A^T M A: a launch each, more where k is split."""
+    spec, dtype, name = task.spec, task.dtype, task.name
+    rows, columns = _axes(task, options)
+    points = rows.alpha * columns.alpha
+    tiles_h, tiles_w = (
+        ceil_div(spec.output_size[0], rows.m),
+        ceil_div(spec.output_size[1], columns.m),
+    )
+    tiles = spec.batch * tiles_h * tiles_w
+    # U: (points * K, C), one GEMM of K columns for each point.
+    u = np.einsum("ar,kcrs,bs->abkc", _floats(rows.g), w.astype(np.float64), _floats(columns.g))
+    channels, outputs = spec.in_channels, spec.out_channels
+    windows = lowered_windows(
+        1, 1, tiles, (0, 0, points * channels), channels, groups=points, group_stride=channels
+    )
+    product = Product(
+        windows, outputs, dtype, f"{name}/inputs", f"{name}/products", Epilogue(), name
+    )
+    segments = u.reshape(points * outputs, 1, channels)
+    done = lower_product(product, segments, task.arithmetics, machine, "winograd")
+    shared: dict[str, int | bool | str] = {
+        "MH": rows.m,
+        "MW": columns.m,
+        "AH": rows.alpha,
+        "AW": columns.alpha,
+        "BT": 4,
+        "BC": 32,
+    }
+    counts = {"tiles": tiles, "tiles_h": tiles_h, "tiles_w": tiles_w}
+    first = make_launch(
+        "winograd.transform_input",
+        (blocks(tiles, 4), blocks(channels, 32)),
+        {
+            "x": Pointer(task.x, dtype),
+            "bt_h": Pointer(f"{name}/bt_h", dtype),
+            "bt_w": Pointer(f"{name}/bt_w", dtype),
+            "y": Pointer(product.x, dtype),
+            **counts,
+            "height": spec.size[0],
+            "width": spec.size[1],
+            "channels": channels,
+            "pad_h": spec.pad_begin[0],
+            "pad_w": spec.pad_begin[1],
+        },
+        {**shared, "ACC": accumulator(dtype)},
+        writes="y",
+        divisible={"channels": divisor(channels)},
+    )
+    last = _last_launch(task, product.y, shared, counts)
+    item = ITEMSIZE[dtype]
+    workspace = {product.x: tiles * points * channels * item}
+    workspace[product.y] = tiles * points * outputs * item
+    tables = {
+        f"{name}/{role}": stored(_floats(matrix), dtype)
+        for role, matrix in (
+            ("bt_h", rows.bt),
+            ("bt_w", columns.bt),
+            ("at_h", rows.at),
+            ("at_w", columns.at),
+        )
+    }
+    ends = prod(spec.input_shape) + prod(spec.output_shape)
+    moved = (sum(workspace.values()) + ends * item) / machine.memory_bandwidth
+    return replace(
+        done,
+        launches=(first, *done.launches, last),
+        constants={**done.constants, **tables},
+        temporaries={**workspace, **done.temporaries},
+        parameters=f"{rows} x {columns}, {done.parameters}",
+        # The transforms round too: as much as a few products.
+        error=(done.error + _unit(task)) * peak_amplification(rows, columns),
+        estimate_s=done.estimate_s + moved + 2 * LAUNCH_S,
+    )
+
+
+def _unit(task: ConvTask) -> float:
+    return 2.0**-53 if task.dtype == "float64" else 2.0**-24
+
+
+def _last_launch(
+    task: ConvTask,
+    products: str,
+    shared: Mapping[str, int | bool | str],
+    counts: Mapping[str, int],
+) -> Launch:
+    spec, dtype, epilogue = task.spec, task.dtype, task.epilogue
+    first, second = epilogue.parameters
+    return make_launch(
+        "winograd.transform_output",
+        (blocks(counts["tiles"], 4), blocks(spec.out_channels, 32)),
+        {
+            "products": Pointer(products, dtype),
+            "at_h": Pointer(f"{task.name}/at_h", dtype),
+            "at_w": Pointer(f"{task.name}/at_w", dtype),
+            "bias": Pointer(epilogue.bias, dtype),
+            "residual": Pointer(epilogue.residual, dtype),
+            "slope": Pointer(epilogue.slope, dtype),
+            "y": Pointer(task.y, dtype),
+            **counts,
+            "out_h": spec.output_size[0],
+            "out_w": spec.output_size[1],
+            "outputs": spec.out_channels,
+            "a0": first,
+            "a1": second,
+        },
+        {**shared, **epilogue.constants(), "ACC": accumulator(dtype)},
+        writes="y",
+        divisible={"outputs": divisor(spec.out_channels)},
+        in_place="residual",
+        numbers=accumulator(dtype),
+    )

@@ -1,0 +1,279 @@
+"""A network on a GPU: all memory set aside at load, all launches in one CUDA graph."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from leanconv.errors import BudgetError, InputError
+from leanconv.gpu.arithmetic import choices
+from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
+from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.device.driver import Graph as Captured
+from leanconv.gpu.device.memory import Memory
+from leanconv.gpu.device.runner import Module
+from leanconv.gpu.lowering.context import DeviceStep
+from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
+from leanconv.gpu.lowering.lowered import stored
+from leanconv.gpu.machine import Machine, machine_of
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.storage import Storage, place
+from leanconv.spec.format import aligned
+from leanconv.units import format_bytes
+
+_MOST_GRAPHS = 8  # captured for so many sets of the user's addresses
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePlan:
+    """Everything that is known about a network's run before the first one.
+
+    Attributes:
+        steps: operations in order, with their launches.
+        inputs, outputs: types by name, in the dtype of the device.
+        arena_bytes: the one buffer in which activations and workspaces live.
+        live_bytes: the largest set of them alive at once.
+        weight_bytes: packed weights and tables.
+        device: the machine's name.
+    """
+
+    steps: tuple[DeviceStep, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    arena_bytes: int
+    live_bytes: int
+    weight_bytes: int
+    device: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """All memory that runs need besides the caller's arrays."""
+        return self.arena_bytes + self.weight_bytes
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of one run."""
+        return sum(step.flops for step in self.steps)
+
+    @property
+    def predicted_error(self) -> float:
+        """Expected relative error of the outputs: layers add up like independent errors."""
+        return math.sqrt(sum(step.error**2 for step in self.steps))
+
+    @property
+    def launches(self) -> int:
+        """Kernels that one run starts."""
+        return sum(len(step.calls) for step in self.steps)
+
+
+class BoundDeviceNetwork:
+    """A network made ready for fixed input shapes.
+
+    Args:
+        graph: after the passes.
+        driver: the device.
+        dtype: that values are kept in.
+        precision: what is asked of convolutions' arithmetic; None for that of the dtype.
+        memory_limit: bytes that weights and arena may take together, None for no limit.
+        compile_code: what makes cubins.
+
+    Raises:
+        BudgetError: no plan keeps the limit.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        driver: Driver,
+        dtype: str,
+        precision: str | None = None,
+        memory_limit: int | None = None,
+        compile_code: Compile = compile_cubin,
+    ) -> None:
+        self._driver, self._dtype = driver, dtype
+        machine = machine_of(driver.name, driver.arch, driver.processors)
+        lowered, storage = _within(graph, machine, dtype, precision, memory_limit)
+        self.plan = DevicePlan(
+            steps=lowered.steps,
+            inputs={n: TensorType(graph.types[n].shape, dtype) for n in graph.inputs},
+            outputs={n: TensorType(graph.types[n].shape, dtype) for n in graph.outputs},
+            arena_bytes=storage.arena_bytes,
+            live_bytes=storage.live_bytes,
+            weight_bytes=_weight_bytes(lowered),
+            device=machine.name,
+        )
+        self.storage = storage
+        driver.enter()
+        self.memory = Memory(driver)
+        weights = self.memory.allocate(self.plan.weight_bytes)
+        arena = self.memory.allocate(storage.arena_bytes)
+        places: dict[str, ctypes.c_uint64] = {}
+        for name, array in lowered.constants.items():
+            places[name] = ctypes.c_uint64(weights)
+            self.memory.upload(weights, array)
+            weights += aligned(array.nbytes)
+        ends = len(lowered.inputs) + len(lowered.outputs)
+        self._slots = [ctypes.c_uint64(0) for _ in range(ends)]
+        for name, offset in storage.offsets.items():
+            places[name] = ctypes.c_uint64(arena + offset)
+        for name, slot in storage.slots.items():
+            places[name] = self._slots[slot.number]
+        calls = [call for step in lowered.steps for call in step.calls]
+        self._module = Module(driver, (call.code for call in calls), compile_code)
+        self._runs = [self._module.bind(call, places) for call in calls]
+        self._graphs: OrderedDict[tuple[int, ...], Captured | None] = OrderedDict()
+
+    # -- running ---------------------------------------------------------------------------
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run the network.
+
+        Args:
+            arrays: one for each input: on the device, which is read in place, or of NumPy.
+
+        Returns:
+            The outputs: on the device if the first input was, else of NumPy.
+
+        Raises:
+            InputError: an array does not fit.
+        """
+        self._driver.enter()
+        kinds = self.plan.inputs.items()
+        given = [self._arrived(n, a, k) for (n, k), a in zip(kinds, arrays, strict=True)]
+        results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
+        self.start([a.address for a in (*given, *results)])
+        if any(not isinstance(a, (np.ndarray, DeviceArray)) for a in arrays):
+            self._driver.lead(1)  # before its default stream writes what we still read
+        if arrays and is_device_array(arrays[0]):
+            return list(results)
+        return [each.numpy() for each in results]
+
+    def start(self, addresses: Sequence[int]) -> None:
+        """Start everything on arrays at these addresses, without waiting.
+
+        Addresses seen for the second time are captured in a graph, which later calls replay.
+        """
+        key = tuple(addresses)
+        if key in self._graphs:
+            self._graphs.move_to_end(key)
+            captured = self._graphs[key] or self._capture(key)
+            captured.run()
+            return
+        self._graphs[key] = None
+        while len(self._graphs) > _MOST_GRAPHS:
+            _, oldest = self._graphs.popitem(last=False)
+            if oldest is not None:
+                oldest.close()
+        self._bind(key)
+        for run in self._runs:
+            run()
+
+    def _bind(self, addresses: Sequence[int]) -> None:
+        for slot, address in zip(self._slots, addresses, strict=True):
+            slot.value = address
+
+    def _capture(self, addresses: tuple[int, ...]) -> Captured:
+        self._bind(addresses)
+        self._driver.begin_capture()
+        try:
+            for run in self._runs:
+                run()
+        finally:
+            captured = self._driver.end_capture()
+        self._graphs[addresses] = captured
+        return captured
+
+    def time(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
+        """Run step by step and return, for each step, the nanoseconds of every repeat."""
+        self._driver.enter()
+        kinds = self.plan.inputs.items()
+        given = [self._arrived(n, a, k) for (n, k), a in zip(kinds, arrays, strict=True)]
+        results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
+        self._bind([a.address for a in (*given, *results)])
+        rows: list[list[int]] = [[] for _ in self.plan.steps]
+        for _ in range(repeats):
+            runs = iter(self._runs)
+            for row, step in zip(rows, self.plan.steps, strict=True):
+                first = self._driver.event()
+                for _ in step.calls:
+                    next(runs)()
+                row.append(round(self._driver.seconds(first, self._driver.event()) * 1e9))
+        return rows
+
+    def _arrived(self, name: str, array: Any, kind: TensorType) -> DeviceArray:
+        """An input on the device, checked."""
+        if isinstance(array, np.ndarray):
+            wider = array.dtype in (np.float32, kind.dtype if kind.dtype != "bfloat16" else "f4")
+            if array.shape != kind.shape or not wider:
+                raise InputError(
+                    f"input {name!r} is {array.dtype}{list(array.shape)}; expected {kind}"
+                )
+            made = self.memory.array(kind.shape, kind.dtype)
+            self.memory.upload(made.address, stored(array, kind.dtype))
+            return made
+        if not is_device_array(array):
+            raise InputError(
+                f"input {name!r} is {type(array).__name__}; expected a NumPy array, or one on the "
+                "device (torch, CuPy: anything with __dlpack__)"
+            )
+        taken = take(f"input {name!r}", array, self._driver)
+        if (taken.shape, taken.dtype) != (kind.shape, kind.dtype):
+            raise InputError(f"input {name!r} is {taken.dtype}{list(taken.shape)}; expected {kind}")
+        if not taken.dense or taken.address % _VECTOR_BYTES:
+            raise InputError(
+                f"input {name!r} has strides {taken.strides} and begins at an address of "
+                f"{taken.address % _VECTOR_BYTES} modulo {_VECTOR_BYTES}; expected a row-major "
+                f"array that begins at a multiple of {_VECTOR_BYTES}; call x.contiguous()"
+            )
+        return taken
+
+
+def _weight_bytes(lowered: DeviceGraph) -> int:
+    return sum(aligned(array.nbytes) for array in lowered.constants.values())
+
+
+def _within(
+    graph: Graph, machine: Machine, dtype: str, precision: str | None, limit: int | None
+) -> tuple[DeviceGraph, Storage]:
+    """The fastest lowering that keeps the limit, with its storage."""
+    least = 0
+    for lean in (False, True):
+        lowered = lower_graph(graph, machine, dtype, choices(dtype, precision), lean)
+        # The planner's storage reads what both kinds of lowered graphs have alike.
+        storage = place(cast(LoweredGraph, lowered))
+        needed = storage.arena_bytes + _weight_bytes(lowered)
+        if limit is None or needed <= limit:
+            return lowered, storage
+        least = min(least, needed) if least else needed
+    raise BudgetError(
+        f"the plan needs {least} bytes ({format_bytes(least)}) on {machine.name}, the limit is "
+        f"{limit}; give memory_limit={least} or more",
+        least,
+    )
+
+
+def explain(plan: DevicePlan) -> str:
+    """Say how every step is computed, in which arithmetic, and what makes the memory."""
+    lines = []
+    for step in plan.steps:
+        shown = f" in {step.arithmetic} arithmetic" if step.arithmetic else ""
+        details = f" ({step.parameters})" if step.parameters else ""
+        lines.append(
+            f"{step.name}: {step.op} by {step.algorithm}{shown}{details}, "
+            f"{step.flops / 1e6:.2f} MFLOP, {len(step.calls)} launch(es)"
+        )
+    lines.append(f"expected error {plan.predicted_error:.1e}")
+    lines.append(
+        f"memory on {plan.device} {plan.memory_bytes} bytes: weights {plan.weight_bytes}, arena "
+        f"{plan.arena_bytes} (largest live set {plan.live_bytes}); {plan.launches} launches in "
+        "one graph"
+    )
+    return "\n".join(lines)

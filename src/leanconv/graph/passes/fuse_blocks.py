@@ -1,0 +1,70 @@
+"""Let the convolutions of a mobile network's block be one operation."""
+
+from __future__ import annotations
+
+from leanconv.graph.edit import Editor, frozen, rewrite
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.chain import ChainStage
+
+
+def fuse_blocks(graph: Graph) -> Graph:
+    """Make one ConvChain of convolutions whose results nobody else reads.
+
+    (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
+    residual: inverted residuals, separable convolutions, and a network's stem before one.
+
+    Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
+    computed, and maps that a 1x1 Conv pads.
+
+    Requires: a verified graph, after `fuse_activations`: a chain is not taken apart again.
+    Ensures: such convolutions are one node, named as the last of them.
+    """
+    return rewrite(graph, _rule)
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    if not (_usable(editor, node) and _pointwise(editor, node)):
+        return False
+    depthwise = editor.private_producer(node.inputs[0], "Conv")
+    if depthwise is None or not _inner(editor, depthwise) or not _depthwise(editor, depthwise):
+        return False
+    convs = [depthwise, node]
+    before = editor.private_producer(depthwise.inputs[0], "Conv")
+    if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
+        convs.insert(0, before)
+    operands = [name for conv in convs for name in (conv.inputs[1], conv.input(2))]
+    stages = tuple(ChainStage(**conv.attributes) for conv in convs)
+    inputs = (convs[0].inputs[0], node.input(3), *operands)
+    attributes = frozen({"stages": stages})
+    editor.replace(node, Node("ConvChain", inputs, node.outputs, attributes, node.name))
+    return True
+
+
+def _usable(editor: Editor, conv: Node) -> bool:
+    """Whether a node is a convolution of images with constant weights and no slopes."""
+    return (
+        conv.op == "Conv"
+        and not conv.input(4)
+        and len(editor.shape(conv.outputs[0])) == 4
+        and all(name in editor.constants for name in conv.inputs[1:3] if name)
+    )
+
+
+def _inner(editor: Editor, conv: Node) -> bool:
+    """Whether a convolution may stand inside a chain: only the last one adds a residual."""
+    return _usable(editor, conv) and not conv.input(3)
+
+
+def _pointwise(editor: Editor, conv: Node) -> bool:
+    attributes = conv.attributes
+    return (
+        attributes["group"] == 1
+        and editor.shape(conv.inputs[1])[2:] == (1, 1)
+        and attributes["strides"] == (1, 1)
+        and not any(attributes["pads"])
+    )
+
+
+def _depthwise(editor: Editor, conv: Node) -> bool:
+    group = conv.attributes["group"]
+    return bool(group > 1 and editor.shape(conv.inputs[1])[:2] == (group, 1))

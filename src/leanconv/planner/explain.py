@@ -1,0 +1,219 @@
+"""Why a network is planned as it is: every candidate, the peak, the front, the error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from leanconv.graph.ir import Node
+from leanconv.planner import operations
+from leanconv.planner.arena import Lifetime
+from leanconv.planner.lowering import Decision
+from leanconv.planner.network_plan import NetworkPlan
+from leanconv.planner.outline import Outline
+from leanconv.spec import PLAIN
+from leanconv.units import format_bytes, format_ns
+
+_MOST_SWAPS = 40  # candidates for which a whole plan is made to see what they would cost
+
+
+def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
+    """Say of every layer which candidates there were, and why all but one lost.
+
+    Args:
+        plan: of a network.
+        front: whether the plans for other limits are looked for, which takes a second or more.
+
+    Returns:
+        JSON: `layers` with their `candidates`, `arena` with the buffers and the peak, `front`,
+        and what was asked for and is promised.
+    """
+    planner = plan.planner
+    swaps = _Swaps(plan)
+    layers = []
+    walked = 0.0
+    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.outlines, strict=True)):
+        walked += chosen.error**2
+        candidates = [
+            _candidate(outline, chosen, swaps.reason(number, outline, chosen))
+            for outline in _different(planner.space.outlines[number], chosen)
+        ]
+        if not any(candidate["chosen"] for candidate in candidates):
+            candidates.insert(0, _candidate(chosen, chosen, ""))
+        layers.append(
+            {
+                "name": node.name or node.outputs[0],
+                "op": node.op,
+                "output": node.outputs[0],
+                "shape": list(planner.graph.types[node.outputs[0]].shape),
+                **_facts(chosen),
+                "error_so_far": math.sqrt(walked),
+                "candidates": candidates,
+                "rejected": _rejected(plan, node, chosen.decision),
+            }
+        )
+    return {
+        "asked": {
+            "inputs": {name: list(kind.shape) for name, kind in plan.inputs.items()},
+            "threads": plan.threads,
+            "memory_limit": plan.limit,
+            "max_error": planner.max_error,
+        },
+        "predicted_ns": plan.predicted_ns,
+        "predicted_error": plan.predicted_error,
+        "memory_bytes": plan.memory_bytes,
+        "weight_bytes": plan.weight_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "arena": explain_arena(plan),
+        "front": explain_front(plan) if front else [],
+        "text": memory_text(plan),
+        "layers": layers,
+    }
+
+
+def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
+    """The arena over time: each buffer's place and life, and what makes the peak."""
+    places, buffers = plan.storage.places, plan.storage.lifetimes
+    time, alive = _peak(buffers)
+    return {
+        "bytes": plan.arena_bytes,
+        "calls": [step.name for step in plan.steps for _ in step.kernels],
+        "buffers": [
+            {
+                "name": buffer.name,
+                "offset": places[buffer.name],
+                "bytes": buffer.bytes,
+                "first": buffer.first,
+                "last": buffer.last,
+                "scratch": buffer.scratch,
+            }
+            for buffer in buffers
+        ],
+        "peak": {
+            "call": time,
+            "bytes": sum(buffer.bytes for buffer in alive),
+            "buffers": [buffer.name for buffer in alive],
+        },
+    }
+
+
+def explain_front(plan: NetworkPlan) -> list[dict[str, int]]:
+    """Time and bytes of plans at other limits, the leanest first."""
+    space = plan.planner.space
+    return [
+        {"bytes": way.bytes + space.base_bytes, "time_ns": way.time, "arena_bytes": way.peak}
+        for way in plan.planner.front()
+    ]
+
+
+def summary(plan: NetworkPlan) -> str:
+    """A line for each step, and what makes the memory."""
+    lines = [
+        f"{step.name}: {step.op} by {step.algorithm}, {step.flops / 1e6:.2f} MFLOP, "
+        f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
+        for step in plan.steps
+    ]
+    return "\n".join([*lines, memory_text(plan)])
+
+
+def memory_text(plan: NetworkPlan) -> str:
+    """What a plan's memory consists of, and where its peak is."""
+    time, alive = _peak(plan.storage.lifetimes)
+    calls = [step.name for step in plan.steps for _ in step.kernels]
+    lines = [
+        f"memory {plan.memory_bytes} bytes: weights {plan.weight_bytes}, arena "
+        f"{plan.arena_bytes} (largest live set {plan.live_bytes}, scratch {plan.scratch_bytes})"
+    ]
+    if alive:
+        largest = sorted(alive, key=lambda buffer: -buffer.bytes)
+        shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
+        lines.append(f"the arena's peak is at {calls[time]}: {shown}")
+    return "\n".join(lines)
+
+
+def _peak(buffers: Sequence[Lifetime]) -> tuple[int, list[Lifetime]]:
+    """The first call with the most bytes alive, and the buffers alive then."""
+    most, best, alive = -1, 0, []
+    for time in sorted({buffer.first for buffer in buffers}):
+        now = [buffer for buffer in buffers if buffer.first <= time <= buffer.last]
+        total = sum(buffer.bytes for buffer in now)
+        if total > most:
+            most, best, alive = total, time, now
+    return best, alive
+
+
+def _facts(outline: Outline) -> dict[str, Any]:
+    decision = outline.decision
+    return {
+        "algorithm": outline.algorithm,
+        "way": decision.way,
+        "reads": {name: str(form) for name, form in decision.reads.items()},
+        "writes": str(decision.writes),
+        "time_ns": outline.time_ns,
+        "weight_bytes": outline.weight_bytes,
+        "scratch_bytes": outline.scratch_bytes,
+        "temporary_bytes": sum(outline.temporaries.values()),
+        "error": outline.error,
+    }
+
+
+def _candidate(outline: Outline, chosen: Outline, reason: str) -> dict[str, Any]:
+    return {**_facts(outline), "chosen": outline == chosen, "reason": reason}
+
+
+def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:
+    """Algorithms that cannot compute a node, with their reasons."""
+    planner = plan.planner
+    formats: dict[str, Any] = {name: PLAIN for name in node.inputs if name}
+    formats.update(decision.reads)
+    formats[node.outputs[0]] = decision.writes
+    return operations.rejections(node, planner.graph, formats, planner.target)
+
+
+def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:
+    """The outlines without those that are another name for the same: the chosen name stays."""
+    found: dict[object, Outline] = {}
+    for outline in sorted(outlines, key=lambda o: (o.time_ns, o != chosen)):
+        facts = _facts(outline)
+        del facts["way"]
+        found.setdefault(repr(facts), outline)
+    return list(found.values())
+
+
+class _Swaps:
+    """What would become of a plan with one node computed in another way."""
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        self._plan, self._left = plan, _MOST_SWAPS
+        self._decisions = [outline.decision for outline in plan.outlines]
+        self._known: dict[object, int] = {}
+
+    def reason(self, number: int, outline: Outline, chosen: Outline) -> str:
+        """Why an outline lost against the chosen one; empty for the chosen one itself."""
+        if outline == chosen:
+            return ""
+        if outline.time_ns >= chosen.time_ns:
+            return self._slower(outline, chosen)
+        plan = self._plan
+        allowed = plan.planner.max_error
+        error = math.sqrt(plan.predicted_error**2 - chosen.error**2 + outline.error**2)
+        if allowed is not None and error > allowed:
+            return f"the error would be {error:.2g}, over {allowed:.2g}"
+        if plan.limit is None:
+            return "its layouts cost its neighbours more"
+        if not self._left:
+            return "faster, but the limit is better spent on other layers"
+        self._left -= 1
+        decisions = [*self._decisions]
+        decisions[number] = outline.decision
+        needed = plan.planner.realise(decisions, None).memory_bytes
+        over = needed - plan.limit
+        if over > 0:
+            return f"the plan would need {format_bytes(over)} more than the limit"
+        return "its layouts cost its neighbours more"
+
+    def _slower(self, outline: Outline, chosen: Outline) -> str:
+        if outline.time_ns == chosen.time_ns:
+            return "no faster"
+        return f"slower, {format_ns(outline.time_ns)} against {format_ns(chosen.time_ns)}"

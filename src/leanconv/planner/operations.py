@@ -1,0 +1,138 @@
+"""What can be asked about any node: the ways to compute it, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leanconv import kernels
+from leanconv.algorithms import convolution, inverted_residual
+from leanconv.codegen.lowered import Lowered
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec import Format
+from leanconv.target import Target
+
+# Operations that can be computed in several ways.
+_SEVERAL = (*convolution.OPS, *inverted_residual.OPS)
+
+_CALL_CYCLES = 1500.0  # begin and end of a stage
+_BYTES_PER_CYCLE = 8.0  # that one core moves in operations that mostly move
+_FLOPS_PER_CYCLE = 8.0  # that they do beside it
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What is asked of the arithmetic.
+
+    Attributes:
+        layer_error: relative error accepted of one layer.
+        reproducible: whether the batch must not change the bits of an image.
+    """
+
+    layer_error: float
+    reproducible: bool = False
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a node between given formats.
+
+    Attributes:
+        name: as `lower` is asked for it; None where there is only one.
+        cycles: estimated cycles of one core.
+        error: expected relative error in the max norm that it adds; 0 where it only moves.
+    """
+
+    name: str | None
+    cycles: float
+    error: float
+
+
+def ways(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    accuracy: Accuracy,
+    every: bool = True,
+) -> list[Way]:
+    """The ways to compute a node; the first is the one that is taken where nothing is asked.
+
+    Args:
+        node, graph, formats, target: as of `lower`.
+        accuracy: what is asked of the arithmetic.
+        every: whether parameters of an algorithm are varied, too.
+    """
+    asked = (accuracy.layer_error, accuracy.reproducible)
+    if node.op in convolution.OPS:
+        found = convolution.choices(node, graph, formats, target, *asked, every)
+        return [Way(choice.name, choice.cycles, choice.error) for choice in found]
+    if node.op in inverted_residual.OPS:
+        chains = inverted_residual.choices(node, graph, formats, target, *asked)
+        return [Way(chain.name, chain.cycles, chain.error) for chain in chains]
+    return [Way(None, _moving_cycles(node, graph), 0.0)]
+
+
+def lower(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    accuracy: Accuracy,
+    way: str | None = None,
+) -> Lowered:
+    """Make the kernels of a node.
+
+    Args:
+        node: an operation in normal form.
+        graph: types and constants of its values.
+        formats: how each of its values stands in memory.
+        target: the machine.
+        accuracy: what is asked of the arithmetic.
+        way: the name of one of `ways`, None for the first.
+
+    Raises:
+        UnsupportedError: there is no kernel for the operation.
+        SpecError: there is no such way.
+    """
+    if node.op not in _SEVERAL:
+        return kernels.lower(node, graph, formats, target)
+    asked = (accuracy.layer_error, accuracy.reproducible)
+    if node.op in convolution.OPS:
+        return convolution.lower(node, graph, formats, target, *asked, way=way)
+    return inverted_residual.lower(node, graph, formats, target, *asked, select=way)
+
+
+def rejections(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> dict[str, str]:
+    """Why the algorithms that do not compute a node do not, by algorithm."""
+    if node.op not in convolution.OPS:
+        return {}
+    return convolution.rejections(node, graph, formats, target)
+
+
+def packed_inputs(node: Node) -> tuple[str, ...]:
+    """The constants of a node whose values decide nothing: they are only packed."""
+    if node.op in inverted_residual.OPS:
+        return node.inputs[2:]
+    if node.op in convolution.OPS:
+        return tuple(node.input(number) for number in (1, 2, 4))
+    return ()
+
+
+def _moving_cycles(node: Node, graph: Graph) -> float:
+    """Estimated cycles of an operation that is no convolution."""
+    names = (*(name for name in node.inputs if name), *node.outputs)
+    item = max(ITEMSIZE.get(graph.types[name].dtype, 4) for name in names)
+    elements = sum(graph.types[name].elements for name in names)
+    inner = 1
+    if node.op in ("MatMul", "Gemm"):
+        inner = graph.types[node.inputs[0]].shape[-1]
+    elif node.op in ("MaxPool", "AveragePool"):
+        kernel = node.attributes.get("kernel_shape", ())
+        for extent in kernel:
+            inner *= extent
+    out = graph.types[node.outputs[0]].elements
+    return _CALL_CYCLES + elements * item / _BYTES_PER_CYCLE + out * inner / _FLOPS_PER_CYCLE

@@ -1,0 +1,282 @@
+"""A node's ways in outline: what the solver needs to know of them, without packing or emitting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leanconv.codegen.lowered import Lowered
+from leanconv.codegen.types import ROUNDOFF
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.planner import operations
+from leanconv.planner.formats import FormatRules
+from leanconv.planner.lowering import Decision
+from leanconv.planner.operations import Accuracy
+from leanconv.spec import PLAIN, Format
+from leanconv.spec.format import aligned
+from leanconv.target import Target
+
+# Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
+_ERROR_GRAIN = 1 / 16
+_NS_PER_CYCLE = 1 / 3.0  # at 3 GHz: plans do not depend on what the clock is found to be
+
+
+_REORDER_BYTES_PER_NS = 12.0  # read and written, each counted
+_CALL_NS = 400  # begin and end of a stage
+
+
+def reorder_ns(result_bytes: int) -> int:
+    """Estimated time of bringing a tensor of so many bytes into another format."""
+    return round(2 * result_bytes / _REORDER_BYTES_PER_NS) + _CALL_NS
+
+
+@dataclass(frozen=True)
+class OutlinedCall:
+    """One call: which local values it reads and writes, and its scratch.
+
+    A local value is an input by its number, a temporary by its name, or `"y"`; constants are left
+    out.
+
+    Attributes:
+        reads: values in the order of the operands, None for constants.
+        result: what it writes.
+        in_place: positions in `reads` whose memory the result may take over.
+        scratch: bytes of one thread.
+    """
+
+    reads: tuple[int | str | None, ...]
+    result: int | str
+    in_place: tuple[int, ...]
+    scratch: int
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One way to compute a node between given formats.
+
+    Attributes:
+        decision: formats and the way's name.
+        algorithm: for people.
+        time_ns: estimated, of all threads together.
+        error: expected relative error.
+        weight_bytes: constants of its own, each aligned.
+        shared: constants of the graph that it reads as they are.
+        calls: in order; none for a view.
+        temporaries: bytes of each, aligned.
+        alias: the number of the input whose bytes the output's are; None if it has its own.
+    """
+
+    decision: Decision
+    algorithm: str
+    time_ns: int
+    error: float
+    weight_bytes: int
+    shared: tuple[str, ...]
+    calls: tuple[OutlinedCall, ...]
+    temporaries: Mapping[str, int]
+    alias: int | None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The most scratch of one thread."""
+        return max((call.scratch for call in self.calls), default=0)
+
+
+def error_units(error: float, dtype: str, up: bool = True) -> int:
+    """The square of a relative error as an integer, for sums that are exact."""
+    units = (error / (ROUNDOFF[dtype] * _ERROR_GRAIN)) ** 2
+    return math.ceil(units) if up else math.floor(units)
+
+
+def units_error(units: int, dtype: str) -> float:
+    """The error whose square is so many units."""
+    return math.sqrt(units) * ROUNDOFF[dtype] * _ERROR_GRAIN
+
+
+def skeleton(graph: Graph) -> Graph:
+    """The graph with the shapes of the convolutions' weights, but not their bytes.
+
+    Other constants keep their values, which may decide what becomes of a node.
+    """
+    weights: set[str] = set()
+    others: set[str] = set(graph.outputs)
+    for node in graph.nodes:
+        packed = operations.packed_inputs(node)
+        weights.update(packed)
+        others.update(name for name in node.inputs if name not in packed)
+    constants = {
+        name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        if name in weights and name not in others
+        else array
+        for name, array in graph.constants.items()
+    }
+    return Graph(graph.inputs, graph.outputs, graph.nodes, graph.types, constants)
+
+
+class Outliner:
+    """Finds the ways of nodes; equal nodes are looked into once.
+
+    Args:
+        graph: the network.
+        rules: what its kernels can work on.
+        target, threads, accuracy: of the plan.
+    """
+
+    def __init__(
+        self, graph: Graph, rules: FormatRules, target: Target, threads: int, accuracy: Accuracy
+    ) -> None:
+        self.rules, self._graph, self._target = rules, graph, target
+        self._threads, self._accuracy = threads, accuracy
+        self._known: dict[object, list[Outline]] = {}
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no batch and no limit may change the bits, so that nothing is left to choose."""
+        return self._accuracy.reproducible
+
+    def outlines(self, node: Node, default: Decision, others: list[Decision]) -> list[Outline]:
+        """All ways of a node.
+
+        Args:
+            node: the node.
+            default: its formats in a plan without limits; the first outline is the way taken there.
+            others: other formats. No way with these counts as faster than the first outline: they
+                are considered for the bytes that they save.
+        """
+        found = list(self._with(node, default, every=True))
+        first = found[0].time_ns
+        if found[0].alias is None:
+            for decision in others:
+                found += [o for o in self._with(node, decision, every=False) if o.alias is None]
+        return [_at_least(first, outline) for outline in found]
+
+    def chosen(self, node: Node, default: Decision, decision: Decision) -> Outline:
+        """The outline of a decision that is made; the first way where it names none.
+
+        Args:
+            node: the node.
+            default: its formats in a plan without limits; nothing counts as faster than these.
+            decision: what is asked about.
+
+        Raises:
+            SpecError: there is no way of that name.
+        """
+        first = next(self._with(node, default, every=False))
+        return _at_least(first.time_ns, self._chosen(node, decision))
+
+    def _chosen(self, node: Node, decision: Decision) -> Outline:
+        found = list(self._with(node, decision, every=False))
+        if decision.way is None:
+            return found[0]
+        if not any(outline.decision.way == decision.way for outline in found):
+            found = list(self._with(node, decision, every=True))
+        for outline in found:
+            if outline.decision.way == decision.way:
+                return outline
+        names = ", ".join(str(outline.decision.way) for outline in found)
+        raise SpecError(
+            f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {decision.way!r}; "
+            f"expected one of {names}"
+        )
+
+    def _with(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
+        key = self._key(node, decision), every
+        if key not in self._known:
+            self._known[key] = list(self._find(node, decision, every))
+        for known in self._known[key]:
+            own = Decision(decision.reads, decision.writes, known.decision.way)
+            shared = tuple(node.inputs[int(number)] for number in known.shared)
+            yield Outline(
+                own,
+                known.algorithm,
+                known.time_ns,
+                known.error,
+                known.weight_bytes,
+                shared,
+                known.calls,
+                known.temporaries,
+                known.alias,
+            )
+
+    def _key(self, node: Node, decision: Decision) -> object:
+        names = (*node.inputs, *node.outputs)
+        return (
+            node.op,
+            repr(sorted(node.attributes.items())),
+            tuple(self._graph.types.get(name) for name in names),
+            tuple(name in self._graph.constants for name in names),
+            tuple(names.index(name) for name in names),
+            tuple(decision.reads.get(name) for name in names),
+            decision.writes,
+        )
+
+    def _find(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
+        formats = {name: PLAIN for name in node.inputs if name}
+        formats.update(decision.reads)
+        formats[node.outputs[0]] = decision.writes
+        asked = (node, self._graph, formats, self._target, self._accuracy)
+        for way in operations.ways(*asked, every):
+            lowered = operations.lower(*asked, way.name)
+            named = Decision(decision.reads, decision.writes, way.name)
+            yield self._outline(node, named, way, lowered)
+
+    def _outline(
+        self, node: Node, decision: Decision, way: operations.Way, lowered: Lowered
+    ) -> Outline:
+        numbers: dict[str, int | str] = {node.outputs[0]: "y"}
+        for number, name in enumerate(node.inputs):
+            if name and name not in self._graph.constants:
+                numbers.setdefault(name, number)
+        numbers.update({name: name for name in lowered.temporaries})
+        calls, taken = [], {}
+        for call in lowered.calls:
+            reads = tuple(numbers.get(name) for name in call.values[:-1])
+            result = numbers[call.values[-1]]
+            calls.append(
+                OutlinedCall(reads, result, call.in_place, aligned(call.kernel.scratch_bytes))
+            )
+            taken.update({n: str(node.inputs.index(n)) for n in call.values if n in node.inputs})
+        own = [array.nbytes for array in lowered.constants.values()]
+        own += [size for packing in lowered.packings for size in packing.bytes.values()]
+        return Outline(
+            decision,
+            lowered.algorithm,
+            round(way.cycles * _NS_PER_CYCLE / self._threads),
+            way.error,
+            sum(aligned(size) for size in own),
+            tuple(number for n, number in taken.items() if n in self._graph.constants),
+            tuple(calls),
+            {name: aligned(size) for name, size in lowered.temporaries.items()},
+            node.inputs.index(lowered.alias) if lowered.alias else None,
+        )
+
+
+def _at_least(time_ns: int, outline: Outline) -> Outline:
+    return outline if outline.time_ns >= time_ns else replace(outline, time_ns=time_ns)
+
+
+def other_decisions(
+    node: Node, rules: FormatRules, default: Decision, allowed: Mapping[str, frozenset[Format]]
+) -> list[Decision]:
+    """Formats besides the default ones that a node's kernels take and that may save bytes.
+
+    Args:
+        node: the node.
+        rules: what kernels accept.
+        default: the formats of a plan without limits.
+        allowed: the formats in which each value may stand.
+    """
+    output = node.outputs[0]
+    found: list[Decision] = []
+    for reads, writes in rules.possible(node):
+        if writes != default.writes and writes not in allowed[output]:
+            continue
+        if any(f != default.reads.get(n) and f not in allowed[n] for n, f in reads.items()):
+            continue
+        if (dict(reads), writes) != (dict(default.reads), default.writes):
+            found.append(Decision(reads, writes))
+    return found

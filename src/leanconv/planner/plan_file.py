@@ -1,0 +1,360 @@
+"""A network's plan as a JSON file: read without tuning, compared line by line, never trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from leanconv.errors import InputError
+from leanconv.graph.ir import Graph
+from leanconv.planner.arena import Lifetime
+from leanconv.planner.lowering import Decision, LoweredGraph
+from leanconv.spec import PLAIN, Format
+from leanconv.target import Target
+
+FORMAT, VERSION = "leanconv plan", 1
+MOST_BYTES = 32 * 2**20  # of a file; a plan of 1000 layers has 1 MiB
+_MOST_NODES = 100_000
+_MOST_TEXT = 4096  # characters of a name
+_MOST_NUMBER = 2**62
+
+
+@dataclass(frozen=True)
+class PlannedNode:
+    """How one node was planned, and what was expected of it.
+
+    Attributes:
+        output: the value that it defines, which identifies it.
+        reads: format of each image that it reads, by name.
+        writes: format of its output.
+        way: the name of the way chosen, None where there is only one.
+        kernels: digest of the kernels' descriptions; other code has another one.
+    """
+
+    name: str
+    op: str
+    output: str
+    reads: Mapping[str, Format]
+    writes: Format
+    way: str | None
+    algorithm: str
+    weight_bytes: int
+    time_ns: int
+    error: float
+    kernels: str
+
+    @property
+    def decision(self) -> Decision:
+        """What the node is lowered with."""
+        return Decision(self.reads, self.writes, self.way)
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """All that a plan's file says.
+
+    Attributes:
+        network: digest of the graph, weights left out.
+        target: facts of the CPU that it was made for.
+        threads, dtype, reproducible, memory_limit, max_error: what was asked for.
+        inputs: shapes by name.
+        arena_bytes, weight_bytes, predicted_ns, predicted_error: what was promised.
+        nodes: in the order of the graph.
+        buffers: of the arena, with their offsets.
+    """
+
+    network: str
+    target: Mapping[str, Any]
+    threads: int
+    dtype: str
+    reproducible: bool
+    memory_limit: int | None
+    max_error: float | None
+    inputs: Mapping[str, tuple[int, ...]]
+    arena_bytes: int
+    weight_bytes: int
+    predicted_ns: int
+    predicted_error: float
+    nodes: tuple[PlannedNode, ...]
+    buffers: tuple[tuple[Lifetime, int], ...]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Those of all nodes."""
+        return tuple(node.decision for node in self.nodes)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where each buffer stands."""
+        return {buffer.name: offset for buffer, offset in self.buffers}
+
+
+def graph_digest(graph: Graph) -> str:
+    """A digest of what a graph computes, the values of its constants left out."""
+    text = [repr((graph.inputs, graph.outputs))]
+    for node in graph.nodes:
+        types = [str(graph.types[name]) if name else "" for name in (*node.inputs, *node.outputs)]
+        attributes = sorted(node.attributes.items())
+        text.append(repr((node.op, node.inputs, node.outputs, types, attributes)))
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:32]
+
+
+def target_facts(target: Target) -> dict[str, Any]:
+    """What of a target decides the code, as JSON."""
+    return asdict(target)
+
+
+def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
+    """A digest of the kernels of each node, by the node's output."""
+    of: dict[str, list[str]] = {node.outputs[0]: [] for node in graph.nodes}
+    for step in lowered.steps:
+        if step.output in of:
+            of[step.output] += [repr(call.kernel) for call in step.calls]
+    return {
+        name: hashlib.sha256("\n".join(kernels).encode()).hexdigest()[:16]
+        for name, kernels in of.items()
+    }
+
+
+def other_target(plan: PlanFile, target: Target) -> str:
+    """Why a plan does not fit this CPU; empty if it does."""
+    now = target_facts(target)
+    changed = sorted(key for key in now if key != "name" and plan.target.get(key) != now[key])
+    if not changed:
+        return ""
+    return (
+        f"it was made for another CPU ({plan.target.get('cpu')}, {plan.target.get('isa')}; this is "
+        f"{target.cpu}, {target.isa}): {', '.join(changed)} differ"
+    )
+
+
+# -- writing -----------------------------------------------------------------------------------
+def document(plan: PlanFile) -> dict[str, Any]:
+    """The plan as JSON."""
+    asked = {
+        "threads": plan.threads,
+        "dtype": plan.dtype,
+        "reproducible": plan.reproducible,
+        "memory_limit": plan.memory_limit,
+        "max_error": plan.max_error,
+        "inputs": {name: list(shape) for name, shape in plan.inputs.items()},
+    }
+    promised = {
+        "arena_bytes": plan.arena_bytes,
+        "weight_bytes": plan.weight_bytes,
+        "memory_bytes": plan.arena_bytes + plan.weight_bytes,
+        "predicted_ns": plan.predicted_ns,
+        "predicted_error": plan.predicted_error,
+    }
+    nodes = [
+        {
+            "name": node.name,
+            "op": node.op,
+            "output": node.output,
+            "reads": {name: str(form) for name, form in node.reads.items()},
+            "writes": str(node.writes),
+            "way": node.way,
+            "algorithm": node.algorithm,
+            "weight_bytes": node.weight_bytes,
+            "time_ns": node.time_ns,
+            "error": node.error,
+            "kernels": node.kernels,
+        }
+        for node in plan.nodes
+    ]
+    buffers = [
+        {
+            "name": buffer.name,
+            "offset": offset,
+            "bytes": buffer.bytes,
+            "first": buffer.first,
+            "last": buffer.last,
+            "scratch": buffer.scratch,
+        }
+        for buffer, offset in plan.buffers
+    ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "network": plan.network,
+        "target": dict(plan.target),
+        "asked": asked,
+        "promised": promised,
+        "nodes": nodes,
+        "buffers": buffers,
+    }
+
+
+def write_plan(plan: PlanFile, path: str | os.PathLike[str]) -> None:
+    """Write a plan; equal plans are equal files.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = json.dumps(document(plan), indent=1, ensure_ascii=True, allow_nan=False)
+    Path(path).write_text(text + "\n", encoding="ascii")
+
+
+# -- reading -----------------------------------------------------------------------------------
+def read_plan(path: str | os.PathLike[str]) -> PlanFile:
+    """Read a plan that nobody vouches for.
+
+    Raises:
+        InputError: the file cannot be read, is too large, or is no plan.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"plan {str(path)!r} cannot be read: {error}") from error
+    if len(data) > MOST_BYTES:
+        raise InputError(f"plan {str(path)!r} has more than {MOST_BYTES} bytes; expected a plan")
+    try:
+        return _parse(json.loads(data))
+    except _WrongError as error:
+        raise InputError(f"plan {str(path)!r}: {error}; save it anew with net.plan.save") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"plan {str(path)!r} is no JSON ({error}); expected a plan") from error
+
+
+class _WrongError(Exception):
+    """Something in a file is not what a plan has there."""
+
+
+def _parse(data: Any) -> PlanFile:
+    top = _object(data, "the file")
+    if top.get("format") != FORMAT or top.get("version") != VERSION:
+        raise _WrongError(
+            f"its format is {_short(top.get('format'))} {_short(top.get('version'))}, expected "
+            f"{FORMAT!r} {VERSION}"
+        )
+    asked, promised = _object(top.get("asked"), "asked"), _object(top.get("promised"), "promised")
+    target = _object(top.get("target"), "target")
+    for key, value in target.items():
+        if not isinstance(value, str | int | float):
+            raise _WrongError(f"target.{key} is {_short(value)}, expected text or a number")
+    limit, error = asked.get("memory_limit"), asked.get("max_error")
+    return PlanFile(
+        network=_text(top, "network"),
+        target=target,
+        threads=_count(asked, "threads", least=1, most=4096),
+        dtype=_one_of(asked, "dtype", ("float32", "float64")),
+        reproducible=_flag(asked, "reproducible"),
+        memory_limit=None if limit is None else _count(asked, "memory_limit"),
+        max_error=None if error is None else _number(asked, "max_error"),
+        inputs=_shapes(asked.get("inputs")),
+        arena_bytes=_count(promised, "arena_bytes"),
+        weight_bytes=_count(promised, "weight_bytes"),
+        predicted_ns=_count(promised, "predicted_ns"),
+        predicted_error=_number(promised, "predicted_error"),
+        nodes=tuple(_node(each) for each in _list(top.get("nodes"), "nodes")),
+        buffers=tuple(_buffer(each) for each in _list(top.get("buffers"), "buffers")),
+    )
+
+
+def _node(data: Any) -> PlannedNode:
+    node = _object(data, "a node")
+    way = node.get("way")
+    reads = _object(node.get("reads"), "reads")
+    return PlannedNode(
+        name=_text(node, "name"),
+        op=_text(node, "op"),
+        output=_text(node, "output"),
+        reads={name: _format(reads, name) for name in reads},
+        writes=_format(node, "writes"),
+        way=None if way is None else _text(node, "way"),
+        algorithm=_text(node, "algorithm"),
+        weight_bytes=_count(node, "weight_bytes"),
+        time_ns=_count(node, "time_ns"),
+        error=_number(node, "error"),
+        kernels=_text(node, "kernels"),
+    )
+
+
+def _buffer(data: Any) -> tuple[Lifetime, int]:
+    buffer = _object(data, "a buffer")
+    lifetime = Lifetime(
+        _text(buffer, "name"),
+        _count(buffer, "bytes"),
+        _count(buffer, "first"),
+        _count(buffer, "last"),
+        _flag(buffer, "scratch"),
+    )
+    return lifetime, _count(buffer, "offset")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _WrongError(f"{what} is {_short(value)}, expected an object")
+    return value
+
+
+def _list(value: Any, what: str) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > _MOST_NODES:
+        raise _WrongError(f"{what} is {_short(value)}, expected a list of at most {_MOST_NODES}")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        raise _WrongError(f"{key} is {_short(value)}, expected text")
+    return value
+
+
+def _flag(data: Mapping[str, Any], key: str) -> bool:
+    value = data.get(key)
+    if not isinstance(value, bool):
+        raise _WrongError(f"{key} is {_short(value)}, expected true or false")
+    return value
+
+
+def _count(data: Mapping[str, Any], key: str, least: int = 0, most: int = _MOST_NUMBER) -> int:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _WrongError(f"{key} is {_short(value)}, expected an integer of {least} to {most}")
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(float(value)) or value < 0:  # type: ignore[arg-type,operator]
+        raise _WrongError(f"{key} is {_short(value)}, expected a number of at least 0")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _one_of(data: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = _text(data, key)
+    if value not in known:
+        raise _WrongError(f"{key} is {_short(value)}, expected one of {', '.join(known)}")
+    return value
+
+
+def _format(data: Mapping[str, Any], key: str) -> Format:
+    value = _text(data, key)
+    if value == str(PLAIN):
+        return PLAIN
+    if value[:1] == "c" and value[1:] in ("2", "4", "8", "16", "32", "64"):
+        return Format(int(value[1:]))
+    raise _WrongError(f"format {_short(value)} of {_short(key)}, expected 'plain' or such as 'c16'")
+
+
+def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
+    shapes = _object(value, "inputs")
+    for name, shape in shapes.items():
+        extents = _list(shape, f"the shape of {_short(name)}")
+        if any(isinstance(e, bool) or not isinstance(e, int) or e < 1 for e in extents):
+            raise _WrongError(f"the shape of {_short(name)} is {_short(shape)}")
+    return {name: tuple(shape) for name, shape in shapes.items()}

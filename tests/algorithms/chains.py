@@ -1,0 +1,141 @@
+"""Chains of convolutions for tests: a graph of one ConvChain node, and what each form computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graph.builder import Builder
+from kernel_runner import run_kernel
+from leanconv.algorithms import inverted_residual
+from leanconv.codegen.host import host
+from leanconv.codegen.lowered import Lowered
+from leanconv.graph.interpret import interpret
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.verify import verify
+from leanconv.spec import Activation, Format
+from leanconv.target import Target
+from node_runner import pack, unpack
+
+RELU6 = Activation("clip", (0.0, 6.0))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One chain: channels before, between (0: no first convolution) and after, and the rest."""
+
+    inputs: int
+    inner: int
+    outputs: int
+    size: tuple[int, int]
+    kernel: int = 3
+    stride: int = 1
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
+    dilation: int = 1
+    residual: bool = False
+    batch: int = 1
+    activations: tuple[Activation | None, ...] = (RELU6, RELU6, None)
+    first: tuple[int, int] = (1, 1)  # kernel and stride of the first convolution
+    bias: bool = True
+    dtype: str = "float32"
+    integers: bool = False
+
+    def graph(self) -> Graph:
+        """The three convolutions."""
+        b = Builder(self.dtype, 5)
+
+        def numbers(*shape: int) -> str:
+            if self.integers:
+                return b.const(b.random.integers(-2, 3, size=shape))
+            return b.normal(*shape)
+
+        def more(channels: int) -> tuple[str, ...]:
+            return (numbers(channels),) if self.bias else ("",)
+
+        x = y = b.input(self.batch, self.inputs, *self.size)
+        first, depthwise, last = self.activations
+        channels = self.inner or self.inputs
+        if self.inner:
+            k, s = self.first
+            w = numbers(channels, self.inputs, k, k)
+            y = b.conv(y, w, *more(channels), strides=(s, s), pads=(k // 2,) * 4, activation=first)
+        y = b.conv(
+            y,
+            numbers(channels, 1, self.kernel, self.kernel),
+            *more(channels),
+            group=channels,
+            strides=(self.stride,) * 2,
+            dilations=(self.dilation,) * 2,
+            pads=self.pads,
+            activation=depthwise,
+        )
+        w = numbers(self.outputs, channels, 1, 1)
+        added = (x,) if self.residual else ()
+        y = b.conv(y, w, *more(self.outputs), *added, activation=last)
+        return b.graph(y)
+
+    def input(self) -> np.ndarray:
+        """Random numbers for the graph's input."""
+        random = np.random.default_rng(3)
+        shape = (self.batch, self.inputs, *self.size)
+        if self.integers:
+            return random.integers(-2, 3, size=shape).astype(self.dtype)
+        return random.standard_normal(shape).astype(self.dtype)
+
+    def expected(self) -> np.ndarray:
+        """The result in float64."""
+        graph = self.graph()
+        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
+        wide = replace(graph, types=types, constants=constants)
+        return interpret(wide, {"x0": self.input().astype(np.float64)})[graph.outputs[0]]
+
+
+class Runner:
+    """A block lowered for a target, blocked in and out (plain in if `plain`)."""
+
+    def __init__(self, block: Block, target: Target | None = None, plain: bool = False) -> None:
+        self.block, self.target = block, target or host()
+        self.graph = verify(fuse_blocks(block.graph()))
+        (self.node,) = self.graph.nodes
+        assert self.node.op == "ConvChain"
+        lanes = Format(self.target.lanes(block.dtype))
+        self.formats = {"x0": Format(0) if plain else lanes, self.node.outputs[0]: lanes}
+
+    def choices(self) -> list[inverted_residual.ChainChoice]:
+        """All ways to compute the block."""
+        return inverted_residual.choices(self.node, self.graph, self.formats, self.target)
+
+    def lower(self, name: str) -> Lowered:
+        """The kernels of one of them."""
+        return inverted_residual.lower(
+            self.node, self.graph, self.formats, self.target, select=name
+        )
+
+    def run(self, name: str, cuts: Sequence[float] = ()) -> np.ndarray:
+        """Run one of them, each grid cut at these parts of it, on buffers full of NaN."""
+        lowered, out = self.lower(name), self.node.outputs[0]
+        item = np.dtype(self.block.dtype).itemsize
+        values = dict(lowered.all_constants())
+        for buffer, size in lowered.temporaries.items():
+            values[buffer] = np.full(size // item, np.nan, self.block.dtype)
+        x = self.block.input()
+        values["x0"] = pack(x, self.formats["x0"].block) if self.formats["x0"].block else x
+        kind = self.graph.types[out]
+        shape = self.formats[out].physical_shape(kind.shape)
+        values[out] = np.full(shape, np.nan, self.block.dtype)
+        for call in lowered.calls:
+            operands = [values[v] for v in call.values]
+            parts = sorted({int(call.kernel.chunks * cut) for cut in cuts})
+            target = None if self.target is host() else self.target
+            values[call.values[-1]] = run_kernel(call.kernel, *operands, target=target, parts=parts)
+        return unpack(values[out].reshape(shape), kind.shape[1])
+
+
+def chain_node(graph: Graph) -> Node:
+    """The one ConvChain of a graph."""
+    (node,) = [node for node in graph.nodes if node.op == "ConvChain"]
+    return node

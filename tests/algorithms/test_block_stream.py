@@ -1,0 +1,213 @@
+"""Several blocks in one pass: against the blocks one by one, and what they need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph.builder import Builder
+from kernel_runner import run_kernel
+from leanconv.algorithms import inverted_residual
+from leanconv.algorithms.block_stream_kernel import BlockStream, ring_rows
+from leanconv.codegen.host import host
+from leanconv.errors import SpecError
+from leanconv.graph.interpret import interpret
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
+from leanconv.graph.verify import verify
+from leanconv.spec import Activation, Format
+from leanconv.target import Target, preset
+from node_runner import pack, unpack
+
+RELU6 = Activation("clip", (0.0, 6.0))
+
+
+class Net:
+    """A stem and some blocks.
+
+    Args:
+        blocks: of each: inner channels (0: none), outputs, kernel, stride.
+    """
+
+    def __init__(
+        self,
+        blocks: list[tuple[int, int, int, int]],
+        size: tuple[int, int],
+        batch: int = 1,
+        integers: bool = False,
+        dtype: str = "float32",
+        stem: bool = True,
+    ) -> None:
+        self.builder, self.integers, self.dtype = Builder(dtype, 7), integers, dtype
+        self.activation = None if integers else RELU6
+        b = self.builder
+        x = y = b.input(batch, 3 if stem else 16, *size)
+        if stem:
+            w = self.numbers(16, 3, 3, 3)
+            y = b.conv(x, w, self.numbers(16), **self.settings(3, 2))
+        for inner, outputs, kernel, stride in blocks:
+            y = self.block(y, inner, outputs, kernel, stride)
+        self.plain = b.graph(y)
+
+    def numbers(self, *shape: int) -> str:
+        b = self.builder
+        if self.integers:
+            return b.const(b.random.integers(-1, 2, size=shape))
+        return b.const(b.random.normal(size=shape) / np.sqrt(np.prod(shape[1:])))
+
+    def settings(self, kernel: int, stride: int, **more: Any) -> dict[str, Any]:
+        p = kernel // 2
+        return {
+            "strides": (stride,) * 2,
+            "pads": (p,) * 4,
+            "activation": self.activation,
+            **more,
+        }
+
+    def block(self, x: str, inner: int, outputs: int, kernel: int, stride: int) -> str:
+        b = self.builder
+        width = b.types[x].shape[1]
+        y, channels = x, inner or width
+        if inner:
+            w = self.numbers(channels, width, 1, 1)
+            y = b.conv(y, w, self.numbers(channels), activation=self.activation)
+        w = self.numbers(channels, 1, kernel, kernel)
+        settings = self.settings(kernel, stride, group=channels)
+        y = b.conv(y, w, self.numbers(channels), **settings)
+        added = (x,) if inner and stride == 1 and width == outputs else ()
+        return b.conv(y, self.numbers(outputs, channels, 1, 1), self.numbers(outputs), *added)
+
+    def input(self) -> np.ndarray:
+        random = np.random.default_rng(2)
+        shape = self.plain.types["x0"].shape
+        if self.integers:
+            return random.integers(-1, 2, size=shape).astype(self.dtype)
+        return random.standard_normal(shape).astype(self.dtype)
+
+    def expected(self) -> np.ndarray:
+        graph = self.plain
+        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
+        wide = replace(graph, types=types, constants=constants)
+        return interpret(wide, {"x0": self.input().astype(np.float64)})[graph.outputs[0]]
+
+    def merged(self) -> Graph:
+        fused = fuse_blocks(self.plain)
+        return verify(merge_blocks(fused, mergeable(fused)))
+
+
+def streams(net: Net, target: Target | None = None) -> dict[str, BlockStream]:
+    machine = target or host()
+    graph = net.merged()
+    (node,) = graph.nodes
+    lanes = Format(machine.lanes(net.dtype))
+    plain = graph.types["x0"].shape[1] == 3
+    formats = {"x0": Format(0) if plain else lanes, node.outputs[0]: lanes}
+    choices = inverted_residual.choices(node, graph, formats, machine)
+    found = {}
+    for choice in choices:
+        lowered = inverted_residual.lower(node, graph, formats, machine, select=choice.name)
+        (call,) = lowered.calls
+        assert isinstance(call.kernel, BlockStream)
+        assert call.kernel.scratch_bytes == choice.scratch_bytes
+        found[choice.name] = call.kernel
+    return found
+
+
+def run(
+    net: Net, name: str, cuts: tuple[float, ...] = (), target: Target | None = None
+) -> np.ndarray:
+    machine, graph = target or host(), net.merged()
+    (node,) = graph.nodes
+    lanes, x, out = Format(machine.lanes(net.dtype)), net.input(), node.outputs[0]
+    plain = x.shape[1] == 3
+    formats = {"x0": Format(0) if plain else lanes, out: lanes}
+    lowered = inverted_residual.lower(node, graph, formats, machine, select=name)
+    (call,) = lowered.calls
+    values = {**lowered.all_constants(), "x0": x if plain else pack(x, lanes.block)}
+    assert {n: a.nbytes for n, a in lowered.all_constants().items()} == dict(
+        lowered.packings[0].bytes
+    )
+    shape = lanes.physical_shape(graph.types[out].shape)
+    values[out] = np.full(shape, np.nan, net.dtype)
+    operands = [values[v] for v in call.values]
+    parts = sorted({int(call.kernel.chunks * cut) for cut in cuts})
+    y = run_kernel(call.kernel, *operands, target=target, parts=parts)
+    return unpack(y.reshape(shape), graph.types[out].shape[1])
+
+
+MOBILE = [(0, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1), (72, 32, 3, 2)]
+NETS: dict[str, tuple[list[tuple[int, int, int, int]], tuple[int, int], dict[str, Any]]] = {
+    "mobile": (MOBILE, (57, 40), {}),
+    "batch": (MOBILE[:3], (22, 21), {"batch": 3}),
+    "5x5": ([(0, 16, 5, 1), (32, 16, 5, 1), (48, 40, 5, 2)], (33, 17), {}),
+    "separable": ([(0, 24, 3, 2), (0, 33, 3, 1), (0, 20, 5, 2)], (41, 19), {}),
+    "no stem": ([(32, 16, 3, 1), (32, 16, 3, 1)], (9, 12), {"stem": False}),
+    "tiny": (MOBILE, (5, 3), {}),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_way_is_near_float64(name: str) -> None:
+    blocks, size, more = NETS[name]
+    net = Net(blocks, size, **more)
+    expected = net.expected()
+    for way in streams(net):
+        found = run(net, way)
+        assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max(), way
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_small_integers_are_exact_however_the_chunks_are_cut(name: str) -> None:
+    blocks, size, more = NETS[name]
+    net = Net(blocks[:3], size, integers=True, **more)
+    expected = net.expected()
+    assert np.abs(expected).max() < 2**24
+    for way in streams(net):
+        for cuts in ((), (0.5,), tuple(i / 13 for i in range(13))):
+            assert np.array_equal(run(net, way, cuts), expected), (way, cuts)
+
+
+def test_other_registers_and_double_precision() -> None:
+    haswell = preset("haswell")
+    net = Net(MOBILE[:3], (22, 21), integers=True)
+    for way in streams(net, haswell):
+        assert np.array_equal(run(net, way, (0.4,), haswell), net.expected())
+    net = Net(MOBILE, (22, 21), dtype="float64")
+    for way in streams(net):
+        found, expected = run(net, way), net.expected()
+        assert np.abs(found - expected).max() < 1e-14 * np.abs(expected).max()
+
+
+def test_rings_hold_a_few_rows() -> None:
+    """MobileNetV2's first blocks: a step of one row needs 2, 2 and 4 new rows of those before."""
+    blocks = [(112, 112, 1, 1, 3), (112, 56, 2, 1, 3), (56, 56, 1, 1, 3), (56, 28, 2, 1, 3)]
+    assert ring_rows(blocks, 1, 1) == [7, 4, 3]  # one step before the first fills them
+    assert ring_rows(blocks, 1, 2) == [5, 4, 3]  # two do it little by little
+
+
+def test_only_neighbours_that_nobody_else_reads_are_merged() -> None:
+    net = Net(MOBILE, (22, 21))
+    fused = fuse_blocks(net.plain)
+    assert mergeable(fused) == 4
+    shorter = merge_blocks(fused, 2)
+    assert [node.op for node in shorter.nodes] == ["BlockChain", "ConvChain", "ConvChain"]
+    inputs = {"x0": net.input()}
+    (y,) = net.plain.outputs
+    assert np.array_equal(interpret(shorter, inputs)[y], interpret(fused, inputs)[y])
+    second = replace(net.plain, outputs=(y, fused.nodes[1].outputs[0]))
+    assert mergeable(fuse_blocks(second)) == 2
+    first = replace(net.plain, outputs=(y, fused.nodes[0].outputs[0]))
+    assert mergeable(fuse_blocks(first)) == 0
+    alone = Net([(0, 8, 3, 1)], (9, 9))
+    assert mergeable(fuse_blocks(alone.plain)) == 0
+
+
+def test_an_unknown_way_is_refused() -> None:
+    net = Net(MOBILE, (22, 21))
+    with pytest.raises(SpecError, match="expected one of"):
+        run(net, "stream:step=9")

@@ -1,0 +1,176 @@
+"""Chains of convolutions in one pass: every form, against float64, integers, and bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from algorithms.chains import RELU6, Block, Runner
+from leanconv.algorithms import inverted_residual
+from leanconv.algorithms.inverted_residual_kernel import FusedChain
+from leanconv.algorithms.partial_results import SumOfParts
+from leanconv.codegen.compiler import assembly
+from leanconv.errors import SpecError
+from leanconv.spec import Activation
+from leanconv.target import preset
+
+SILU, SWISH = Activation("silu", ()), Activation("hard_swish", ())
+BLOCKS = {
+    "residual": Block(24, 144, 24, (13, 11), residual=True),
+    "stride 2": Block(16, 96, 24, (15, 14), stride=2),
+    "5x5": Block(20, 50, 20, (9, 10), kernel=5, pads=(2, 2, 2, 2), residual=True),
+    "asymmetric pads": Block(32, 192, 40, (7, 7), 5, 2, (1, 2, 3, 2), batch=2),
+    "long sums": Block(160, 288, 17, (7, 6), activations=(SILU, SWISH, Activation("relu", ()))),
+    "no expansion": Block(33, 0, 15, (12, 13), activations=(None, RELU6, SILU)),
+    "no expansion, stride 2": Block(64, 0, 72, (9, 9), 3, 2, batch=3),
+    "one row": Block(16, 32, 16, (1, 9), residual=True),
+    "one column, 5x5": Block(16, 64, 8, (17, 1), 5, pads=(2, 2, 2, 2)),
+    "no pads": Block(8, 64, 32, (8, 19), pads=(0, 0, 0, 0), bias=False),
+    "mostly padding": Block(17, 32, 16, (4, 5), 3, 2, (4, 5, 4, 3)),
+    "dilated": Block(16, 48, 33, (14, 12), pads=(2, 2, 2, 2), dilation=2),
+    "stem": Block(3, 32, 16, (19, 23), first=(3, 2)),
+    "strides larger than the kernel": Block(16, 32, 16, (13, 13), 3, 4, (0, 1, 0, 0)),
+}
+EXACT = {
+    name: replace(block, integers=True, activations=(None, None, None))
+    for name, block in BLOCKS.items()
+}
+
+
+def error(found: np.ndarray, expected: np.ndarray) -> float:
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_form_is_near_float64(name: str) -> None:
+    runner = Runner(BLOCKS[name])
+    expected = BLOCKS[name].expected()
+    choices = runner.choices()
+    kinds = {choice.name.partition(":")[0] for choice in choices}
+    assert {"layers", "panel"} <= kinds
+    assert ("rows" in kinds) == bool(BLOCKS[name].inner)
+    for choice in choices:
+        assert error(runner.run(choice.name, (0.4,)), expected) < 1e-6, choice.name
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_small_integers_are_exact(name: str) -> None:
+    runner = Runner(EXACT[name])
+    expected = EXACT[name].expected()
+    for choice in runner.choices():
+        assert np.array_equal(runner.run(choice.name), expected), choice.name
+
+
+@pytest.mark.parametrize("name", ["residual", "asymmetric pads", "no expansion", "stem"])
+def test_bits_do_not_depend_on_who_does_which_chunk(name: str) -> None:
+    runner = Runner(replace(BLOCKS[name], batch=2))
+    for choice in runner.choices():
+        whole = runner.run(choice.name)
+        for cuts in ((0.5,), (0.34, 0.67), tuple(i / 16 for i in range(16))):
+            assert np.array_equal(runner.run(choice.name, cuts), whole), (choice.name, cuts)
+
+
+@pytest.mark.parametrize("name", ["residual", "5x5", "no expansion", "asymmetric pads"])
+def test_rows_and_panels_round_as_one_layer_after_the_other(name: str) -> None:
+    runner = Runner(BLOCKS[name])
+    expected = runner.run("layers")
+    for choice in runner.choices():
+        if choice.form is None or choice.form.parts == 1:
+            assert np.array_equal(runner.run(choice.name), expected), choice.name
+
+
+@pytest.mark.parametrize("name", ["residual", "no expansion", "stem", "long sums"])
+def test_double_precision(name: str) -> None:
+    block = replace(BLOCKS[name], dtype="float64")
+    runner = Runner(block)
+    for choice in runner.choices():
+        assert error(runner.run(choice.name), block.expected()) < 2e-15, choice.name
+
+
+@pytest.mark.parametrize("name", ["residual", "stride 2", "5x5", "no expansion", "stem"])
+def test_other_registers(name: str) -> None:
+    runner = Runner(EXACT[name], preset("haswell"))
+    for choice in runner.choices():
+        assert np.array_equal(runner.run(choice.name), EXACT[name].expected()), choice.name
+
+
+@pytest.mark.parametrize("target", ["neoverse-n1", "skylake-avx512"])
+def test_code_for_other_machines(target: str) -> None:
+    runner = Runner(BLOCKS["residual"], preset(target))
+    forms = {choice.name.partition(":")[0]: choice.name for choice in runner.choices()}
+    for name in forms.values():
+        for call in runner.lower(name).calls:
+            text = assembly(call.kernel, preset(target))
+            if not isinstance(call.kernel, SumOfParts):
+                assert "fmla" in text or "vfmadd" in text
+
+
+def test_a_first_convolution_reads_plain_images() -> None:
+    block = EXACT["stem"]
+    runner = Runner(block, plain=True)
+    for choice in runner.choices():
+        assert np.array_equal(runner.run(choice.name), block.expected()), choice.name
+
+
+@pytest.mark.parametrize("name", ["residual", "asymmetric pads", "no expansion", "stem"])
+def test_facts(name: str) -> None:
+    """Operations, bytes of constants and of buffers are what is stated."""
+    runner = Runner(BLOCKS[name])
+    flops = None
+    for choice in runner.choices():
+        lowered = runner.lower(choice.name)
+        total = sum(call.kernel.flops for call in lowered.calls)
+        flops = flops or total
+        assert total == flops, choice.name
+        for packing in lowered.packings:
+            made = {role: array.nbytes for role, array in packing.make().items()}
+            assert made == dict(packing.bytes)
+        assert sorted(lowered.temporaries.values()) == sorted(choice.temporaries.values())
+        scratch = max(call.kernel.scratch_bytes for call in lowered.calls)
+        assert scratch == choice.scratch_bytes
+
+
+def test_the_inner_tensor_is_never_stored() -> None:
+    """96 channels at 112x112 take 4.8 MB; a row at a time takes a fiftieth."""
+    runner = Runner(Block(16, 96, 24, (112, 112), stride=2))
+    choices = {choice.name: choice for choice in runner.choices()}
+    assert choices["layers"].temporary_bytes == 4 * (96 * 112 * 112 + 96 * 56 * 56)
+    best = runner.choices()[0]
+    assert best.form is not None
+    assert best.temporary_bytes == 0
+    assert best.scratch_bytes < 200_000
+    leanest = min(choice.scratch_bytes for choice in choices.values() if choice.form)
+    assert leanest < 65_536
+
+
+def test_small_maps_are_split_by_channels() -> None:
+    runner = Runner(Block(160, 960, 160, (7, 7), residual=True), preset("znver4"))
+    chosen = runner.choices()[0]
+    assert chosen.form is not None
+    assert chosen.form.name == "split"
+    first, last = runner.lower(chosen.name).calls
+    assert isinstance(first.kernel, FusedChain)
+    assert last.in_place == (last.kernel.operands.index("residual"),)
+
+
+def test_reproducible_chooses_as_for_one_image() -> None:
+    block = Block(96, 576, 96, (14, 14), residual=True)
+    names = []
+    for batch in (1, 8):
+        runner = Runner(replace(block, batch=batch))
+        arguments = (runner.node, runner.graph, runner.formats, runner.target)
+        asked = inverted_residual.choices(*arguments, reproducible=True)
+        names.append([choice.name for choice in asked])
+        for choice in asked:
+            lowered = inverted_residual.lower(*arguments, reproducible=True, select=choice.name)
+            assert sum(lowered.temporaries.values()) == choice.temporary_bytes
+        free = [choice.name for choice in inverted_residual.choices(*arguments)]
+    assert names[0] == names[1] != free
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(SpecError, match="expected one of"):
+        Runner(BLOCKS["residual"]).lower("columns")

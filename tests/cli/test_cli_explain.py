@@ -1,0 +1,227 @@
+"""`explain` of models, in the terminal, as JSON and as a page; `verify`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_fakes import Call
+
+import leanconv as lc
+from examples.networks import SMALL_NETWORKS
+from leanconv.cli.explain_page import explain_page
+
+MODEL = "examples/digits/digits.onnx"
+
+
+@pytest.fixture(scope="module")
+def residual(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "resnext.onnx"
+    path.write_bytes(SMALL_NETWORKS["resnext_like"]().SerializeToString())
+    return str(path)
+
+
+def test_a_model_in_the_terminal(call: Call) -> None:
+    result = call("explain", MODEL)
+    assert result.code == 0
+    for word in ("layer", "algorithm", "ReduceMean", "memory ", "the arena's peak is at"):
+        assert word in result.out
+
+
+def test_every_layer_with_every_candidate(call: Call, residual: str) -> None:
+    document = json.loads(call("explain", residual, "--shape", "1,3,64,64", "--json").out)
+    assert document["memory_bytes"] == document["weight_bytes"] + document["arena_bytes"]
+    assert {"Conv", "MaxPool"} <= {layer["op"] for layer in document["layers"]}
+    several = [layer for layer in document["layers"] if len(layer["candidates"]) > 1]
+    assert several
+    for layer in document["layers"]:
+        chosen = [c for c in layer["candidates"] if c["chosen"]]
+        assert len(chosen) == 1
+        assert chosen[0]["algorithm"] == layer["algorithm"]
+        for candidate in layer["candidates"]:
+            assert bool(candidate["reason"]) != candidate["chosen"]
+            assert candidate["time_ns"] >= layer["time_ns"]  # nothing was faster: no limit
+    errors = [layer["error_so_far"] for layer in document["layers"]]
+    assert errors == sorted(errors)
+    assert errors[-1] == pytest.approx(document["predicted_error"])
+
+
+def test_the_arena_is_told_as_it_is(call: Call, residual: str) -> None:
+    document = json.loads(call("explain", residual, "--shape", "1,3,64,64", "--json").out)
+    arena = document["arena"]
+    totals = [
+        sum(b["bytes"] for b in arena["buffers"] if b["first"] <= time <= b["last"])
+        for time in range(len(arena["calls"]))
+    ]
+    assert arena["peak"]["bytes"] == max(totals) == totals[arena["peak"]["call"]]
+    assert max(b["offset"] + b["bytes"] for b in arena["buffers"]) == arena["bytes"]
+    alive = {b["name"] for b in arena["buffers"]} & set(arena["peak"]["buffers"])
+    assert alive == set(arena["peak"]["buffers"])
+
+
+def test_under_a_limit_it_says_what_would_not_fit(call: Call, residual: str) -> None:
+    shape = ("--shape", "1,3,64,64")
+    free = json.loads(call("explain", residual, *shape, "--json").out)
+    front = [point["bytes"] for point in free["front"]]
+    assert front == sorted(front)
+    times = [point["time_ns"] for point in free["front"]]
+    assert times == sorted(times, reverse=True)
+    limit = str(front[0])
+    tight = json.loads(call("explain", residual, *shape, "--memory-limit", limit, "--json").out)
+    assert tight["memory_bytes"] <= front[0]
+    reasons = [c["reason"] for layer in tight["layers"] for c in layer["candidates"]]
+    assert any("more than the limit" in reason for reason in reasons)
+
+
+def test_one_layer(call: Call) -> None:
+    document = json.loads(call("explain", MODEL, "--json").out)
+    name = next(layer["name"] for layer in document["layers"] if layer["op"] == "Conv")
+    shown = call("explain", MODEL, "--layer", name)
+    assert shown.code == 0
+    assert "why it lost" in shown.out
+    assert "chosen" in shown.out
+    unknown = call("explain", MODEL, "--layer", "nobody")
+    assert unknown.code == 1
+    assert name in unknown.err
+
+
+def test_a_model_may_be_called_like_a_problem(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Path(MODEL).read_bytes()
+    monkeypatch.chdir(tmp_path)
+    Path("ic3ih5oc4kh3").write_bytes(data)
+    assert "ReduceMean" in call("explain", "ic3ih5oc4kh3").out
+
+
+def test_open_shapes_and_options_that_go_with_models(call: Call, residual: str) -> None:
+    result = call("explain", residual, "--shape", "y=1")
+    assert result.code == 1
+    problem = call("explain", "ic3ih5oc4kh3", "--layer", "a")
+    assert problem.code == 1
+    assert "go with a model" in problem.err
+
+
+def test_a_plan_is_written_and_read(call: Call, tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    first = json.loads(call("explain", MODEL, "--save", file, "--json").out)
+    again = json.loads(call("explain", MODEL, "--plan", file, "--json").out)
+    assert again["memory_bytes"] == first["memory_bytes"]
+    assert call("verify", MODEL, "--plan", file, "--count", "1").code == 0
+    assert call("explain", MODEL, "--plan", str(tmp_path / "no.json")).code == 1
+
+
+class Page(HTMLParser):
+    """Counts what stands in a page, and sees that every element ends."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.loaded: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.loaded += [value or "" for key, value in attrs if key in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_and_alone(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert call("explain", MODEL, "--html", str(file)).code == 0
+    document = json.loads(call("explain", MODEL, "--json").out)
+    page = Page(file.read_text(encoding="utf-8"))
+    assert page.loaded == []
+    assert "script" not in page.counts
+    assert page.counts["svg"] == 3
+    errors = len(document["layers"])
+    assert page.counts["rect"] == len(document["arena"]["buffers"]) + errors
+    assert page.counts["circle"] == len(document["front"]) + 1
+    assert page.counts["details"] == len(document["layers"])
+    for layer in document["layers"]:
+        assert layer["name"] in page.texts
+
+
+def test_names_from_files_are_text_in_the_page() -> None:
+    """A file may call its layers whatever it likes."""
+    net = lc.load(MODEL)
+    net.bind((1, 1, 32, 32))
+    report = net.report()
+    nasty = '<img src=x onerror="alert(1)">'
+    report["layers"][0]["name"] = report["arena"]["buffers"][0]["name"] = nasty
+    report["arena"]["peak"]["buffers"] = [nasty]
+    page = Page(explain_page(nasty, report))
+    assert "img" not in page.counts
+    assert nasty in page.texts
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_the_page_in_a_browser(call: Call, tmp_path: Path) -> None:
+    """Chromium lays the page out: boxes of the arena have colours and sizes."""
+    file = tmp_path / "page.html"
+    assert call("explain", MODEL, "--html", str(file)).code == 0
+    picture = tmp_path / "page.png"
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,1600"]
+    shot = [f"--screenshot={picture}", f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]
+    subprocess.run([*command, *shot], check=True, capture_output=True, timeout=120)
+    image = pytest.importorskip("PIL.Image").open(picture).convert("RGB")
+    assert image.size == (1200, 1600)
+    pixels = np.asarray(image).reshape(-1, 3).astype(int)
+    for colour in ((0x4F, 0x7C, 0xAC), (0xC2, 0x41, 0x0C)):
+        near = (np.abs(pixels - colour).sum(axis=1) < 12).sum()
+        assert near > 100, f"no {colour} in the picture"
+
+
+def test_verify(call: Call, tmp_path: Path) -> None:
+    document = json.loads(call("verify", MODEL, "--json").out)
+    assert document["kept"] is True
+    assert 0 < document["worst_error"] <= document["predicted_error"]
+    assert len(document["rows"]) == 3
+    sample = tmp_path / "x.npy"
+    np.save(sample, np.ones((2, 1, 32, 32), np.float32))
+    bundle = tmp_path / "x.npz"
+    np.savez(bundle, input=np.ones((1, 1, 32, 32), np.float32))
+    shown = call("verify", MODEL, str(sample), str(bundle))
+    assert shown.code == 0
+    assert "x.npy" in shown.out
+    assert "kept" in shown.out
+
+
+def test_verify_says_when_a_plan_breaks_its_word(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leanconv.planner.network_plan import NetworkPlan
+
+    monkeypatch.setattr(NetworkPlan, "predicted_error", 1e-12)
+    result = call("verify", MODEL, "--count", "1")
+    assert result.code == 3
+    assert "NOT kept" in result.out
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04", b"7"])
+def test_verify_with_damaged_samples(call: Call, tmp_path: Path, data: bytes) -> None:
+    sample = tmp_path / "x.npy"
+    sample.write_bytes(data)
+    result = call("verify", MODEL, str(sample))
+    assert result.code == 1
+    assert "x.npy" in result.err
+
+
+def test_verify_unpickles_nothing(call: Call, tmp_path: Path) -> None:
+    sample = tmp_path / "x.npy"
+    np.save(sample, np.array([{"a": 1}], object), allow_pickle=True)
+    result = call("verify", MODEL, str(sample))
+    assert result.code == 1
+    assert "x.npy" in result.err

@@ -1,0 +1,111 @@
+"""Every configuration of a kernel that a plan can choose, as codes to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from leanconv.gpu.arithmetic import (
+    BRAIN,
+    DOUBLE,
+    FP16X3,
+    HALF,
+    IEEE,
+    TF32,
+    TF32X3,
+    Arithmetic,
+)
+from leanconv.gpu.launch import Code
+from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowering_methods import Im2winForm
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import Tile, tiles
+from leanconv.gpu.lowering.windows import conv_windows
+from leanconv.gpu.machine import PRESETS, Machine
+from leanconv.spec import Activation, ConvSpec
+
+RELU6 = Activation("clip", (0.0, 6.0))
+KINDS: tuple[tuple[Arithmetic, str], ...] = (
+    (IEEE, "float32"),
+    (TF32, "float32"),
+    (TF32X3, "float32"),
+    (FP16X3, "float32"),
+    (HALF, "float16"),
+    (BRAIN, "bfloat16"),
+    (DOUBLE, "float64"),
+)
+MACHINES = {80: PRESETS["a100"], 90: PRESETS["h200"]}
+EPILOGUE = Epilogue("bias", "residual", "", RELU6)
+# Padded, so that every load is checked; and in place, with all that alignment allows.
+CHECKED = ConvSpec.parse("mb32ic24ih28oc192oh28kh3ph1")
+ALIGNED = ConvSpec.parse("mb32ic256ih30oc256oh28kh3")
+
+
+def product_codes(
+    spec: ConvSpec, arithmetic: Arithmetic, dtype: str, machine: Machine, tile: Tile
+) -> list[Code]:
+    """The main kernel's codes for one tile."""
+    windows = conv_windows(spec, 32)
+    product = Product(windows, spec.out_channels, dtype, "x", "y", EPILOGUE, "c")
+    segments = np.ones((spec.out_channels, windows.segments, windows.length), np.float32)
+    done = lower_product(product, segments, (arithmetic,), machine, "direct", tile)
+    return [launch.code for launch in done.launches]
+
+
+def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """The main kernel in every tile and arithmetic, checked and aligned."""
+    machine = MACHINES[arch]
+    for arithmetic, dtype in KINDS:
+        for tile in tiles(arithmetic, dtype, arch):
+            for name, spec in (("checked", CHECKED), ("aligned", ALIGNED)):
+                if arithmetic is BRAIN and name == "checked":
+                    continue  # differs from float16 in the type of the products alone
+                for code in product_codes(spec, arithmetic, dtype, machine, tile):
+                    yield f"{name} {arithmetic.name} {dtype} {tile}", code
+    for form in (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False)):
+        for code in product_codes(ALIGNED, IEEE, "float32", machine, form.tile):
+            yield f"aligned ieee float32 {form.tile}", code
+
+
+def _task(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvTask:
+    named = replace(spec, dtype=dtype, activation=RELU6)
+    return ConvTask(named, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+
+
+def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """Depthwise kernels of MobileNetV2 and others, and those with the 1x1 behind."""
+    machine = MACHINES[arch]
+    for problem in (
+        "g96mb8ic96ih56oc96oh56kh3ph1",
+        "g96mb8ic96ih56oc96oh28kh3sh2ph1",
+        "g16mb8ic16ih28oc32oh28kh5ph2",
+        "g64mb8ic64ih28oc64oh28kh7ph3",
+    ):
+        spec = ConvSpec.parse(problem)
+        for arithmetic, dtype in ((IEEE, "float32"), (HALF, "float16"), (DOUBLE, "float64")):
+            w = np.ones(spec.weight_shape)
+            done = choose_algorithm(_task(spec, arithmetic, dtype), w, machine, "depthwise")
+            yield f"depthwise {dtype} {problem}", done.launches[0].code
+    depth = replace(ConvSpec.parse("g96mb8ic96ih56oc96oh56kh3ph1"), activation=RELU6)
+    point = ConvSpec.parse("mb8ic96ih56oc64oh56kh1")
+    for arithmetic, dtype in ((IEEE, "float32"), (TF32X3, "float32"), (HALF, "float16")):
+        for tile in fused_tiles(arithmetic):
+            w_depth, w = np.ones((96, 1, 3, 3)), np.ones((64, 96, 1, 1))
+            task = _task(point, arithmetic, dtype)
+            done = lower_fused(task, depth, w_depth, "b", w, machine, tile)
+            yield f"fused {arithmetic.name} {dtype} {tile}", done.launches[0].code
+
+
+def method_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """What the documents' methods add: copies, and Winograd's transforms."""
+    spec = ConvSpec.parse("mb8ic64ih30oc64oh28kh3")
+    for algorithm in ("im2col", "mec:solution=A", "im2win", "winograd:m=2", "winograd:m=4"):
+        task = replace(_task(spec, IEEE, "float32"), epilogue=Epilogue("bias", "", "", RELU6))
+        done = choose_algorithm(task, np.ones(spec.weight_shape), MACHINES[arch], algorithm)
+        for launch in done.launches:
+            if launch.code.function != "gemm.segment_gemm":
+                yield f"{algorithm} {launch.code.function}", launch.code

@@ -1,0 +1,215 @@
+"""A CUDA driver without a device: real memory of this host, recorded calls, captured graphs.
+
+Every function is a real C function (through ctypes), so that what a launcher passes crosses the
+same boundary as with the real library. Where an `execute` function is given, launches run: it gets
+the kernel's code and arguments as they were decoded from the launch's parameters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+from leanconv.gpu.device.compiler import Cubin
+from leanconv.gpu.launch import Code
+
+GUARD = 256
+_POISON = 0xFF  # NaN in every float format
+_NUMBERS = {"i32": c_int, "i64": ctypes.c_int64, "fp32": c_float, "fp64": ctypes.c_double}
+
+Execute = Callable[[Code, tuple[int, int, int], list[Any]], None]
+
+
+@dataclass
+class Launched:
+    """A launch as it arrived."""
+
+    code: Code
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    arguments: list[Any]
+    scratch: list[int]
+
+
+@dataclass
+class FakeCuda:
+    """The library. `launches` are those that ran, graphs replayed included."""
+
+    arch: int = 90
+    processors: int = 132
+    memory_bytes: int = 1 << 30
+    devices: int = 1
+    execute: Execute | None = None
+    launches: list[Launched] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    codes: list[Code] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.buffers: dict[int, tuple[Any, int]] = {}
+        self._graphs: list[list[Launched]] = []
+        self._capturing: list[Launched] | None = None
+        self.fail: str = ""
+        self._bind()
+
+    # -- what stands for triton --------------------------------------------------------------
+    def compile(self, code: Code, arch: int) -> Cubin:
+        """A cubin that holds nothing but the code's number."""
+        assert arch == self.arch
+        self.codes.append(code)
+        return Cubin("kernel", 60000, code.warps, b"%d" % (len(self.codes) - 1))
+
+    # -- the driver's functions --------------------------------------------------------------
+    def _bind(self) -> None:
+        kinds: dict[str, tuple[Any, ...]] = {
+            "cuInit": (c_uint,),
+            "cuDeviceGetCount": (POINTER(c_int),),
+            "cuDeviceGet": (POINTER(c_int), c_int),
+            "cuDeviceGetName": (c_void_p, c_int, c_int),
+            "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+            "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+            "cuCtxSetCurrent": (c_void_p,),
+            "cuStreamCreate": (POINTER(c_void_p), c_uint),
+            "cuStreamSynchronize": (c_void_p,),
+            "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+            "cuEventCreate": (POINTER(c_void_p), c_uint),
+            "cuEventRecord": (c_void_p, c_void_p),
+            "cuEventSynchronize": (c_void_p,),
+            "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
+            "cuEventDestroy_v2": (c_void_p,),
+            "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+            "cuMemFree_v2": (c_uint64,),
+            "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+            "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
+            "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
+            "cuModuleLoadData": (POINTER(c_void_p), c_void_p),
+            "cuModuleUnload": (c_void_p,),
+            "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+            "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+            "cuLaunchKernel": (
+                c_void_p,
+                *(c_uint,) * 7,
+                c_void_p,
+                POINTER(c_void_p),
+                c_void_p,
+            ),
+            "cuStreamBeginCapture_v2": (c_void_p, c_int),
+            "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
+            "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_uint64),
+            "cuGraphLaunch": (c_void_p, c_void_p),
+            "cuGraphExecDestroy": (c_void_p,),
+            "cuGraphDestroy": (c_void_p,),
+            "cuGetErrorString": (c_int, POINTER(c_char_p)),
+        }
+        for name, types in kinds.items():
+            body = getattr(self, f"_{name}", None)
+            setattr(self, name, ctypes.CFUNCTYPE(c_int, *types)(self._recorded(name, body)))
+
+    def _recorded(self, name: str, body: Callable[..., int | None] | None) -> Callable[..., int]:
+        def called(*arguments: Any) -> int:
+            self.calls.append(name)
+            if name == self.fail:
+                return 700
+            try:
+                return (body(*arguments) if body else 0) or 0
+            except Exception:
+                self.calls.append(f"{name} raised")
+                raise
+
+        return called
+
+    def _cuGetErrorString(self, code: int, text: Any) -> None:  # noqa: N802
+        text[0] = b"an illegal memory access was encountered"
+
+    def _cuDeviceGetCount(self, count: Any) -> None:  # noqa: N802
+        count[0] = self.devices
+
+    def _cuDeviceGetName(self, name: int, size: int, device: int) -> None:  # noqa: N802
+        ctypes.memmove(name, b"NVIDIA H200 (fake)\0", 19)
+
+    def _cuDeviceGetAttribute(self, value: Any, number: int, device: int) -> None:  # noqa: N802
+        value[0] = {16: self.processors, 75: self.arch // 10, 76: self.arch % 10}[number]
+
+    def _cuStreamCreate(self, stream: Any, flags: int) -> None:  # noqa: N802
+        stream[0] = 0x5000
+
+    def _cuEventCreate(self, event: Any, flags: int) -> None:  # noqa: N802
+        event[0] = 0xE000
+
+    def _cuEventElapsedTime(self, value: Any, first: int, last: int) -> None:  # noqa: N802
+        value[0] = 1.0
+
+    def _cuMemAlloc_v2(self, address: Any, size: int) -> int | None:  # noqa: N802
+        if size + sum(each for _, each in self.buffers.values()) > self.memory_bytes:
+            return 2
+        raw = ctypes.create_string_buffer(size + 2 * GUARD + 256)
+        place = -(-(ctypes.addressof(raw) + GUARD) // 256) * 256
+        ctypes.memset(place - GUARD, 0x5A, GUARD)
+        ctypes.memset(place, _POISON, size)
+        ctypes.memset(place + size, 0x5A, GUARD)
+        self.buffers[place] = raw, size
+        address[0] = place
+        return None
+
+    def _cuMemFree_v2(self, address: int) -> None:  # noqa: N802
+        self.check_guards()
+        del self.buffers[address]
+
+    def _cuMemcpyHtoDAsync_v2(self, to: int, of: int, size: int, stream: int) -> None:  # noqa: N802
+        ctypes.memmove(to, of, size)
+
+    _cuMemcpyDtoHAsync_v2 = _cuMemcpyHtoDAsync_v2  # noqa: N815
+    _cuMemcpyDtoDAsync_v2 = _cuMemcpyHtoDAsync_v2  # noqa: N815
+
+    def _cuModuleLoadData(self, module: Any, image: int) -> None:  # noqa: N802
+        number = ctypes.string_at(image)
+        module[0] = 0x1000 + int(number) if number.isdigit() else 0x10
+
+    def _cuModuleGetFunction(self, function: Any, module: int, name: bytes) -> None:  # noqa: N802
+        function[0] = module
+
+    def _cuLaunchKernel(self, function: int, *rest: Any) -> None:  # noqa: N802
+        gx, gy, gz, threads, by, bz, shared, _stream, parameters, extra = rest
+        assert (by, bz, extra) == (1, 1, None)
+        code = self.codes[function - 0x1000]
+        arguments: list[Any] = []
+        for number, (_, kind) in enumerate(code.types):
+            held = c_uint64 if kind[0] == "*" else _NUMBERS[kind]
+            arguments.append(ctypes.cast(parameters[number], POINTER(held))[0])
+        tail = [len(code.types), len(code.types) + 1]
+        scratch = [ctypes.cast(parameters[i], POINTER(c_uint64))[0] for i in tail]
+        launched = Launched(code, (gx, gy, gz), threads, shared, arguments, scratch)
+        if self._capturing is not None:
+            self._capturing.append(launched)
+        else:
+            self._run(launched)
+
+    def _run(self, launched: Launched) -> None:
+        self.launches.append(launched)
+        if self.execute:
+            self.execute(launched.code, launched.grid, launched.arguments)
+
+    def _cuStreamBeginCapture_v2(self, stream: int, mode: int) -> None:  # noqa: N802
+        self._capturing = []
+
+    def _cuStreamEndCapture(self, stream: int, graph: Any) -> None:  # noqa: N802
+        assert self._capturing is not None
+        self._graphs.append(self._capturing)
+        self._capturing = None
+        graph[0] = len(self._graphs)
+
+    def _cuGraphInstantiateWithFlags(self, made: Any, graph: int, flags: int) -> None:  # noqa: N802
+        made[0] = graph
+
+    def _cuGraphLaunch(self, graph: int, stream: int) -> None:  # noqa: N802
+        for launched in self._graphs[graph - 1]:
+            self._run(launched)
+
+    def check_guards(self) -> None:
+        """Raise if anything was written beside a buffer."""
+        for place, (_, size) in self.buffers.items():
+            for start in (place - GUARD, place + size):
+                assert ctypes.string_at(start, GUARD) == b"\x5a" * GUARD, "written outside a buffer"

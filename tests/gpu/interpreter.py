@@ -1,0 +1,76 @@
+"""Run kernels in Triton's interpreter on addresses of this host's memory, without torch.
+
+Import only with TRITON_INTERPRET=1: the flag is read where `@triton.jit` stands.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+import triton.runtime.interpreter as interpreter
+
+from leanconv.gpu.device.compiler import constants_of, function_of
+from leanconv.gpu.launch import TRITON_TYPES, Code
+
+assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1 before triton is imported"
+_DTYPES = {kind: name for name, kind in TRITON_TYPES.items()}
+
+
+class Address:
+    """As much of a torch tensor as the interpreter asks of one: where it begins, and its dtype."""
+
+    def __init__(self, address: int, dtype: str) -> None:
+        self._address, self.dtype = address, dtype
+
+    def data_ptr(self) -> int:
+        return self._address
+
+    def _itself(self, *_: Any, **__: Any) -> Address:
+        return self
+
+    untyped_storage = cpu = new_empty = set_ = copy_ = _itself
+    storage_offset = size = stride = _itself
+
+
+def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> None:
+    """Run a launch as the fake driver decodes it."""
+    given: dict[str, Any] = constants_of(code)
+    for (name, kind), value in zip(code.types, arguments, strict=True):
+        given[name] = Address(value, _DTYPES[kind[1:]]) if kind[0] == "*" else value
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        function_of(code)[grid](**given)
+
+
+# -- bfloat16: the interpreter multiplies bit patterns, and truncates what it stores ------------
+
+
+def _as_float(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _repair_bfloat16() -> None:
+    builder: Any = interpreter.InterpreterBuilder
+    plain_dot, plain_convert = builder.create_dot, interpreter._convert_float
+
+    def dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        if a.dtype.scalar != tl.bfloat16:
+            return plain_dot(self, a, b, d, *rest)
+        product = np.matmul(_as_float(a.data), _as_float(b.data), dtype=d.data.dtype)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+    def convert(x: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source != tl.float32 or target != tl.bfloat16:
+            return plain_convert(x, source, target, rounding)
+        bits = x.view(np.uint32).astype(np.uint64)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+    builder.create_dot = dot
+    interpreter._convert_float = convert
+
+
+_repair_bfloat16()

@@ -1,0 +1,96 @@
+"""Every configuration that can be chosen, compiled for sm_80 and sm_90, its resources asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu.workers import HAS_TRITON, REASON, rows, start
+
+pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
+SECONDS = 500
+REGISTERS = 65536  # of a processor
+SHARED = {80: 166912, 90: 232448}
+TENSOR = {80: ("HMMA",), 90: ("HGMMA",)}
+Row = dict[str, Any]
+
+
+@cache
+def _folder() -> Path:
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="leanconv-cubins-"))
+
+
+@cache
+def _compiled() -> dict[int, list[Row]]:
+    """Both architectures at once, each in a process, with a cache of their own."""
+    workers = {
+        arch: start("compile_worker.py", str(arch), LEANCONV_CACHE_DIR=str(_folder()))
+        for arch in (80, 90)
+    }
+    return {arch: rows(worker, SECONDS) for arch, worker in workers.items()}
+
+
+def _count(row: Row, *names: str) -> int:
+    counts = row["instructions"].items()
+    return sum(count for name, count in counts if name.split(".")[0] in names)
+
+
+def _of(arch: int, function: str) -> Iterator[Row]:
+    return (row for row in _compiled()[arch] if row["function"] == function)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_all_compile_within_the_machine(arch: int) -> None:
+    compiled = _compiled()[arch]
+    assert len(compiled) > 75
+    for row in compiled:
+        assert row["stack"] == 0, row["name"]
+        assert _count(row, "LDL", "STL") == 0, row["name"]
+        assert row["registers"] * 32 * row["warps"] <= REGISTERS, row["name"]
+        assert row["shared"] <= SHARED[arch], row["name"]
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_products_run_on_tensor_cores(arch: int) -> None:
+    checked = 0
+    for row in _of(arch, "gemm.segment_gemm"):
+        mode, kind = row["constants"]["MODE"], row["types"]["x"]
+        names = ("DMMA",) if kind == "*fp64" else ("FFMA",) if mode == 0 else TENSOR[arch]
+        assert _count(row, *names) > 0, row["name"]
+        if mode in (2, 3):  # three products of each
+            assert _count(row, *names) % 3 == 0, row["name"]
+        if mode == 0 and kind == "*fp32":  # nothing but IEEE arithmetic on the strict path
+            assert _count(row, "HGMMA", "HMMA") == 0, row["name"]
+        checked += 1
+    assert checked > 45
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_aligned_loads_are_wide(arch: int) -> None:
+    checked = 0
+    for row in _of(arch, "gemm.segment_gemm"):
+        # Programs of the small tile with eight warps have less than 16 bytes for a thread.
+        if row["name"].startswith("aligned") and "32x32x16 w8" not in row["name"]:
+            kind = "LDGSTS" if row["constants"]["FLAGS"] != 2 else "LDG"
+            copies = {k: v for k, v in row["instructions"].items() if k.startswith(kind)}
+            if row["constants"]["FLAGS"] == 2:  # one stage: loads of flags, bias and scale too
+                assert any(name.endswith(".128") for name in copies), row["name"]
+                continue
+            assert copies, row["name"]
+            assert all("128" in name.split(".")[-1] for name in copies), (row["name"], copies)
+            checked += 1
+    assert checked > 20
+
+
+def test_depthwise_loads_and_stores_are_wide() -> None:
+    for row in _of(90, "depthwise.depthwise"):
+        if "ic96" in row["name"]:
+            loads = {k: v for k, v in row["instructions"].items() if k.startswith(("LDG", "STG"))}
+            wide = sum(v for k, v in loads.items() if "128" in k or "64" in k)
+            assert wide >= 0.9 * sum(loads.values()), (row["name"], loads)
