@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gpu.workers import HAS_TRITON, REASON, rows, start
+from gpu_workers import HAS_TRITON, REASON, rows, start
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
 SECONDS = 500

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from gpu.workers import HAS_TRITON, REASON, rows, start
+from gpu_workers import HAS_TRITON, REASON, rows, start
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
 SECONDS = 400

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_cuda import FakeCuda
+from gpu_workers import HAS_TRITON
 
 import leanconv as lc
-from gpu.fake_cuda import FakeCuda
-from gpu.workers import HAS_TRITON
 from leanconv.errors import (
     BudgetError,
     DeviceError,
