@@ -6,6 +6,7 @@ import ctypes
 import gc
 from typing import Any
 
+import network_models
 import numpy as np
 import pytest
 from fake_cuda import FakeCuda
@@ -29,7 +30,6 @@ from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.gpu.lowering.gemm import pack
 from leanconv.graph.onnx_import import read_model
 from leanconv.spec import Activation, ConvSpec
-from networks import network_models
 
 SPEC = ConvSpec.parse("mb2ic16ih9oc24kh3ph1", layout="NHWC", bias=True)
 W, BIAS = np.ones(SPEC.weight_shape, np.float32), np.ones(24, np.float32)
