@@ -190,7 +190,7 @@ def lower(
         way: the name of one of `choices`, if that is decided already.
     """
     x_name, y_name = node.inputs[0], node.outputs[0]
-    pieces = _problems(node, graph, formats, max_error)
+    pieces = problems(node, graph, formats, max_error)
     channels = {
         role: graph.constants[node.inputs[index]]
         for role, index in (("bias", 2), ("slope", 4))
@@ -236,7 +236,7 @@ def _packing(
     return Packing({values[role]: size for role, size in sizes.items()}, make)
 
 
-def _problems(
+def problems(
     node: Node, graph: Graph, formats: Mapping[str, Format], max_error: float | None
 ) -> list[tuple[Problem, np.ndarray]]:
     """The convolutions that a node consists of, each with its weights."""
@@ -279,7 +279,7 @@ def choices(
         node, graph, formats, target, max_error, reproducible: as of `lower`.
         every: whether parameters of the algorithms are varied, too.
     """
-    pieces = _problems(node, graph, formats, max_error)
+    pieces = problems(node, graph, formats, max_error)
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     first = [choose(problem, target, None, reproducible) for problem, _ in pieces]
     cycles = sum(
@@ -303,11 +303,33 @@ def choices(
     return list(found.values())
 
 
+def named_choice(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None,
+    name: str,
+) -> NodeChoice:
+    """What an algorithm that is asked for costs a node.
+
+    Raises:
+        SpecError: the algorithm does not exist, or cannot compute the node.
+    """
+    costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+    cycles = error = 0.0
+    for problem, _ in problems(node, graph, formats, max_error):
+        candidate = _named(name, problem, target)
+        cycles += costs[candidate.algorithm](problem, target)
+        error = max(error, candidate.error)
+    return NodeChoice(name, cycles, error)
+
+
 def rejections(
     node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
 ) -> dict[str, str]:
     """Why algorithms do not compute a node, or are not considered for it, by name."""
-    problem = _problems(node, graph, formats, None)[0][0]
+    problem = problems(node, graph, formats, None)[0][0]
     found: dict[str, str] = {}
     for algorithm in ALGORITHMS:
         reason = algorithm.reject(problem, target)

@@ -18,10 +18,12 @@ from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, LeanConvError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
-from leanconv.graph.passes import run_passes
+from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.planner.asked import tuned, with_algorithms
 from leanconv.planner.budget import Planner
 from leanconv.planner.explain import explain_network, summary
+from leanconv.planner.lowering import Decision
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, read_plan
@@ -63,6 +65,7 @@ def load(
     tune: bool = False,
     reproducible: bool = False,
     plan: str | os.PathLike[str] | None = None,
+    algorithms: Mapping[str, str] | None = None,
     device: str = "cpu",
     precision: str | None = None,
 ) -> Network:
@@ -78,12 +81,16 @@ def load(
         threads: threads that take part; by default the cores that this process may use.
         dtype: `"float64"` computes a float32 network in double precision; on a GPU `"float16"` and
             `"bfloat16"` keep its values in half precision.
-        tune: measure instead of estimating; not built yet: a warning is logged, estimates are used.
+        tune: measure the choices that are estimated best for each convolution, once, and take the
+            fastest; what was measured is kept in the settings' cache folder for later processes.
+            Progress is logged. Fused blocks, and plans within limits, are chosen by estimate.
         reproducible: an image gives the same bits alone and within any batch: algorithms are
             chosen as for one image. (One plan always gives the same bits, with any threads.)
         plan: a file that `net.plan.save` has written: it says how the network is computed for its
             input shapes, and what the other options are that are not given here. Where it does not
             fit this CPU or network any more, a warning says why, and planning starts anew.
+        algorithms: for convolutions by the names of their nodes in the file, algorithms as
+            `plan_conv2d` takes them: `{"conv1": "winograd:m=4"}`. Blocks are not fused then.
         device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
             DLPack.
         precision: on a GPU, as for `plan_conv2d`.
@@ -101,14 +108,23 @@ def load(
     if device != "cpu":
         from leanconv.gpu import entry, loaded
 
-        entry.check_options(threads=threads, tune=tune, reproducible=reproducible, plan=plan)
+        entry.check_options(
+            threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
+        )
         source = read_model(_source(model))
         made = loaded.load_on(device, source, dtype, precision, memory_limit, max_error)
         return cast(Network, made)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    if tune:
-        log.warning("tune=True: measuring is not built yet; algorithms are chosen by estimate")
+    limits = [
+        n
+        for n, v in (("memory_limit", memory_limit), ("max_error", max_error), ("plan", plan))
+        if v is not None
+    ]
+    if algorithms and limits:
+        raise SpecError(f"got algorithms together with {limits[0]}; expected one of them")
+    if tune and limits:
+        log.warning("tune=True: with %s algorithms are chosen by estimate", limits[0])
     if max_error is not None and not max_error > 0:
         raise SpecError(f"max_error is {max_error}; expected a positive number, such as 1e-5")
     if threads is not None and threads < 1:
@@ -128,6 +144,8 @@ def load(
         max_error,
         reproducible,
         pinned,
+        algorithms,
+        tune and not limits,
     )
 
 
@@ -179,8 +197,11 @@ class Network:
         max_error: float | None,
         reproducible: bool,
         pinned: PlanFile | None = None,
+        algorithms: Mapping[str, str] | None = None,
+        tune: bool = False,
     ) -> None:
         self._model, self._threads, self._pinned = model, threads, pinned
+        self._algorithms, self._tune = dict(algorithms or {}), tune
         self._dtype, self._limit = model.runtime_dtype(dtype), memory_limit
         share = _DEFAULT_ERROR[self._dtype] * _LAYER_SHARE if max_error is None else max_error
         self._accuracy, self._max_error = Accuracy(share, reproducible), max_error
@@ -309,7 +330,16 @@ class Network:
                 for reason in bound.misfits:
                     log.warning("the pinned plan is followed, but %s", reason)
                 return bound
-        return BoundNetwork(graph, planner, self._limit)
+        return BoundNetwork(graph, planner, self._limit, decisions=self._decisions(graph))
+
+    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
+        """How nodes are computed where that is not left to the planner."""
+        if not (self._algorithms or self._tune):
+            return None
+        decided = with_algorithms(graph, self._target, self._algorithms)
+        if self._tune:
+            decided = tuned(graph, self._target, self._threads, self._accuracy, decided)
+        return decided
 
     def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
         """Whether a pinned plan is for this network, these shapes and this machine."""
@@ -324,7 +354,7 @@ class Network:
 
     def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
         bound = self._model.bind(dict(zip(self._names, shapes, strict=True)), dtype=self._dtype)
-        return check_flowing(run_passes(bound))
+        return check_flowing(run_passes(bound, UNFUSED_PASSES if self._algorithms else PASSES))
 
     def _try_one_image(self) -> None:
         """Where only the batch is open, find out at load whether the network is supported."""

@@ -34,6 +34,14 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         "--reproducible", action="store_true", help="the same bits for any batch and thread count"
     )
     parser.add_argument("--tune", action="store_true", help="measure candidates and remember")
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        type=_named_algorithm,
+        default=[],
+        metavar="LAYER=ALGORITHM",
+        help="how a convolution is computed, such as conv1=winograd:m=4 (repeatable)",
+    )
 
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -44,6 +52,7 @@ def load_options(options: argparse.Namespace) -> dict[str, Any]:
         "memory_limit": options.memory_limit,
         "max_error": options.max_error,
         "tune": options.tune,
+        "algorithms": dict(options.algorithm) or None,
         "reproducible": options.reproducible,
     }
 
@@ -58,6 +67,14 @@ def add_shape_option(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]N,C,H,W",
         help="input shape, where the model leaves it open (a batch left open is 1)",
     )
+
+
+def _named_algorithm(text: str) -> tuple[str, str]:
+    """Read a layer's name and its algorithm (an argparse type)."""
+    layer, equals, algorithm = text.partition("=")
+    if not (layer and equals and algorithm):
+        raise argparse.ArgumentTypeError(f"{text!r} is not LAYER=ALGORITHM")
+    return layer, algorithm
 
 
 def positive(text: str) -> int:

@@ -108,7 +108,12 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
             f"problem {options.what} has {len(spec.size)} spatial axes; explain takes two "
             f"(put it into an ONNX file for others)"
         )
-    settings = {key: value for key, value in load_options(options).items() if key != "dtype"}
+    settings = load_options(options)
+    del settings["dtype"]
+    if settings.pop("algorithms"):
+        raise InputError(
+            f"--algorithm goes with a model; see `leanconv algorithms {options.what}` for a problem"
+        )
     plan = leanconv.plan_conv2d(
         spec.input_shape,
         np.zeros(spec.weight_shape, spec.dtype),

@@ -183,6 +183,7 @@ class BoundNetwork:
         planner: of the same graph; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan made before, to be taken as it is; what the planner finds if None.
+        decisions: how each node is computed, if that is settled without the planner.
 
     Attributes:
         plan: what runs.
@@ -199,9 +200,9 @@ class BoundNetwork:
         planner: Planner,
         memory_limit: int | None = None,
         pinned: PlanFile | None = None,
+        decisions: Sequence[Decision] | None = None,
     ) -> None:
         threads, target = planner.threads, planner.target
-        decisions: Sequence[Decision] | None = None
         if pinned is not None:
             decisions = pinned.decisions
             planner.check([node.output for node in pinned.nodes], decisions)

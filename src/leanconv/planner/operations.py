@@ -9,6 +9,7 @@ from leanconv import kernels
 from leanconv.algorithms import convolution, inverted_residual
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.types import ITEMSIZE
+from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import Format
 from leanconv.target import Target
@@ -72,6 +73,29 @@ def ways(
         chains = inverted_residual.choices(node, graph, formats, target, *asked)
         return [Way(chain.name, chain.cycles, chain.error) for chain in chains]
     return [Way(None, _moving_cycles(node, graph), 0.0)]
+
+
+def named_way(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    accuracy: Accuracy,
+    name: str | None,
+) -> Way:
+    """A way that `ways` does not list, because it is taken on request only.
+
+    Raises:
+        SpecError: the node cannot be computed that way.
+    """
+    if node.op not in convolution.OPS or name is None:
+        raise SpecError(
+            f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {name!r}; expected one "
+            f"of {', '.join(str(w.name) for w in ways(node, graph, formats, target, accuracy))}"
+        )
+    asked = (accuracy.layer_error, name)
+    found = convolution.named_choice(node, graph, formats, target, *asked)
+    return Way(found.name, found.cycles, found.error)
 
 
 def lower(

@@ -10,7 +10,6 @@ import numpy as np
 
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.types import ROUNDOFF
-from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner import operations
 from leanconv.planner.formats import FormatRules
@@ -177,11 +176,14 @@ class Outliner:
         for outline in found:
             if outline.decision.way == decision.way:
                 return outline
-        names = ", ".join(str(outline.decision.way) for outline in found)
-        raise SpecError(
-            f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {decision.way!r}; "
-            f"expected one of {names}"
-        )
+        return self._asked_for(node, decision)
+
+    def _asked_for(self, node: Node, decision: Decision) -> Outline:
+        """The outline of a way that is not considered unless the user asks for it."""
+        asked = (node, self._graph, _formats(node, decision), self._target, self._accuracy)
+        way = operations.named_way(*asked, decision.way)
+        found = self._outline(node, decision, way, operations.lower(*asked, decision.way))
+        return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
 
     def _with(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
         key = self._key(node, decision), every
@@ -215,10 +217,7 @@ class Outliner:
         )
 
     def _find(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
-        formats = {name: PLAIN for name in node.inputs if name}
-        formats.update(decision.reads)
-        formats[node.outputs[0]] = decision.writes
-        asked = (node, self._graph, formats, self._target, self._accuracy)
+        asked = (node, self._graph, _formats(node, decision), self._target, self._accuracy)
         for way in operations.ways(*asked, every):
             lowered = operations.lower(*asked, way.name)
             named = Decision(decision.reads, decision.writes, way.name)
@@ -253,6 +252,12 @@ class Outliner:
             {name: aligned(size) for name, size in lowered.temporaries.items()},
             node.inputs.index(lowered.alias) if lowered.alias else None,
         )
+
+
+def _formats(node: Node, decision: Decision) -> dict[str, Format]:
+    """How each value of a node stands in memory."""
+    formats = {name: PLAIN for name in node.inputs if name}
+    return {**formats, **decision.reads, node.outputs[0]: decision.writes}
 
 
 def _at_least(time_ns: int, outline: Outline) -> Outline:

@@ -25,7 +25,7 @@ from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.verify import verify
 
-__all__ = ["PASSES", "Pass", "run_passes"]
+__all__ = ["PASSES", "UNFUSED_PASSES", "Pass", "run_passes"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -48,6 +48,9 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
     fuse_blocks,  # last: no other pass looks into a chain
 )
+
+# The same with every convolution a node of its own.
+UNFUSED_PASSES = PASSES[:-1]
 
 _logger = logging.getLogger(__name__)
 

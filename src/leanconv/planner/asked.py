@@ -1,0 +1,72 @@
+"""Plans in which some layers are computed as the user says, or as the clock says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from leanconv.algorithms import convolution
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.planner import tuner
+from leanconv.planner.lowering import Decision, default_decisions, format_rules
+from leanconv.planner.operations import Accuracy
+from leanconv.spec import PLAIN
+from leanconv.target import Target
+
+
+def with_algorithms(
+    graph: Graph, target: Target, algorithms: Mapping[str, str]
+) -> tuple[Decision, ...]:
+    """The default decisions, but for the convolutions that are named.
+
+    Args:
+        graph: after the passes, its blocks not fused.
+        target: what is emitted for.
+        algorithms: by the name of the convolution's node in the file (its output's, if it has
+            none): an algorithm as `plan_conv2d` takes it, `"winograd:m=4"`.
+
+    Raises:
+        SpecError: there is no convolution of a name.
+    """
+    names = [_name(node) for node in graph.nodes if node.op in convolution.OPS]
+    unknown = [name for name in algorithms if name not in names]
+    if unknown:
+        raise SpecError(
+            f"algorithms names {unknown[0]!r}, which is no convolution of the network; expected "
+            f"some of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+        )
+    decisions = default_decisions(format_rules(graph, target))
+    return tuple(
+        replace(decision, way=algorithms.get(_name(node), decision.way))
+        if node.op in convolution.OPS
+        else decision
+        for node, decision in zip(graph.nodes, decisions, strict=True)
+    )
+
+
+def tuned(
+    graph: Graph, target: Target, threads: int, accuracy: Accuracy, decisions: Sequence[Decision]
+) -> tuple[Decision, ...]:
+    """Decisions in which every convolution by itself is the fastest by measurement.
+
+    Each is measured with its weights as cold as the rest of the network leaves them. What is
+    decided already stays, and how fused blocks are computed is left to the model.
+    """
+    weights = sum(array.nbytes for array in graph.constants.values())
+    result = []
+    for node, decision in zip(graph.nodes, decisions, strict=True):
+        way = decision.way
+        if node.op == "Conv" and way is None:
+            formats = dict.fromkeys((name for name in node.inputs if name), PLAIN)
+            formats.update({**decision.reads, node.outputs[0]: decision.writes})
+            ((problem, _),) = convolution.problems(node, graph, formats, accuracy.layer_error)
+            if accuracy.reproducible:
+                problem = replace(problem, spec=replace(problem.spec, batch=1))
+            way = tuner.tune(problem, target, threads, cold_weights=weights).name or None
+        result.append(replace(decision, way=way))
+    return tuple(result)
+
+
+def _name(node: Node) -> str:
+    return node.name or node.outputs[0]

@@ -1,0 +1,132 @@
+"""Networks in which layers are computed as the user says, or as the clock says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from network_models import by_numpy, error, images, model
+
+import leanconv as lc
+from leanconv.cli.main import main
+from leanconv.codegen.cache import DiskCache
+from leanconv.planner import tuner
+
+
+@pytest.fixture(autouse=True)
+def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "_store", lambda: DiskCache(tmp_path, suffix=".json"))
+    monkeypatch.setattr(tuner, "_RUN_NS", 50_000)
+    monkeypatch.setattr(tuner, "_ROUNDS", 1)
+    monkeypatch.setattr(tuner, "_MOST", 3)
+
+
+def exact(net: lc.Network, built: bytes, x: np.ndarray) -> np.ndarray:
+    (answer,) = by_numpy(built, {net.inputs[0].name: x}).values()
+    return answer
+
+
+def convolutions(net: lc.Network) -> dict[str, str]:
+    return {step.name: step.algorithm for step in net.plan.steps if step.op == "Conv"}
+
+
+@pytest.mark.parametrize("text", ["mec:solution=B", "im2col", "winograd:m=2", "fft:tile=16"])
+def test_one_layer_by_another_algorithm(text: str, tmp_path: Path) -> None:
+    built = model("squeezenet_like")
+    x = images(built, 1)
+    plain = lc.load(built)
+    plain(x)
+    usual = convolutions(plain)
+    for name in usual:
+        net = lc.load(built, algorithms={name: text})
+        try:
+            answer = net(x)
+        except lc.SpecError:
+            continue  # a layer that this algorithm cannot compute
+        there = convolutions(net)
+        assert there.pop(name).startswith(text.split(":")[0])
+        assert error(answer, exact(net, built, x)) < 1e-4
+        assert net.used_bytes == net.plan.memory_bytes
+        net.plan.save(tmp_path / "plan.json")
+        assert np.array_equal(lc.load(built, plan=tmp_path / "plan.json")(x), answer)
+        return
+    pytest.fail(f"no layer takes {text}")
+
+
+def test_what_cannot_be_asked() -> None:
+    built = model("squeezenet_like")
+    x = images(built, 1)
+    with pytest.raises(lc.SpecError, match="no convolution of the network"):
+        lc.load(built, algorithms={"nothing": "direct"})(x)
+    name = next(iter(convolutions(_run(built, x))))
+    with pytest.raises(lc.SpecError, match="not known"):
+        lc.load(built, algorithms={name: "magic"})(x)
+    with pytest.raises(lc.SpecError, match="together with memory_limit"):
+        lc.load(built, algorithms={name: "direct"}, memory_limit="64 MiB")
+
+
+def _run(built: bytes, x: np.ndarray) -> lc.Network:
+    net = lc.load(built)
+    net(x)
+    return net
+
+
+def test_blocks_are_taken_apart_where_algorithms_are_named() -> None:
+    built = model("mobilenetv2")
+    x = images(built, 1)
+    whole = _run(built, x)
+    chains = [step for step in whole.plan.steps if step.op == "ConvChain"]
+    assert chains
+    name = chains[0].name
+    net = lc.load(built, algorithms={name: "direct"})
+    answer = net(x)
+    assert not [step for step in net.plan.steps if step.op == "ConvChain"]
+    assert convolutions(net)[name] == "direct"
+    assert error(answer, exact(net, built, x)) < 1e-4
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_tuned_networks_are_right_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, reproducible: bool
+) -> None:
+    built = model("squeezenet_like")
+    x = images(built, 1)
+    net = lc.load(built, tune=True, reproducible=reproducible)
+    answer = net(x)
+    assert error(answer, exact(net, built, x)) < 1e-4
+    assert net.used_bytes == net.plan.memory_bytes
+    again = lc.load(built, tune=True, reproducible=reproducible)
+
+    def never(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(tuner, "_race", never)
+    assert np.array_equal(again(x), answer)
+
+
+def test_a_tuned_plan_is_kept_as_a_file(tmp_path: Path) -> None:
+    built = model("squeezenet_like")
+    x = images(built, 1)
+    net = lc.load(built, tune=True)
+    answer = net(x)
+    net.plan.save(tmp_path / "plan.json")
+    pinned = lc.load(built, plan=tmp_path / "plan.json")
+    assert np.array_equal(pinned(x), answer)
+
+
+def test_the_command_line_takes_algorithms_by_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = model("squeezenet_like")
+    (tmp_path / "net.onnx").write_bytes(built)
+    name = next(iter(convolutions(_run(built, images(built, 1)))))
+    file = str(tmp_path / "net.onnx")
+    assert main(["explain", file, "--algorithm", f"{name}=im2col:rows=whole", "--json"]) == 0
+    steps = capsys.readouterr().out
+    assert "im2col" in steps
+    assert main(["explain", file, "--algorithm", f"{name}=magic"]) == 1
+    assert "magic" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["explain", file, "--algorithm", "im2col"])
+    assert main(["explain", "ic8ih9oc8oh7kh3", "--algorithm", "a=im2col"]) == 1
