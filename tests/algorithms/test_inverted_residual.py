@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from chains import RELU6, Block, Runner
 
-from algorithms.chains import RELU6, Block, Runner
 from leanconv.algorithms import inverted_residual
 from leanconv.algorithms.inverted_residual_kernel import FusedChain
 from leanconv.algorithms.partial_results import SumOfParts

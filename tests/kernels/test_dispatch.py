@@ -16,7 +16,8 @@ from leanconv.spec.format import PLAIN
 
 def test_every_operation_but_convolution_has_kernels() -> None:
     # Convolutions are lowered by `algorithms`; batch normalisation is folded or rewritten before.
-    assert set(OPS) - set(kernels.MODULES) == {"Conv", "ConvTranspose", "BatchNormalization"}
+    ours = {"Conv", "ConvTranspose", "ConvChain", "BlockChain"}
+    assert set(OPS) - set(kernels.MODULES) == {*ours, "BatchNormalization"}
     assert set(kernels.MODULES) <= set(OPS)
 
 

@@ -205,7 +205,7 @@ def lower(
         chosen = choose(problem, target, named, reproducible)
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-        packed = packed_bytes(problem, chosen)
+        packed = _packed_sizes(node, problem, chosen, weights, channels)
         values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
         packings.append(_packing(chosen, packed, values, weights, channels))
         for role, size in chosen.temporaries.items():
@@ -218,6 +218,19 @@ def lower(
             calls.append(Call(piece.kernel, tuple(values[r] for r in piece.roles), in_place))
         names.append(chosen.algorithm)
     return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
+
+
+def _packed_sizes(
+    node: Node,
+    problem: Problem,
+    chosen: Candidate,
+    weights: np.ndarray,
+    channels: Mapping[str, np.ndarray],
+) -> Mapping[str, int]:
+    """Bytes of the constants of one candidate; the phases' taps are not those of the spec."""
+    if node.op == "Conv":
+        return packed_bytes(problem, chosen)
+    return {role: array.nbytes for role, array in chosen.pack(weights, channels).items()}
 
 
 def _packing(
