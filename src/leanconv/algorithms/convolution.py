@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -20,8 +20,6 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
-
-Select = Callable[[Node, Problem], str | None]
 
 # Transformed weights of one layer may take so many bytes, and so many times the weights given, if
 # the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
@@ -177,7 +175,6 @@ def lower(
     target: Target,
     max_error: float | None = None,
     reproducible: bool = False,
-    select: Select | None = None,
     way: str | None = None,
 ) -> Lowered:
     """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output.
@@ -186,8 +183,7 @@ def lower(
         node, graph, formats, target: as the kernels of other operations are given.
         max_error: relative error accepted of this layer; the default of one layer if None.
         reproducible: whether the batch must not change the bits of an image.
-        select: says which algorithm to take for a node's problem, None to leave it to the model.
-        way: the name of one of `choices`, if that is decided already.
+        way: the algorithm to take, with its parameters; None leaves it to the model.
     """
     x_name, y_name = node.inputs[0], node.outputs[0]
     pieces = problems(node, graph, formats, max_error)
@@ -201,11 +197,10 @@ def lower(
     temporaries: dict[str, int] = {}
     names: list[str] = []
     for number, (problem, weights) in enumerate(pieces):
-        named = way or (select(node, problem) if select else None)
-        chosen = choose(problem, target, named, reproducible)
+        chosen = choose(problem, target, way, reproducible)
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-        packed = _packed_sizes(node, problem, chosen, weights, channels)
+        packed = packed_bytes(problem, chosen)
         values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
         packings.append(_packing(chosen, packed, values, weights, channels))
         for role, size in chosen.temporaries.items():
@@ -218,19 +213,6 @@ def lower(
             calls.append(Call(piece.kernel, tuple(values[r] for r in piece.roles), in_place))
         names.append(chosen.algorithm)
     return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
-
-
-def _packed_sizes(
-    node: Node,
-    problem: Problem,
-    chosen: Candidate,
-    weights: np.ndarray,
-    channels: Mapping[str, np.ndarray],
-) -> Mapping[str, int]:
-    """Bytes of the constants of one candidate; the phases' taps are not those of the spec."""
-    if node.op == "Conv":
-        return packed_bytes(problem, chosen)
-    return {role: array.nbytes for role, array in chosen.pack(weights, channels).items()}
 
 
 def _packing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from leanconv.algorithms.depthwise import DepthwiseConv
@@ -38,7 +40,8 @@ def _size(problem: Problem, kernel: Kernel, operand: str) -> int | None:
     item = ITEMSIZE[problem.spec.dtype]
     per_channel = operand in _CHANNELS
     if isinstance(kernel, PlanarConv):
-        return problem.spec.out_channels * item if per_channel else problem.spec.weight_bytes
+        taps = 1 if per_channel else problem.group_inputs * prod(problem.window.kernel)
+        return problem.spec.out_channels * taps * item
     if isinstance(kernel, DirectConv):
         count = channel_elements(kernel) if per_channel else weight_elements(kernel)
         return kernel.groups * count * item
