@@ -20,8 +20,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 ARROWS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
+    "spelling": (),
     "settings": ("errors", "units"),
-    "spec": ("settings",),
+    "spec": ("settings", "spelling"),
     "winograd": ("errors",),
     "reference": ("spec", "winograd"),
     "target": ("spec",),
@@ -47,7 +48,7 @@ ONLY_IN: dict[str, str] = {
     "openvino": "cli",
 }
 BASE = {"numpy", "llvmlite", "rich"}
-STANDARD_LIBRARY_ONLY = ("errors", "units", "settings", "spec", "winograd")
+STANDARD_LIBRARY_ONLY = ("errors", "units", "spelling", "settings", "spec", "winograd")
 
 
 @dataclass(frozen=True)

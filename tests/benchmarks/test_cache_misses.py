@@ -85,7 +85,9 @@ def test_a_program_runs_and_is_counted(tmp_path: Path) -> None:
     lines = candidate.shared_bytes // 64
     assert lines <= found[lower]["last_misses"] <= 2 * lines, "x is read and L written, once"
     assert found[product]["references"] > 9 * 8 * 64, "a load at least for every tap and column"
-    assert found["all"]["references"] >= found[lower]["references"] + found[product]["references"]
+    both = found[lower]["references"] + found[product]["references"]
+    start = 200  # what the start of a program reads differs a little from run to run
+    assert both - start <= found["all"]["references"] <= 1.1 * both + start
 
 
 def test_the_page_is_what_the_results_say() -> None:

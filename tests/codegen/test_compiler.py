@@ -22,6 +22,7 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
+from leanconv.spelling import spelled
 from leanconv.target import PRESETS, Target, preset
 
 
@@ -62,7 +63,7 @@ def test_every_field_of_the_kernel_is_in_the_key(folder: Path) -> None:
         replace(kernel, window=replace(kernel.window, pad=(0, 1, 0))),
         replace(kernel, x=replace(kernel.x, image=7777)),
     ]
-    keys = {compiler._key(repr(k), host()) for k in [kernel, *changed]}
+    keys = {compiler._key(spelled(k), host()) for k in [kernel, *changed]}
     assert len(keys) == 1 + len(changed)
     compiler.load([Scale(2.0)])
     before = entries(folder)

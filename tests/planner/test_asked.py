@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from network_models import by_numpy, error, images, model
+from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.cli.main import main
@@ -130,3 +131,22 @@ def test_the_command_line_takes_algorithms_by_layer(
     with pytest.raises(SystemExit):
         main(["explain", file, "--algorithm", "im2col"])
     assert main(["explain", "ic8ih9oc8oh7kh3", "--algorithm", "a=im2col"]) == 1
+
+
+def test_a_transposed_convolution_takes_what_was_predicted() -> None:
+    """Their taps are those of the window, not of the spec."""
+    w = np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype("f4")
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="up", strides=[1, 1])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 2, 5, 6))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    built.ir_version = 8
+    net = lc.load(built, algorithms={"up": "planar"})
+    x = np.random.default_rng(1).standard_normal((1, 2, 5, 6)).astype("f4")
+    assert error(net(x), exact(net, built.SerializeToString(), x)) < 1e-5
+    assert net.used_bytes == net.plan.memory_bytes

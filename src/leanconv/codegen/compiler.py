@@ -18,6 +18,7 @@ from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
 from leanconv.settings import current_settings
+from leanconv.spelling import spelled
 from leanconv.target import Target
 
 _lock = threading.RLock()
@@ -70,7 +71,7 @@ def generator_hash() -> str:
 
 
 def _key(description: str, target: Target) -> str:
-    text = f"{generator_hash()}\n{target!r}\n{description}"
+    text = f"{generator_hash()}\n{spelled(target)}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -168,7 +169,7 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     objects: dict[object, tuple[str, bytes]] = {}
     with _lock:
         for kernel in dict.fromkeys(kernels):
-            key = _key(repr(kernel), wanted)
+            key = _key(spelled(kernel), wanted)
             objects[kernel] = (f"k{key}", _object(kernel, key, wanted))
         return _link(objects)
 

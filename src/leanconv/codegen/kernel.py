@@ -13,7 +13,7 @@ class Kernel(ABC):
     """A piece of machine code as data: equal kernels are compiled once and shared.
 
     Sub-classes are frozen dataclasses of plain values; everything that the emitted code depends on
-    besides the target is in their fields, because `repr` of the kernel is part of the key under
+    besides the target is in their fields, because the kernel spelled out is part of the key under
     which the compiled object is cached.
 
     The emitted function is `void NAME(ptr args, i64 lo, i64 hi, ptr scratch)`: it computes the

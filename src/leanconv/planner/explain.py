@@ -13,6 +13,7 @@ from leanconv.planner.lowering import Decision
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.outline import Outline
 from leanconv.spec import PLAIN
+from leanconv.spelling import spelled
 from leanconv.units import format_bytes, format_ns
 
 _MOST_SWAPS = 40  # candidates for which a whole plan is made to see what they would cost
@@ -177,7 +178,7 @@ def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:
     for outline in sorted(outlines, key=lambda o: (o.time_ns, o != chosen)):
         facts = _facts(outline)
         del facts["way"]
-        found.setdefault(repr(facts), outline)
+        found.setdefault(spelled(facts), outline)
     return list(found.values())
 
 

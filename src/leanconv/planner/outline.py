@@ -17,6 +17,7 @@ from leanconv.planner.lowering import Decision
 from leanconv.planner.operations import Accuracy
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
+from leanconv.spelling import spelled
 from leanconv.target import Target
 
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
@@ -208,7 +209,7 @@ class Outliner:
         names = (*node.inputs, *node.outputs)
         return (
             node.op,
-            repr(sorted(node.attributes.items())),
+            spelled(sorted(node.attributes.items())),
             tuple(self._graph.types.get(name) for name in names),
             tuple(name in self._graph.constants for name in names),
             tuple(names.index(name) for name in names),

@@ -16,6 +16,7 @@ from leanconv.graph.ir import Graph
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.lowering import Decision, LoweredGraph
 from leanconv.spec import PLAIN, Format
+from leanconv.spelling import spelled
 from leanconv.target import Target
 
 FORMAT, VERSION = "leanconv plan", 1
@@ -97,11 +98,11 @@ class PlanFile:
 
 def graph_digest(graph: Graph) -> str:
     """A digest of what a graph computes, the values of its constants left out."""
-    text = [repr((graph.inputs, graph.outputs))]
+    text = [spelled((graph.inputs, graph.outputs))]
     for node in graph.nodes:
         types = [str(graph.types[name]) if name else "" for name in (*node.inputs, *node.outputs)]
         attributes = sorted(node.attributes.items())
-        text.append(repr((node.op, node.inputs, node.outputs, types, attributes)))
+        text.append(spelled((node.op, node.inputs, node.outputs, types, attributes)))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:32]
 
 
@@ -115,7 +116,7 @@ def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
     of: dict[str, list[str]] = {node.outputs[0]: [] for node in graph.nodes}
     for step in lowered.steps:
         if step.output in of:
-            of[step.output] += [repr(call.kernel) for call in step.calls]
+            of[step.output] += [spelled(call.kernel) for call in step.calls]
     return {
         name: hashlib.sha256("\n".join(kernels).encode()).hexdigest()[:16]
         for name, kernels in of.items()

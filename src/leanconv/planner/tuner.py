@@ -21,6 +21,7 @@ from leanconv.runtime.memory import Block, Memory
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
 from leanconv.spec.format import aligned
+from leanconv.spelling import spelled
 from leanconv.target import Target
 
 log = logging.getLogger(__name__)
@@ -210,9 +211,8 @@ def _race(rigs: Mapping[str, _Rig]) -> dict[str, float]:
 
 
 def _key(problem: Problem, target: Target, threads: int, cold: int, limit: int | None) -> str:
-    text = (
-        f"{generator_hash()}\n{target!r}\n{threads} {min(cold, _COLD_BYTES)} {limit}\n{problem!r}"
-    )
+    numbers = f"{threads} {min(cold, _COLD_BYTES)} {limit}"
+    text = "\n".join((generator_hash(), spelled(target), numbers, spelled(problem)))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 

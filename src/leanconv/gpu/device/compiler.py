@@ -16,6 +16,7 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.errors import CompileError, MissingExtraError
 from leanconv.gpu.launch import Code
 from leanconv.settings import current_settings
+from leanconv.spelling import spelled
 
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
@@ -119,7 +120,7 @@ def _compile(code: Code, arch: int) -> Cubin:
 
 
 def _key(code: Code, arch: int) -> str:
-    text = "\n".join((repr(code), str(arch), _triton_version(), _sources()))
+    text = "\n".join((spelled(code), str(arch), _triton_version(), _sources()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

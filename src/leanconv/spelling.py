@@ -1,0 +1,42 @@
+"""Values spelled out in full, to be a key or to be hashed into one.
+
+`repr` must not be a key: that of a dataclass guards itself against endless nesting by a set of the
+objects under way, and a KeyboardInterrupt at the wrong moment leaves an object in it for ever, to
+be spelled "..." from then on. Different kernels would then share one key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Names of the fields of a dataclass, None for another type."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def spelled(value: object) -> str:
+    """Spell a value out: dataclasses and collections by their parts, all else by its `repr`.
+
+    Args:
+        value: plain values, tuples, lists, mappings and dataclasses of such, nested at will.
+
+    Returns:
+        Text that is equal for equal values and differs where a part differs.
+    """
+    kind: type = type(value)
+    names = _field_names(kind)
+    if names is not None:
+        parts = [f"{name}={spelled(getattr(value, name))}" for name in names]
+    elif isinstance(value, (tuple, list)):
+        parts = [spelled(part) for part in value]
+    elif isinstance(value, Mapping):
+        parts = [f"{spelled(key)}: {spelled(part)}" for key, part in value.items()]
+    else:
+        return repr(value)
+    return f"{kind.__qualname__}({', '.join(parts)})"
