@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--shapes", choices=("paper", "networks"), default="paper")
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument("--quick", action="store_true", help="every eighth network layer, shorter")
+    parser.add_argument("--quick", action="store_true", help="one process, fewer network layers")
     add_measure_options(parser)
     parser.set_defaults(processes=2, rounds=3, seconds=0.3)
     options = parser.parse_args()
@@ -80,7 +80,7 @@ def main() -> int:
     engines = [e for e in LAYER_ENGINES if options.dtype == "float32" or e.name in _DOUBLES]
     with tempfile.TemporaryDirectory(prefix="leanconv-layers-") as folder:
         works = layer_works(specs, Path(folder), exact=True)
-        return compare(works, engines, options, keep=networks)
+        return compare(works, engines, options, keep=networks or options.quick)
 
 
 if __name__ == "__main__":

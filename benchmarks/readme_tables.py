@@ -17,7 +17,7 @@ from pages.tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, README = ROOT / "docs" / "results", ROOT / "README.md"
-ENGINES = ("leanconv", "onnxruntime", "openvino", "xnnpack", "torch")
+LEVEL, LEAST = 1.0, 0.8  # ratios that the summary of many layers counts
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -30,18 +30,32 @@ def _time(ns: float) -> str:
 
 
 def cases_table(name: str, first: str) -> list[str]:
-    """The table of `networks.json` or `layers.json`: every engine's time and the ratio."""
+    """The table of networks or layers: every engine's time, and the ratio to the best other one."""
     document = _load(name)
+    engines = list(dict.fromkeys(e for case in document["cases"] for e in case["engines"]))
     rows, ratios = [], []
     for case in document["cases"]:
         times = [
-            _time(case["engines"][e]["median_ns"]) if e in case["engines"] else "-" for e in ENGINES
+            _time(case["engines"][e]["median_ns"]) if e in case["engines"] else "-" for e in engines
         ]
         ratios.append(case["ratios"]["best"])
         label = case["name"].split(" mb")[0]
         rows.append([label, *times, f"{case['ratios']['best']:.2f}"])
-    rows.append(["geometric mean", *[""] * len(ENGINES), f"{geometric_mean(ratios):.2f}"])
-    return table([first, *ENGINES, "best other / ours"], rows)
+    rows.append(["geometric mean", *[""] * len(engines), f"{geometric_mean(ratios):.2f}"])
+    return table([first, *engines, "best other / ours"], rows)
+
+
+def summary_table(name: str) -> list[str]:
+    """Many layers in one row: how many, the mean ratio, how many are level, how many far behind."""
+    ratios = [case["ratios"]["best"] for case in _load(name)["cases"]]
+    level = sum(ratio >= LEVEL for ratio in ratios) / len(ratios)
+    row = [
+        str(len(ratios)),
+        f"{geometric_mean(ratios):.2f}",
+        f"{level:.0%}",
+        str(sum(ratio < LEAST for ratio in ratios)),
+    ]
+    return table(["layers", "geometric mean", "level or better", f"below {LEAST}"], [row])
 
 
 def contention_table() -> list[str]:
@@ -71,6 +85,9 @@ def rewritten(text: str) -> str:
         "networks": cases_table("networks", "network, batch"),
         "networks_large": cases_table("networks_large", "network, batch"),
         "layers": cases_table("layers", "layer, batch 1"),
+        "layers_batch8": cases_table("layers_batch8", "layer, batch 8"),
+        "layers_networks": summary_table("layers_networks"),
+        "layers_float64": cases_table("layers_float64", "layer, float64"),
         "contention": contention_table(),
         "startup": startup_table(),
     }
