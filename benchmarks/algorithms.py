@@ -70,6 +70,7 @@ METHODS = (
     "fft:tile=16,products=3",
     "fft:tile=32,products=4",
     "fft:tile=32,products=3",
+    "fft:tile=image",
     WHOLE_FFT,
     CHOSEN,
 )

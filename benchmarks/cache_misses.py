@@ -35,7 +35,7 @@ from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.codegen.compiler import compile_text
+from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned

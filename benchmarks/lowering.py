@@ -1,10 +1,10 @@
-"""The lowering algorithms on cv1 to cv12 of the MEC paper: time, workspace, ratio to direct.
+"""How near the products after a lowering come to the peak, and im2win to im2col: cv1 to cv12.
 
     python benchmarks/lowering.py --out lowering.json
     python benchmarks/lowering.py cv4 cv5 --ablation     im2win, each technique taken away
-    python benchmarks/lowering.py cv10 --scalar          with the loops as they are written
 
-All run in this process, in turn, on the same threads: a method's number is the median over rounds,
+Few methods in many rounds; the page of all algorithms is written by `algorithms.py`. All run in
+this process, in turn, on the same threads: a method's number is the median over rounds,
 its ratio the median of direct's time over its own in the same round; above 1 it is the faster one.
 Lowering and products are timed apart as well: where both are done block by block, the products'
 time is that of both less that of blocks that are only lowered. The products' share of the peak is
@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from algorithms import ABLATION
 from harness import Patience, script
 from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.lowering_kernels import BlockConv, LowerTensor, Serial
@@ -60,19 +61,6 @@ METHODS = (
     "im2win:rows=whole",
     "im2win",
 )
-SCALAR = ("naive", "im2win:form=base", "im2win:form=vector")
-ABLATION = tuple(
-    f"im2win:rows=whole,{switch}"
-    for switch in (
-        "reorder=off",
-        "unroll=on",
-        "vectorise=off",
-        "register=off",
-        "cache=off",
-        "threads=off",
-    )
-)
-
 
 T = TypeVar("T")
 GOAL, GOAL_LAYERS = 0.85, ("cv4", "cv5", "cv8")
@@ -309,7 +297,6 @@ def main() -> int:
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 to cv12 (default: all)")
     parser.add_argument("--method", action="append", metavar="TEXT", help="only this (repeatable)")
     parser.add_argument("--ablation", action="store_true", help="im2win without its techniques")
-    parser.add_argument("--scalar", action="store_true", help="the loops as written; slow")
     parser.add_argument("--batch", type=positive, default=1, metavar="N")
     parser.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW")
     parser.add_argument("--threads", type=positive, default=1, metavar="N")
@@ -323,7 +310,7 @@ def main() -> int:
     if unknown:
         raise InputError(f"layers {unknown} are not known; expected {', '.join(LAYERS)}")
     methods = list(options.method or METHODS)
-    methods += [*(SCALAR if options.scalar else ()), *(ABLATION if options.ablation else ())]
+    methods += ABLATION if options.ablation else ()
     busy = machine.wait_until_quiet(patience_s=options.wait)
     lanes = host().lanes("float32")
     accumulators = min(24, host().registers - 4)

@@ -83,8 +83,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("network", nargs="?", default="mobilenetv2")
-    parser.add_argument("--empty-limit", type=float, default=3.0, metavar="S", help="seconds")
-    parser.add_argument("--full-limit", type=float, default=0.3, metavar="S", help="seconds")
+    parser.add_argument("--empty-limit", type=float, default=1.5, metavar="S", help="seconds")
+    parser.add_argument("--full-limit", type=float, default=0.2, metavar="S", help="seconds")
     add_measure_options(parser)
     options = parser.parse_args()
     installed, missing = find_engines(options, ALL_ENGINES)

@@ -41,7 +41,7 @@ def specs(draw_one: st.DrawFn) -> ConvSpec:
     for _ in range(2):
         size, kernel = draw_one(SIZES), draw_one(KERNELS)
         stride = draw_one(st.sampled_from([1, 1, 1, 2, 3]))
-        dilation = draw_one(st.sampled_from([1, 1, 2])) if stride == 1 else 1
+        dilation = draw_one(st.sampled_from([1, 1, 2, 3]))
         reach = (kernel - 1) * dilation
         begin, end = draw_one(st.integers(0, reach)), draw_one(st.integers(0, reach))
         axes.append((size, kernel, stride, dilation, begin, max(end, reach + 1 - size - begin)))
@@ -233,12 +233,10 @@ def test_weights_are_counted(products: int, kernel: int, parts: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "fft:tile=8"}, r"tile is '8'; expected one of 16, 32"),
-        ({"algorithm": "fft:tile=whole"}, r"whole images are transformed in leanconv.reference"),
+        ({"algorithm": "fft:tile=8"}, r"tile is '8'; expected one of 16, 32, 64, 128, 256, image"),
         ({"algorithm": "fft:products=5"}, r"products is '5'; expected one of 4, 3"),
         ({"algorithm": "fft:parts=2"}, r"parts is '2'; expected two such as 1x2"),
         ({"algorithm": "fft:parts=9x9"}, r"is not cut into parts \(9, 9\)"),
-        ({"algorithm": "fft", "stride": 2, "dilation": 2}, r"stride 2 and dilation 2 along one"),
         ({"algorithm": "fft:products=3", "groups": 4}, r"products=3 saves nothing for a depth"),
     ],
 )
@@ -246,6 +244,30 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
     w = draw(0, (4, 4 // options.get("groups", 1), 5, 5))
     with pytest.raises(SpecError, match=message):
         lc.plan_conv2d((1, 4, 20, 20), w, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("ic2ih12oc3oh10kh3", 16),
+        ("mb2ic17iw50oc19kh1kw5pw2", 64),
+        ("g3ic3ih30iw56oc3kh7ph3", 64),
+        ("ic3ih125oc2kh9sh2ph1", 64),
+        ("ic1ih90iw20oc2kh3dh1dw1", 64),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_whole_images_are_one_tile(text: str, length: int, layout: str) -> None:
+    spec = ConvSpec.parse(text, layout=layout)
+    plan, _ = plan_of(spec, "fft:tile=image", threads=1)
+    assert plan.parameters.startswith(f"tile {length}, ")
+    assert check(spec, "fft:tile=image") > 0.01
+
+
+def test_images_too_large_to_be_one_tile_are_refused() -> None:
+    w = draw(0, (4, 4, 3, 3))
+    with pytest.raises(SpecError, match=r"would transform 300 numbers along an axis; .* 256"):
+        lc.plan_conv2d((1, 4, 300, 20), w, algorithm="fft:tile=image")
 
 
 def test_three_axes_are_refused() -> None:

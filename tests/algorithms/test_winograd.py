@@ -51,7 +51,7 @@ def specs(draw: st.DrawFn) -> ConvSpec:
     groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
     layout = draw(st.sampled_from(["NCHW", "NHWC"]))
     kernel, stride = draw(KERNELS), draw(STRIDES)
-    dilation = draw(DILATIONS) if stride == (1, 1) else (1, 1)
+    dilation = draw(DILATIONS)
     size = (draw(SIZES), draw(SIZES))
     reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     begin = tuple(draw(st.integers(0, r + 1)) for r in reach)
@@ -168,7 +168,9 @@ CHOSEN = (
     ("mb2ic300ih14iw17oc20kh3ph1", "NCHW"),  # channels in planes that fill no vectors
     ("ic41ih21iw19oc20kh5sh2ph2", "NCHW"),
     ("ic20ih29iw40oc18kh3dh1dw2ph2pw3", "NCHW"),  # planes and dilations
-    ("ic5ih23iw70oc18kh3dh4dw16ph5pw17", "NCHW"),  # columns further apart than a vector is wide
+    ("ic5ih13iw50oc18kh3dh1dw16ph2pw17", "NCHW"),  # columns further apart than a vector is wide
+    ("ic17ih30iw33oc18kh3sh2dh1ph2", "NCHW"),  # stride and dilation 2: every other row of x
+    ("g2ic16ih41iw37oc20kh5kw3sh4sw3dh5dw1ph4", "NHWC"),  # strides that share a factor, or none
 )
 
 
@@ -381,7 +383,8 @@ def test_stages_write_v_and_m_wholly_and_nothing_else(line: str, dtype: str) -> 
         run_pieces(candidate, spec, values)
         assert not any(np.isnan(values[role]).any() for role in ("V", "M", "y"))
         expected = Problem(spec, 6).expected(arrays, False)
-        np.testing.assert_allclose(values["y"], expected, atol=1e-4)
+        atol = candidate.error * np.abs(expected).max()
+        np.testing.assert_allclose(values["y"], expected, rtol=0, atol=atol)
 
 
 def blocked(array: np.ndarray, lanes: int) -> np.ndarray:
@@ -462,7 +465,7 @@ def test_parameters_that_make_no_sense_are_refused(text: str, message: str) -> N
     [
         ("ic16ih20oc16kh1", "one tap in each direction: nothing to save"),
         ("ic16ih20oc16kh5sh3", r"a stride of 3 between channels in planes; 1, 2 or 4"),
-        ("ic16ih20oc16kh3sh2dh1", "a stride together with a dilation"),
+        ("ic16ih20oc16kh3sh2dh2", "a stride between columns that are not neighbours"),
         ("ic16id5ih9oc16kd3kh3", "a depth axis"),
     ],
 )

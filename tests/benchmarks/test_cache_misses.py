@@ -12,7 +12,7 @@ import pytest
 
 import cache_misses
 from cache_misses import Cache
-from leanconv.codegen.compiler import compile_text
+from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from leanconv.codegen.compiler import compile_text, load_text
+from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of
 from leanconv.codegen.host import host
+from leanconv.codegen.machine_code import compile_text
 
 _C = {"i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "float": ctypes.c_float}
 DTYPE = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +155,28 @@ def test_invalid_code_names_the_generator() -> None:
 
     with pytest.raises(CompileError, match="generator emitted invalid code"):
         compiler.assembly(Broken(1.0), host())
+
+
+def test_several_at_once_give_the_objects_of_one_by_one(folder: Path) -> None:
+    kernels = [Scale(i + 0.25) for i in range(8)]
+    for kernel in kernels:
+        compiler.load([kernel])
+    alone = {path.name: path.read_bytes() for path in folder.glob("*.o")}
+    for path in folder.glob("*.o"):
+        path.unlink()
+    compiler.load(kernels)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.o")} == alone
+
+
+def test_invalid_code_among_others_is_reported(folder: Path) -> None:
+    @dataclass(frozen=True)
+    class Broken(Scale):
+        def emit(self, target: Target) -> str:
+            return "define void @kernel(ptr %args) { nonsense }"
+
+    with pytest.raises(CompileError, match="generator emitted invalid code"):
+        compiler.load([Scale(2.0), Broken(3.0), Scale(4.0)])
+    assert doubled(Scale(2.0))
 
 
 # -- processes -----------------------------------------------------------------------------

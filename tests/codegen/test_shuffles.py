@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from emitted import DTYPE
 
-from leanconv.codegen.compiler import _machine, _parse, load_text
+from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, vector
+from leanconv.codegen.machine_code import assembly_text
 from leanconv.codegen.shuffles import (
     columns_of_halves,
     halves_fit,
@@ -53,8 +54,7 @@ def test_number_of_shuffles(name: str, lanes: int) -> None:
     text = _square("float", lanes)
     most = lanes * (lanes.bit_length() - 1)
     assert text.count("shufflevector") == most
-    machine = _machine(preset(name), False)
-    listing = machine.emit_assembly(_parse(text, machine))
+    listing = assembly_text(text, preset(name))
     words = ("vunpck", "vshuf", "vperm", "vinsert", "vblend", "zip", "trn", "uzp", "ext", "vmovlh")
     moves = [
         line for line in listing.splitlines() if line.split() and line.split()[0].startswith(words)

@@ -98,6 +98,7 @@ FORMS = (
     _transforms("fft:tile=32,products=4"),
     _transforms("fft:tile=32,products=3"),
     Form("fft:tile=16", flat=True, long=True),
+    Form("fft:tile=image", flat=True, long=True),
     Form("fft:parts={}x{}", 3, flat=True, long=True),
 )
 

@@ -8,19 +8,41 @@ the kernel's code and arguments as they were decoded from the launch's parameter
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
 
 from leanconv.gpu.device.compiler import Cubin
-from leanconv.gpu.launch import Code
+from leanconv.gpu.launch import BOXES, Code
 
 GUARD = 256
 _POISON = 0xFF  # NaN in every float format
 _NUMBERS = {"i32": c_int, "i64": ctypes.c_int64, "fp32": c_float, "fp64": ctypes.c_double}
 
 Execute = Callable[[Code, tuple[int, int, int], list[Any]], None]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a tensor map says; strides in elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+_ITEM = {6: 2, 7: 4, 9: 2}  # bytes, by the driver's number of a dtype
+
+
+def read_map(blob: bytes) -> Tensor:
+    """The tensor map that the fake driver has written."""
+    rank, item, address, *rest = struct.unpack("<16Q", blob)
+    shape, strides, box = (tuple(rest[i * rank : (i + 1) * rank]) for i in range(3))
+    assert all(stride * item % 16 == 0 for stride in strides[:-1]), "strides of 16 bytes"
+    return Tensor(address, shape, strides, box)
 
 
 @dataclass
@@ -60,7 +82,10 @@ class FakeCuda:
         """A cubin that holds nothing but the code's number."""
         assert arch == self.arch
         self.codes.append(code)
-        return Cubin("kernel", 60000, code.warps, b"%d" % (len(self.codes) - 1))
+        kinds = [kind for _, kind in code.types if kind.startswith(BOXES)]
+        boxes = [tuple(map(int, kind.partition("[")[2].rstrip("]>").split(","))) for kind in kinds]
+        image = b"%d" % (len(self.codes) - 1)
+        return Cubin("kernel", 60000, code.warps, image, tuple((box, 3) for box in boxes))
 
     # -- the driver's functions --------------------------------------------------------------
     def _bind(self) -> None:
@@ -103,6 +128,11 @@ class FakeCuda:
             "cuGraphExecDestroy": (c_void_p,),
             "cuGraphDestroy": (c_void_p,),
             "cuGetErrorString": (c_int, POINTER(c_char_p)),
+            "cuTensorMapEncodeTiled": (
+                *(c_void_p, c_int, c_uint, c_uint64),
+                *(POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint), POINTER(c_uint)),
+                *(c_int,) * 4,
+            ),
         }
         for name, types in kinds.items():
             body = getattr(self, f"_{name}", None)
@@ -176,11 +206,22 @@ class FakeCuda:
         assert (by, bz, extra) == (1, 1, None)
         code = self.codes[function - 0x1000]
         arguments: list[Any] = []
-        for number, (_, kind) in enumerate(code.types):
-            held = c_uint64 if kind[0] == "*" else _NUMBERS[kind]
-            arguments.append(ctypes.cast(parameters[number], POINTER(held))[0])
-        tail = [len(code.types), len(code.types) + 1]
-        scratch = [ctypes.cast(parameters[i], POINTER(c_uint64))[0] for i in tail]
+        at = 0
+
+        def value(held: Any) -> Any:
+            nonlocal at
+            at += 1
+            return ctypes.cast(parameters[at - 1], POINTER(held))[0]
+
+        for _, kind in code.types:
+            if kind.startswith(BOXES):
+                found = read_map(value(c_char * 128).raw)
+                assert [value(c_int) for _ in found.shape] == list(found.shape)
+                assert [value(ctypes.c_int64) for _ in found.shape] == list(found.strides)
+                arguments.append(found)
+            else:
+                arguments.append(value(c_uint64 if kind[0] == "*" else _NUMBERS[kind]))
+        scratch = [value(c_uint64), value(c_uint64)]
         launched = Launched(code, (gx, gy, gz), threads, shared, arguments, scratch)
         if self._capturing is not None:
             self._capturing.append(launched)
@@ -207,6 +248,19 @@ class FakeCuda:
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:  # noqa: N802
         for launched in self._graphs[graph - 1]:
             self._run(launched)
+
+    def _cuTensorMapEncodeTiled(self, target: int, kind: int, rank: int, *rest: Any) -> None:  # noqa: N802
+        address, shape, strides, box, steps, interleave, swizzle, promoted, fill = rest
+        assert target % 64 == 0
+        assert address % 16 == 0
+        assert (interleave, promoted, fill, list(steps[:rank])) == (0, 2, 0, [1] * rank)
+        item = _ITEM[kind]
+        assert box[0] * item <= 16 << swizzle, "a row of a box is wider than its swizzle"
+        assert all(each <= 256 for each in box[:rank])
+        elements = [stride // item for stride in strides[: rank - 1]]
+        facts = [*shape[:rank][::-1], *elements[::-1], 1, *box[:rank][::-1]]
+        blob = struct.pack("<16Q", rank, item, address, *facts, *[0] * (13 - len(facts)))
+        ctypes.memmove(target, blob, 128)
 
     def check_guards(self) -> None:
         """Raise if anything was written beside a buffer."""

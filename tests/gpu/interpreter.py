@@ -12,19 +12,31 @@ import numpy as np
 import triton
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from leanconv.gpu.device.compiler import constants_of, function_of
-from leanconv.gpu.launch import TRITON_TYPES, Code
+from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code
+from leanconv.gpu.lowering.lowered import ITEMSIZE
 
 assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1 before triton is imported"
 _DTYPES = {kind: name for name, kind in TRITON_TYPES.items()}
+
+
+class Dtype(str):
+    """A dtype's name that knows its size, as tensor maps ask for."""
+
+    __slots__ = ()
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self]
 
 
 class Address:
     """As much of a torch tensor as the interpreter asks of one: where it begins, and its dtype."""
 
     def __init__(self, address: int, dtype: str) -> None:
-        self._address, self.dtype = address, dtype
+        self._address, self.dtype = address, Dtype(dtype)
 
     def data_ptr(self) -> int:
         return self._address
@@ -40,7 +52,14 @@ def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> Non
     """Run a launch as the fake driver decodes it."""
     given: dict[str, Any] = constants_of(code)
     for (name, kind), value in zip(code.types, arguments, strict=True):
-        given[name] = Address(value, _DTYPES[kind[1:]]) if kind[0] == "*" else value
+        if kind.startswith(BOXES):
+            dtype = _DTYPES[kind.partition("<")[2].partition("[")[0]]
+            base = Address(value.address, dtype)
+            given[name] = TensorDescriptor(
+                base, list(value.shape), list(value.strides), list(value.box)
+            )
+        else:
+            given[name] = Address(value, _DTYPES[kind[1:]]) if kind[0] == "*" else value
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         function_of(code)[grid](**given)

@@ -14,7 +14,8 @@ from graph.builder import Builder
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
 from leanconv.planner.budget import Planner
-from leanconv.planner.lowering import Decision, lower_graph
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import lower_graph
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.outline import error_units, reorder_ns
 from leanconv.planner.solver import fastest, leanest

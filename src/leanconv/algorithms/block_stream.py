@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -42,15 +43,24 @@ class _Way:
         return f"stream:step={self.step},blocks={kept}"
 
 
-def _chains(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> list[Chain]:
+def _chains(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> tuple[tuple[Chain, ...], list[list[Node]]]:
+    """The blocks, and the convolutions of each."""
     convs, wide = unfold_blocks(node, graph)
-    return [chain_of(block, wide, formats, target) for block in convs]
+    return tuple(chain_of(block, wide, formats, target) for block in convs), convs
+
+
+@lru_cache(maxsize=64)
+def _alone(chain: Chain, target: Target) -> BlockKernels:
+    """A block by itself, with rows of e kept."""
+    return block_kernels(chain, target, 1, ring=True)
 
 
 def _ways(chains: Sequence[Chain], target: Target) -> Iterator[_Way]:
     """Rows of e kept in all blocks, then panels in the neediest ones."""
     height = chains[-1].depthwise.output_size[0]
-    sizes = [block_kernels(chain, target, 1, ring=True).scratch_bytes for chain in chains]
+    sizes = [_alone(chain, target).scratch_bytes for chain in chains]
     for step in sorted({min(step, height) for step in _STEPS}):
         for limit in sorted({*sizes, 0}, reverse=True):
             yield _Way(step, tuple(size <= limit for size in sizes))
@@ -62,11 +72,17 @@ def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
     return (window.size[1], window.out[1], window.stride[1], window.pad[1], block.reach)
 
 
-def _build(chains: Sequence[Chain], way: _Way, target: Target) -> BlockStream:
+@lru_cache(maxsize=64)
+def _rings(shapes: tuple[tuple[int, int, int, int, int], ...], step: int) -> tuple[list[int], int]:
+    """The fewest rows between blocks of these shapes, and the steps that begin a chunk."""
+    found = [(ring_rows(shapes, step, warm), warm) for warm in range(1, _MOST_WARM + 1)]
+    return min(found, key=lambda pair: (sum(pair[0]), pair[1]))
+
+
+@lru_cache(maxsize=256)
+def _build(chains: tuple[Chain, ...], way: _Way, target: Target) -> BlockStream:
     """The kernel of a way, with the fewest rows between the blocks."""
-    shapes = [_shape(block_kernels(chain, target, 1, ring=True)) for chain in chains]
-    found = [(ring_rows(shapes, way.step, warm), warm) for warm in range(1, _MOST_WARM + 1)]
-    rows, warm = min(found, key=lambda pair: (sum(pair[0]), pair[1]))
+    rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), way.step)
     lanes = target.lanes(chains[0].dtype)
     between = [
         rows_access(kept, chain.project.output_size[1], lanes)
@@ -107,16 +123,22 @@ def choices(
     target: Target,
     reproducible: bool = False,
 ) -> list[ChainChoice]:
-    """All ways to compute a BlockChain, the cheapest by estimate first; as of `lower`."""
-    chains = _chains(node, graph, formats, target)
-    judged = [chain.alone() for chain in chains] if reproducible else chains
+    """The ways to compute a BlockChain, the cheapest by estimate first; as of `lower`.
+
+    Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
+    """
+    chains, _ = _chains(node, graph, formats, target)
+    judged = tuple(chain.alone() for chain in chains) if reproducible else chains
     error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
-    found = []
-    for way in _ways(chains, target):
-        kernel = _build(judged, way, target)
-        cycles = _cycles(judged, kernel, target)
-        found.append(ChainChoice(str(way), cycles, kernel.scratch_bytes, {}, error))
-    return sorted(found, key=lambda choice: choice.cycles)
+    kept: dict[tuple[int, int], ChainChoice] = {}
+    kernels = {way: _build(judged, way, target) for way in _ways(chains, target)}
+    costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
+    for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
+        kernel = kernels[way]
+        size = kernel.scratch_bytes, sum(kernel.packed_bytes().values())
+        if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
+            kept[size] = ChainChoice(str(way), cycles, kernel.scratch_bytes, {}, error)
+    return list(kept.values())
 
 
 def lower(
@@ -132,12 +154,12 @@ def lower(
     Args:
         node, graph, formats, target: as the kernels of other operations are given.
         reproducible: whether the batch must not change the bits of an image: no way does.
-        select: the name of one of `choices`, None for the cheapest.
+        select: the name of a way, None for the cheapest.
 
     Raises:
-        SpecError: there is no choice of that name.
+        SpecError: there is no way of that name.
     """
-    chains = _chains(node, graph, formats, target)
+    chains, convs = _chains(node, graph, formats, target)
     ways = {str(way): way for way in _ways(chains, target)}
     name = select or choices(node, graph, formats, target, reproducible)[0].name
     if name not in ways:
@@ -145,14 +167,14 @@ def lower(
             f"got the form {name!r} of a chain of blocks; expected one of {', '.join(ways)}"
         )
     kernel, out = _build(chains, ways[name], target), node.outputs[0]
-    convs, _ = unfold_blocks(node, graph)
+
+    weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
+    biases = [
+        [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
+        for block in convs
+    ]
 
     def make() -> dict[str, np.ndarray]:
-        weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
-        biases = [
-            [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
-            for block in convs
-        ]
         return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
 
     sizes = {f"{out}/{role}": size for role, size in kernel.packed_bytes().items()}

@@ -228,7 +228,13 @@ def _packing(
         packed = chosen.pack(weights, channels)
         return {values[role]: array for role, array in packed.items()}
 
-    return Packing({values[role]: size for role, size in sizes.items()}, make)
+    def pieces() -> Iterator[tuple[str, np.ndarray]]:
+        assert chosen.stream is not None
+        for role, array in chosen.stream(weights, channels):
+            yield values[role], array
+
+    stream = None if chosen.stream is None else pieces
+    return Packing({values[role]: size for role, size in sizes.items()}, make, stream)
 
 
 def problems(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from leanconv.algorithms.direct_kernel import DirectConv
@@ -13,6 +14,8 @@ from leanconv.algorithms.problem import (
     Parameters,
     Problem,
     packer,
+    plane_cycles,
+    streamer,
     single,
     walk_error,
 )
@@ -25,6 +28,8 @@ from leanconv.target import Target
 
 _CHUNK_CYCLES = 40_000.0  # about 10 us
 _TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned before it is stored
+_SEEN = 1.06  # what layers take over the sum of their tiles
+_STREAM = 8.0  # bytes a cycle of weights that the second cache does not hold
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
 
 
@@ -118,7 +123,21 @@ def _cost(problem: Problem, target: Target) -> float:
     cycles = rank_tiles(target, window.out[2], vectors, kernel.reduction)[0][0]
     if not kernel.y.lanes_contiguous:
         cycles += _TRANSPOSED_STORE * window.out[2] * vectors
-    return cycles * kernel.batch * kernel.groups * kernel.row_count
+    cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
+    weights = problem.spec.weight_bytes
+    stream = weights / _STREAM if weights > target.l2_bytes else 0.0
+    return _SEEN * cycles + stream + plane_cycles(problem, target)
+
+
+@lru_cache(maxsize=1024)
+def _live_share(window: Window) -> float:
+    """The share of taps that touch the input: products with padding are left out."""
+    share = 1.0
+    for axis, (out, kernel) in enumerate(zip(window.out, window.kernel, strict=True)):
+        if kernel > 1:
+            live = sum(high - low for low, high in (window.taps(axis, o) for o in range(out)))
+            share *= live / (out * kernel)
+    return share
 
 
 def _kernel(problem: Problem, target: Target) -> DirectConv:
@@ -137,7 +156,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     kernel = _kernel(problem, target)
 
     error = walk_error(problem, effective_length(kernel.reduction))
-    return single("direct", kernel, packer(problem, kernel), error)
+    whole = single("direct", kernel, packer(problem, kernel), error)
+    return replace(whole, stream=streamer(problem, kernel))
 
 
 DIRECT = Algorithm("direct", (), _reject, _cost, _candidate)

@@ -14,7 +14,7 @@ products with zeros (18 % of all products of a 3x3 layer on a 7x7 map).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
@@ -135,21 +135,23 @@ class DirectConv(Kernel):
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
-        kernel = self.window.kernel
-        grouped = w.reshape(self.groups, self.outputs, self.inputs, *kernel)
-        whole = (self.panels - 1) * self.panel_lanes
-        packed = np.zeros((self.groups, self.group_weights), w.dtype)
-        cut = self.reduction * whole
-        packed[:, :cut] = self._pack(grouped[:, :whole], self.panels - 1, self.tile.vectors)
-        packed[:, cut:] = self._pack(grouped[:, whole:], 1, self.last_vectors)
-        return packed.reshape(-1)
+        packed = np.empty(self.groups * self.group_weights, w.dtype)
+        end = 0
+        for piece in self.weight_pieces(w):
+            packed[end : end + piece.size] = piece
+            end += piece.size
+        return packed
 
-    def _pack(self, w: np.ndarray, panels: int, vectors: int) -> np.ndarray:
-        width = vectors * self.lanes
-        padded = np.zeros((self.groups, panels * width, *w.shape[2:]), w.dtype)
-        padded[:, : w.shape[1]] = w
-        split = padded.reshape(self.groups, panels, width, *w.shape[2:])
-        return np.asarray(split.transpose(0, 1, 4, 5, 6, 3, 2).reshape(self.groups, -1))
+    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
+        """The panels of `pack_weights`, one after the other: [kd][kh][kw][c][lane] each."""
+        for group in w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel):
+            for panel in range(self.panels):
+                part = group[panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
+                vectors = self.last_vectors if panel == self.panels - 1 else self.tile.vectors
+                taps = part.transpose(2, 3, 4, 1, 0)
+                packed = np.zeros((*taps.shape[:4], vectors * self.lanes), w.dtype)
+                packed[..., : len(part)] = taps
+                yield packed.reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""

@@ -5,7 +5,8 @@
 with X the T x T transform of a tile of the input, V that of the kernel (conjugated, computed once,
 in float64), and the outputs a part of Y's inverse transform: a circular correlation is the wanted
 one wherever the kernel does not wrap around. T is 16 or 32; a kernel that is too long for T is cut
-into parts, each input tile still being transformed once (`fft_tiles`).
+into parts, each input tile still being transformed once (`fft_tiles`). `tile=image` transforms
+whole images, as with a library's FFT: one tile, T of at most 256, only when asked for.
 
 Within a tile every output depends, in rounding, on every input: an infinity or a NaN spoils the
 outputs of its tile, not only those whose windows hold it.
@@ -33,7 +34,7 @@ from leanconv.algorithms.fft_multiply import (
     reduction_steps,
     weight_elements,
 )
-from leanconv.algorithms.fft_tiles import obstacle
+from leanconv.algorithms.fft_tiles import least_length
 from leanconv.algorithms.fft_transform import Transforms
 from leanconv.algorithms.problem import Algorithm, Candidate, Parameters, Problem, single
 from leanconv.codegen.emitter import Function
@@ -43,6 +44,7 @@ from leanconv.errors import SpecError
 from leanconv.target import Target
 
 LENGTHS, PRODUCTS = (16, 32), (4, 3)
+LONG = (64, 128, 256)  # asked for only: code of several thousand instructions
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,6 @@ def _reject(problem: Problem, target: Target) -> str | None:
     lanes = target.lanes(problem.spec.dtype)
     if window.kernel[0] != 1 or window.size[0] != 1 or window.out[0] != 1:
         return "there are three spatial axes; the transforms have two"
-    for axis in (1, 2):
-        reason = obstacle(window, axis)
-        if reason:
-            return reason
     depthwise = problem.group_inputs == problem.group_outputs == 1
     for access, channels, side in (
         (problem.x, problem.group_inputs, "input"),
@@ -140,19 +138,31 @@ def _cost(problem: Problem, target: Target) -> float:
     return best(problem, target, Choices(LENGTHS, PRODUCTS))[0]
 
 
-def _choices(parameters: Parameters) -> Choices:
-    """What the parameters leave to choose from."""
+def _image_length(problem: Problem) -> int:
+    """The transform that holds a whole image and what a window reaches over its end."""
+    needed = max(least_length(problem.window, axis) for axis in (1, 2))
+    length = next((n for n in LENGTHS + LONG if n >= needed), None)
+    if length is None:
+        raise SpecError(
+            f"fft: tile=image would transform {needed} numbers along an axis; expected at most "
+            f"{LONG[-1]}: leave tile out"
+        )
+    return length
 
-    def numbers(name: str, known: tuple[int, ...]) -> tuple[int, ...]:
+
+def _choices(problem: Problem, parameters: Parameters) -> Choices:
+    """What the parameters leave to choose from."""
+    if parameters.get("tile") == "image":
+        length = str(_image_length(problem))
+        return _choices(problem, {"parts": "1x1", **parameters, "tile": length})
+
+    def numbers(name: str, known: tuple[int, ...], more: tuple[object, ...]) -> tuple[int, ...]:
         text = parameters.get(name)
         if text is None:
             return known
-        if text not in map(str, known):
-            hint = "; whole images are transformed in leanconv.reference only"
-            raise SpecError(
-                f"fft: {name} is {text!r}; expected one of {', '.join(map(str, known))}"
-                + (hint if text == "whole" else "")
-            )
+        if text not in map(str, known + more):
+            expected = ", ".join(map(str, known + more))
+            raise SpecError(f"fft: {name} is {text!r}; expected one of {expected}")
         return (int(text),)
 
     parts = None
@@ -161,13 +171,14 @@ def _choices(parameters: Parameters) -> Choices:
         if len(fields) != 2 or not all(f.isdecimal() for f in fields):
             raise SpecError(f"fft: parts is {parameters['parts']!r}; expected two such as 1x2")
         parts = int(fields[0]), int(fields[1])
-    return Choices(numbers("tile", LENGTHS), numbers("products", PRODUCTS), parts)
+    lengths = numbers("tile", LENGTHS, (*LONG, "image"))
+    return Choices(lengths, numbers("products", PRODUCTS, ()), parts)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     if parameters.get("products") == "3" and problem.group_inputs == 1 < problem.spec.groups:
         raise SpecError("fft: products=3 saves nothing for a depthwise convolution; leave it out")
-    layout = best(problem, target, _choices(parameters))[1]
+    layout = best(problem, target, _choices(problem, parameters))[1]
     kernel = FftConv(layout)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from math import prod
 from leanconv.algorithms.fft_layout import FftLayout
 from leanconv.algorithms.fft_multiply import bin_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft_tiles import Axis, axes_of
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, plane_cycles
 from leanconv.codegen.fft import (
     Network,
     complex_forward,
@@ -27,6 +27,7 @@ from leanconv.target import Target
 _MOVE = 0.7  # cycles of a vector that a transform loads or stores
 _TURN = 5.0  # cycles of a vector that is turned between planes and lanes
 _BYTES_A_CYCLE = (32.0, 16.0, 6.0)  # from the second cache, the third, memory
+_SEEN = 1.2  # what layers take over the sum of their transforms and products
 _MOST_TILES = 32  # tiles of one block
 _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
@@ -62,7 +63,8 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
     costs = [(_cycles(layout, target), layout) for layout in _layouts(problem, target, choices)]
     if not costs:
         raise SpecError(f"fft: {problem.spec} is not cut into parts {choices.parts}; leave it out")
-    return min(costs, key=rank)
+    cycles, layout = min(costs, key=rank)
+    return _SEEN * cycles + plane_cycles(problem, target), layout
 
 
 # -- what there is to choose from --------------------------------------------------------------

@@ -8,13 +8,15 @@ tiles, done between the transforms.
 Strides are split into phases (polyphase): phase a takes the inputs and the taps whose position is
 a modulo the stride, and phases add up like channels. Dilations are split into classes
 (decimation): class b of the outputs, b modulo the dilation, sees only inputs of one class, so that
-classes are like images. An axis with both is not cut.
+classes are like images. With both, stride s and dilation d with the common divisor g, outputs
+b + t·d/g read the inputs b·s + d·(t·s/g + k): there are d/g classes, each with the stride s/g.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
@@ -26,7 +28,7 @@ class Axis:
 
     Attributes:
         size, out: input and output extents.
-        kernel, stride, dilation, pad: of the convolution; stride or dilation is 1.
+        kernel, stride, dilation, pad: of the convolution.
         length: T, numbers of one transform.
         step: outputs of one tile.
     """
@@ -41,14 +43,24 @@ class Axis:
     step: int
 
     @cached_property
+    def apart(self) -> int:
+        """From one output of a class to the next."""
+        return self.dilation // gcd(self.stride, self.dilation)
+
+    @cached_property
+    def inner(self) -> int:
+        """The stride within a class."""
+        return self.stride // gcd(self.stride, self.dilation)
+
+    @cached_property
     def phases(self) -> int:
         """Phases that have a tap."""
-        return min(self.stride, self.kernel)
+        return min(self.inner, self.kernel)
 
     @cached_property
     def taps(self) -> int:
         """Taps of the longest phase."""
-        return ceil_div(self.kernel, self.stride)
+        return ceil_div(self.kernel, self.inner)
 
     @cached_property
     def parts(self) -> int:
@@ -58,24 +70,24 @@ class Axis:
     @cached_property
     def classes(self) -> int:
         """Classes of outputs."""
-        return min(self.dilation, self.out)
+        return min(self.apart, self.out)
 
     @cached_property
     def tiles(self) -> int:
         """Tiles of the longest class."""
-        return ceil_div(ceil_div(self.out, self.dilation), self.step)
+        return ceil_div(ceil_div(self.out, self.apart), self.step)
 
     @cached_property
     def spread(self) -> int:
         """Input positions between neighbours in a tile."""
-        return self.stride * self.dilation
+        return self.inner * self.dilation
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """The numbers of outputs, other than 0, that tiles of all classes have; largest first."""
         found = set()
         for b in range(self.classes):
-            count = ceil_div(self.out - b, self.dilation)
+            count = ceil_div(self.out - b, self.apart)
             found |= {min(self.step, count - t * self.step) for t in range(self.tiles)}
         return tuple(sorted((c for c in found if c > 0), reverse=True))
 
@@ -83,8 +95,8 @@ class Axis:
         """The kernel's taps of a phase and a part, and how many there are."""
         first = part * self.step
         last = self.taps if part == self.parts - 1 else first + self.step
-        taps = range(phase, self.kernel, self.stride)[first:last]
-        return slice(taps.start, taps.stop, self.stride), len(taps)
+        taps = range(phase, self.kernel, self.inner)[first:last]
+        return slice(taps.start, taps.stop, self.inner), len(taps)
 
 
 def parts_of(taps: int, length: int, step: int) -> int:
@@ -95,11 +107,8 @@ def parts_of(taps: int, length: int, step: int) -> int:
 
 def axes_of(window: Window, axis: int, length: int) -> list[Axis]:
     """The ways worth considering to cut an axis: for each number of parts, the longest step."""
-    size, out, kernel = window.size[axis], window.out[axis], window.kernel[axis]
-    stride, dilation, pad = window.stride[axis], window.dilation[axis], window.pad[axis]
-    dilation = dilation if kernel > 1 else 1
-    taps = ceil_div(kernel, stride)
-    outputs = ceil_div(out, dilation)
+    whole = _uncut(window, axis)
+    taps, outputs = whole.taps, ceil_div(whole.out, whole.apart)
     found: dict[int, Axis] = {}
     for step in range(1, length + 1):
         parts = parts_of(taps, length, step)
@@ -107,14 +116,21 @@ def axes_of(window: Window, axis: int, length: int) -> list[Axis]:
             continue  # a whole part of `step` taps does not fit the transform
         balanced = ceil_div(outputs, ceil_div(outputs, step))
         chosen = balanced if parts_of(taps, length, balanced) == parts else step
-        found[parts] = Axis(size, out, kernel, stride, dilation, pad, length, chosen)
+        found[parts] = replace(whole, length=length, step=chosen)
     fewest = sorted(found)[:2]
     return [found[parts] for parts in fewest]
 
 
-def obstacle(window: Window, axis: int) -> str | None:
-    """Why an axis cannot be cut; None if it can."""
-    stride, dilation = window.stride[axis], window.dilation[axis]
-    if window.kernel[axis] > 1 and stride > 1 and dilation > 1:
-        return f"stride {stride} and dilation {dilation} along one axis"
-    return None
+def least_length(window: Window, axis: int) -> int:
+    """The numbers of a transform that has a whole axis (of each phase and class) in one tile."""
+    whole = _uncut(window, axis)
+    return whole.step + whole.taps - 1
+
+
+def _uncut(window: Window, axis: int) -> Axis:
+    """An axis as one tile."""
+    out, kernel, stride = window.out[axis], window.kernel[axis], window.stride[axis]
+    dilation = window.dilation[axis] if kernel > 1 else 1
+    axis_of = Axis(window.size[axis], out, kernel, stride, dilation, window.pad[axis], 1, 1)
+    step = ceil_div(out, axis_of.apart)
+    return replace(axis_of, length=step + axis_of.taps - 1, step=step)

@@ -123,12 +123,15 @@ class Transforms:
         e, layout = self.e, self.layout
         slot = self.buffer.at(t * layout.x_tile + layout.slot, self.element)
         with e.loop("phase", layout.phases) as phase:
-            offsets = (
-                place.classes[0] + phase // layout.width.phases,
-                place.classes[1] + phase % layout.width.phases,
+            numbers = phase // layout.width.phases, phase % layout.width.phases
+            rows, columns = (
+                self._span(
+                    axis,
+                    place.tiles[i],
+                    place.classes[i] * axis.stride + numbers[i] * axis.dilation,
+                )
+                for i, axis in enumerate((layout.height, layout.width))
             )
-            rows = self._span(layout.height, place.tiles[0], offsets[0])
-            columns = self._span(layout.width, place.tiles[1], offsets[1])
             to = slot.at(phase * layout.x_phase, self.element)
             image = place.image * layout.x.image + layout.x_offset
             with e.loop("channels", layout.input_vectors) as channels:
@@ -314,7 +317,7 @@ class Transforms:
 
     def _count(self, axis: Axis, tile: Value, offset: Value) -> Value:
         """Outputs of a tile along an axis; may be 0 or less."""
-        of_class = (axis.out + axis.dilation - 1 - offset) // axis.dilation
+        of_class = (axis.out + axis.apart - 1 - offset) // axis.apart
         return self.e.smin(of_class - tile * axis.step, axis.step)
 
     def _inverse_tile(self, t: Value, place: Place) -> None:
@@ -324,7 +327,7 @@ class Transforms:
         slot = self.buffer.at(t * (2 * layout.y_row), self.element)
         start = place.image * layout.y.image + layout.y_offset
         for axis, number in ((layout.height, 0), (layout.width, 1)):
-            first = place.tiles[number] * (axis.step * axis.dilation) + place.classes[number]
+            first = place.tiles[number] * (axis.step * axis.apart) + place.classes[number]
             start = start + first * layout.y.spatial[number + 1]
         if not layout.depthwise:
             start = start + self.outer * layout.y.channel(layout.outputs)
@@ -384,7 +387,7 @@ class Transforms:
                 lambda i: e.load(self._vector(source, i * lanes), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )
-            at = start + row * (layout.height.dilation * layout.y.spatial[1])
+            at = start + row * (layout.height.apart * layout.y.spatial[1])
             self._store([sums[i] for i in range(len(sums))], at, slope, columns, number)
 
     def _store(
@@ -392,7 +395,7 @@ class Transforms:
     ) -> None:
         """Store as many columns and channels as there are: one copy of the code for each case."""
         e, layout = self.e, self.layout
-        step = layout.y.spatial[2] * layout.width.dilation
+        step = layout.y.spatial[2] * layout.width.apart
         access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
         tile = RegisterTile(self.element, self.kind, layout.lanes, 1, 0)
         channels = layout.groups if layout.depthwise else layout.outputs

@@ -125,9 +125,11 @@ def lower(
     values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
     temporaries = {f"{out}/{role}": size for role, size in pieces.temporaries.items()}
     values.update({role: f"{out}/{role}" for role in pieces.temporaries})
+    weights = [graph.constants[conv.inputs[1]] for conv in convs]
+    biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
     packing = Packing(
         {f"{out}/{role}": size for role, size in _packed_bytes(convs, pieces).items()},
-        lambda: {f"{out}/{role}": a for role, a in _packed(convs, graph, pieces).items()},
+        lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, pieces).items()},
     )
     calls = []
     for piece in pieces.pieces:
@@ -204,10 +206,10 @@ def _layers_choice(
     return ChainChoice(LAYERS, cycles, scratch, temporaries, math.sqrt(squares))
 
 
-def _packed(convs: list[Node], graph: Graph, pieces: Pieces) -> dict[str, np.ndarray]:
+def _packed(
+    weights: list[np.ndarray], biases: list[np.ndarray | None], pieces: Pieces
+) -> dict[str, np.ndarray]:
     """The constants of a fused chain by role."""
-    weights = [graph.constants[conv.inputs[1]] for conv in convs]
-    biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
     packed = pieces.chain.pack(weights, biases)
     total, bias = pieces.pieces[-1].kernel, biases[-1]
     if isinstance(total, SumOfParts) and bias is not None:

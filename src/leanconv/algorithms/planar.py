@@ -34,6 +34,7 @@ from leanconv.algorithms.problem import (
     Parameters,
     Problem,
     packer,
+    plane_cycles,
     single,
     sum_error,
     walk_error,
@@ -51,7 +52,11 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNK_CYCLES = 30_000.0
-_UNPACKED = 1.05  # what reading weights as they are costs against a packed stream
+# What reading weights as they are costs against a packed stream; with a stride over many channels
+# their lines, and those of the planes, are too many for the first cache.
+_UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
+_SEEN = 1.05  # what layers take over the sum of their tiles
+_LINE_CYCLES = 5.0  # of a line of large tensors: rows are asked for ahead by the processor
 _LARGEST_STRIDE = 4
 _MOST_TAPS = 64  # along a row; each may be written out
 _TAPS_WRITTEN = 4  # taps without masks that are written out instead of looped over
@@ -315,12 +320,16 @@ def _flat(window: Window) -> bool:
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:
     size = kernel.channels * kernel.vectors
-    loads = (kernel.vectors * kernel.window.stride[2] * 2 + kernel.channels) / 2
+    stride = kernel.window.stride[2]
+    loads = (kernel.vectors * stride * 2 + kernel.channels) / 2
     step = max(size / target.fma_units, loads, float(target.fma_latency))
+    step += 2 * kernel.vectors * max(0, stride - 2)  # shuffles that nothing hides
     taps = kernel.inputs * prod(kernel.window.kernel)
     tiles = ceil_div(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
     rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
-    return rows * tiles * (_UNPACKED * step * taps + 2.0 * size)
+    deep = stride > 1 and kernel.inputs >= _DEEP
+    unpacked = _UNPACKED_DEEP if deep else _UNPACKED
+    return rows * tiles * (unpacked * step * taps + 2.0 * size)
 
 
 def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:
@@ -352,7 +361,8 @@ def _general(problem: Problem, target: Target) -> PlanarConv:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return _planned(problem, target)[1]
+    cycles = _SEEN * _planned(problem, target)[1]
+    return cycles + plane_cycles(problem, target, _LINE_CYCLES)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

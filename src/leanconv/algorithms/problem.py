@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -16,9 +16,12 @@ from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ROUNDOFF
 from leanconv.spec import ConvSpec
-from leanconv.spec.format import aligned, ceil_div
+from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.target import Target
 
+# Cycles of a line of a tensor in planes that does not stay in the second cache: a walk along the
+# channels takes a line of another page at every step, which no processor asks for ahead.
+_LINE_CYCLES = 20.0
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 
@@ -91,6 +94,7 @@ class Piece:
 
 
 Pack = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np.ndarray]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,8 @@ class Candidate:
         weight_bytes: of transformed weights, where they are larger than the weights given.
         arithmetic: the algorithm and those parameters that decide in which order is summed, as the
             user would select them: `"winograd:m=4x4"`.
+        stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
+            other; None where there is only the whole.
     """
 
     algorithm: str
@@ -117,6 +123,7 @@ class Candidate:
     parameters: str = ""
     arithmetic: str = ""
     weight_bytes: int = 0
+    stream: Stream | None = None
 
     @property
     def scratch_bytes(self) -> int:
@@ -196,6 +203,27 @@ def packer(problem: Problem, kernel: PackingKernel) -> Pack:
     return pack
 
 
+class StreamingKernel(PackingKernel, Protocol):
+    """A kernel that packs its weights in consecutive pieces."""
+
+    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
+        """The pieces of what `pack_weights` returns."""
+
+
+def streamer(problem: Problem, kernel: StreamingKernel) -> Stream:
+    """The `stream` of a candidate whose one kernel packs weights and channels itself."""
+
+    def stream(
+        w: np.ndarray, channels: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        for piece in kernel.weight_pieces(problem.weights_3d(w)):
+            yield "w", piece
+        for name, values in channels.items():
+            yield name, kernel.pack_channels(values)
+
+    return stream
+
+
 def single(
     algorithm: str,
     kernel: Kernel,
@@ -207,6 +235,25 @@ def single(
     """The candidate of an algorithm that is one kernel, whose operands are its roles."""
     pieces = (Piece(kernel, kernel.operands),)
     return Candidate(algorithm, pieces, pack, error, {}, parameters, arithmetic or algorithm)
+
+
+def plane_cycles(problem: Problem, target: Target, line: float = _LINE_CYCLES) -> float:
+    """Cycles of bringing input and output through the caches where they stand in planes.
+
+    Args:
+        problem: what is computed. Tensors whose channels are neighbours cost nothing here: the
+            processor asks for their lines ahead.
+        target: the machine.
+        line: cycles of one line.
+
+    Returns:
+        0.0 where both together stay in the second cache, little where they nearly do.
+    """
+    spec = problem.spec
+    tensors = ((problem.x, prod(spec.input_shape)), (problem.y, prod(spec.output_shape)))
+    outside = 1 - target.l2_bytes / (spec.itemsize * sum(count for _, count in tensors))
+    planes = sum(count for access, count in tensors if not access.lanes_contiguous)
+    return line * planes * spec.itemsize / ALIGNMENT * max(0.0, outside)
 
 
 def products(problem: Problem) -> int:

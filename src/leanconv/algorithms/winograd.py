@@ -18,7 +18,13 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.algorithms.winograd_choice import best_kernel, ranked_tilings
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
-from leanconv.algorithms.winograd_split import LARGEST_TAPS, Part, split
+from leanconv.algorithms.winograd_split import (
+    LARGEST_TAPS,
+    Part,
+    inner_stride,
+    residues_of,
+    split,
+)
 from leanconv.algorithms.winograd_stages import in_stages, stages_cycles
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
@@ -27,9 +33,11 @@ from leanconv.target import Target
 from leanconv.winograd.error import error_estimate
 from leanconv.winograd.matrices import transform
 
-MOST_ALPHA = 8  # points along an axis; more amplify rounding beyond the default error
+MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default error
+_EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` is met
 # Products of one partial sum, and the error above which shorter ones are taken.
 _LENGTHS = (128, 64, 32, 16)
+_SMALL_IMAGE = 16  # outputs along an axis, up to which tiles far from square are considered
 _STAGES_HANDICAP = 1.5  # how much faster separate stages must be to be chosen unasked
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
@@ -47,9 +55,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     taps = _taps(problem)
     if max(taps) < 2:
         return "one tap in each direction: nothing to save"
-    if max(window.dilation) > 1 and max(window.stride) > 1:
-        return "a stride together with a dilation"
-    if any(d > min(i, o) for d, i, o in zip(window.dilation, window.size, window.out, strict=True)):
+    too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
+    if too_far or any(r > o for r, o in zip(residues_of(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
     if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
@@ -58,13 +65,13 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _reject_planes(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels cannot be gathered from planes; None if they can."""
-    stride = problem.window.stride[1:]
-    if stride[1] not in (1, 2, 4):
-        return f"a stride of {stride[1]} between channels in planes; 1, 2 or 4 can be gathered"
-    if problem.x.spatial[2] != 1 and stride[1] != 1:
+    stride = inner_stride(problem.window)[2]
+    if stride not in (1, 2, 4):
+        return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
+    if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
         return "a stride between columns that are not neighbours in memory"
-    if target.lanes(problem.spec.dtype) < stride[1]:
-        return f"a stride of {stride[1]} for vectors of {target.lanes(problem.spec.dtype)}"
+    if target.lanes(problem.spec.dtype) < stride:
+        return f"a stride of {stride} for vectors of {target.lanes(problem.spec.dtype)}"
     if target.isa == "neon":
         return "masks computed at run time, which this target lacks"
     return None
@@ -75,7 +82,7 @@ def _taps(problem: Problem) -> Pair:
     window = problem.window
     h, w = (
         min(ceil_div(k, s), ceil_div(k, s * ceil_div(ceil_div(k, s), LARGEST_TAPS)))
-        for k, s in zip(window.kernel[1:], window.stride[1:], strict=True)
+        for k, s in zip(window.kernel[1:], inner_stride(window)[1:], strict=True)
     )
     return h, w
 
@@ -89,7 +96,8 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
     """The error to expect with tiles of m outputs and partial sums of `sums` products."""
     window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
-    phases = min(window.kernel[1], window.stride[1]) * min(window.kernel[2], window.stride[2])
+    stride = inner_stride(window)
+    phases = min(window.kernel[1], stride[1]) * min(window.kernel[2], stride[2])
     steps = problem.group_inputs * phases
     axes = [t for t in (height, width) if t.alpha > 1]
     return error_estimate(*axes, reduction=steps, sums=sums, dtype=problem.spec.dtype)
@@ -104,7 +112,10 @@ def _sums(problem: Problem, m: Pair, parameters: Parameters) -> int:
     """Products of one partial sum: as many as leave the error where it is wanted."""
     if "sums" in parameters:
         return _count("sums", parameters["sums"])
-    aim = min(problem.max_error, _AIM[problem.spec.dtype])
+    most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
+    aim = problem.max_error
+    if most <= _EXACT_ALPHA:
+        aim = min(aim, _AIM[problem.spec.dtype])
     return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
 
 
@@ -119,13 +130,28 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
         m = [int(n) for n in (numbers * 2)[:2]]
         sizes = [(m[0] if taps[0] > 1 else 1, m[1] if taps[1] > 1 else 1)]
     else:
-        axes = [range(2, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
-        sizes = [(a, b) for a in axes[0] for b in axes[1] if abs(a - b) <= 1 or 1 in (a, b)]
-        within = [m for m in sizes if _least_error(problem, m) <= problem.max_error]
+        axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
+        sizes = [(a, b) for a in axes[0] for b in axes[1] if _worth(problem, (a, b))]
+        sums = _count("sums", parameters.get("sums", str(_LENGTHS[-1])))
+        within = [m for m in sizes if _error(problem, m, sums) <= problem.max_error]
         sizes = within or [_least(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
+
+
+def _worth(problem: Problem, m: Pair) -> bool:
+    """Whether tiles of m outputs may be the best: nearly square, or as the image is cut best.
+
+    Tiles along one axis (one output along the other, whose taps then are so many points) have the
+    fewest weights for their products: for small images, where the weights are the stream.
+    """
+    taps, out = _taps(problem), problem.window.out[1:]
+    if max(m) == 1 or any(a > o + 1 for a, o in zip(m, out, strict=True)):
+        return max(m) > 1 and m == _least(taps)
+    if 1 in m:
+        return min(taps) == 1 or max(out) <= _SMALL_IMAGE
+    return abs(m[0] - m[1]) <= (2 if max(out) <= _SMALL_IMAGE else 1)
 
 
 @lru_cache(maxsize=256)
@@ -197,7 +223,8 @@ def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candida
             "form=stages"
         )
     parts = split(problem)
-    _, _, m = _best(parts[0].problem, target, tuple(parameters.items()))
+    given = {"sums": str(LENGTH), **parameters}
+    _, _, m = _best(parts[0].problem, target, tuple(given.items()))
     tiles = _tiles_of_parts(parts, m)
     more = 1.5 if any(part.adds_up for part in parts) else 1.0
     return in_stages(problem, target, tiles, _error(problem, m, LENGTH) * more)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, plane_cycles
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
@@ -15,11 +16,14 @@ from leanconv.target import Target
 
 _INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
 _PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
+_WHOLE_CYCLES = 2.0  # more, where a row of the patch does not fit half a vector
 _TURNED_CYCLES = 2.0  # more, where results are turned and stored in pieces of rows
 _SUM_CYCLES = 0.8  # of adding one more accumulator to M
 _SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
 _MOST_TILES = 20  # of a block of several panels
-_L3_BYTES_PER_CYCLE, _MEMORY_BYTES_PER_CYCLE = 12.0, 6.0
+# Bytes of weights a cycle that one core is given, by the share of the third cache that they fill.
+_STREAMS = ((0.5, 16.0), (0.75, 13.0), (0.9, 10.0), (math.inf, 6.0))
+_BEHIND = 0.15  # of the shorter of products and stream, that the longer one does not hide
 _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
 
 
@@ -60,6 +64,7 @@ def best_kernel(
     if best is None:
         return None
     cycles, tiling, model = best
+    cycles += plane_cycles(problem, target)
     return cycles, replace(model.kernel, **tiling._asdict())
 
 
@@ -69,7 +74,8 @@ def ranked_tilings(
     """All tilings for tiles of m outputs, the cheapest first, with their estimated cycles."""
     kernel = unplanned(problem, m, target.lanes(problem.spec.dtype))
     model = _Model.of(replace(kernel, sums=sums), target)
-    return sorted((model.cycles(tiling), tiling) for tiling in model.tilings({}))
+    traffic = plane_cycles(problem, target)
+    return sorted((model.cycles(tiling) + traffic, tiling) for tiling in model.tilings({}))
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,8 @@ class _Model:
         """The estimates of a kernel."""
         item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
         per_vector = _INPUT_CYCLES + (_PLANAR_CYCLES if kernel.planar else 0.0)
+        if kernel.planar and kernel.grain == 1 and 2 * kernel.alpha[1] > kernel.lanes:
+            per_vector += _WHOLE_CYCLES
         back = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else _TURNED_CYCLES)
         each = kernel.tile_count * kernel.points
         return _Model(
@@ -174,9 +182,10 @@ class _Model:
         products *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
         weights = self.points * self.steps * panels * vectors * self.kernel.lanes * self.item
         if weights > target.l2_bytes // 2:
-            products = max(products, weights * blocks / _L3_BYTES_PER_CYCLE)
-        if target.l3_bytes and weights > target.l3_bytes // 2:
-            products = max(products, weights * blocks / _MEMORY_BYTES_PER_CYCLE)
+            share = weights / target.l3_bytes if target.l3_bytes else 0.0
+            rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
+            stream = weights * blocks / rate
+            products = max(products, stream) + _BEHIND * min(products, stream)
         if self.scratch(tiling) > target.l2_bytes:
             products *= 1.3
         back = self.back * panels * vectors

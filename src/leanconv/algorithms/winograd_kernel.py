@@ -9,7 +9,8 @@ thread's scratch, sized for the second cache, so the workspace does not grow wit
 nothing is shared between threads.
 
     V  [xi][channel block][tile][lane]      broadcasts walk along lanes, stores along tiles
-    U  [panel][xi][channel][vectors·lanes]  one straight stream
+    U  [panel][xi][channel][vectors·lanes]  one straight stream; channels of short phases are left
+                                            out at the points where they are zero
     M  [xi][tile][vectors·lanes]            of one panel of output channels
 
 A stride is taken apart into phases (polyphase): the stride-1 convolutions of x[p::sh, q::sw] with
@@ -25,6 +26,13 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.winograd_reduction import (
+    kept_steps,
+    reduction_runs,
+    regions,
+    steps_of,
+    steps_of_points,
+)
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
@@ -36,6 +44,9 @@ from leanconv.target import Target
 from leanconv.winograd.matrices import Transform, transform
 
 Pair = tuple[int, int]
+# Weights of so many second caches are asked for that far ahead, into the second cache: 3 to 8 % of
+# cv11, 0 to 5 % of cv5, cv6 and cv12. Nearer, or into the first cache, it loses up to 30 %.
+_STREAMED, _AHEAD_BYTES = 4, 16384
 
 
 @dataclass(frozen=True)
@@ -147,34 +158,20 @@ class WinogradConv(Kernel):
         """Whether vectors take channels of several phases, since one phase's fill none."""
         return self.planar and self.inputs < self.lines
 
-    def reduction_runs(self) -> list[tuple[int, int, int]]:
-        """Channel blocks as runs (first block, blocks, lanes that hold channels)."""
-        if self.few_lines:
-            whole, rest = divmod(self.phases[0] * self.inputs, self.lines)
-            runs = [(0, whole, self.lanes)] if whole else []
-            return runs + ([(whole, 1, rest * self.grain)] if rest else [])
-        phases = self.phases[0] * (1 if self.planar else self.phases[1])
-        per_block = self.lines if self.planar else self.lanes
-        whole, rest = divmod(self.inputs, per_block)
-        if not rest:
-            return [(0, phases * whole, self.lanes)]
-        runs = []
-        for phase in range(phases):
-            first = phase * (whole + 1)
-            if whole:
-                runs.append((first, whole, self.lanes))
-            runs.append((first + whole, 1, rest * self.lanes // per_block))
-        return runs
-
     @property
     def channel_blocks(self) -> int:
         """Vectors of (phase, channel) pairs."""
-        return sum(blocks for _, blocks, _ in self.reduction_runs())
+        return sum(run.vectors for run in reduction_runs(self))
 
     @property
     def steps(self) -> int:
         """Length of the reduction: (phase, channel) pairs."""
-        return sum(blocks * lanes for _, blocks, lanes in self.reduction_runs())
+        return steps_of(reduction_runs(self))
+
+    @property
+    def all_steps(self) -> int:
+        """Steps of all points together: fewer at those where short phases have no part."""
+        return steps_of_points(self)
 
     @property
     def panel_lanes(self) -> int:
@@ -232,22 +229,40 @@ class WinogradConv(Kernel):
     def weight_bytes(self) -> int:
         """Bytes of the transformed weights."""
         panels = self.groups * self.panels * self.panel_lanes
-        return self.points * self.steps * panels * ITEMSIZE[self.dtype]
+        return self.all_steps * panels * ITEMSIZE[self.dtype]
 
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
         width, matrix = self.panel_lanes, self._transform_matrix()
-        packed = np.empty((self.groups, self.panels, self.points, self.steps, width), w.dtype)
-        flat = packed.reshape(self.groups, self.panels, self.points, -1)
+        packed = np.empty((self.groups, self.panels, self.all_steps * width), w.dtype)
         taps = np.zeros((matrix.shape[1], self.steps, width))
+        kept = self._kept_steps()
         for g, group in enumerate(w.reshape(self.groups, self.outputs, *w.shape[1:])):
             for panel in range(self.panels):
                 part = group[panel * width : (panel + 1) * width]
                 taps[..., len(part) :] = 0.0
                 taps[..., : len(part)] = self._taps_first(part)
-                flat[g, panel] = matrix @ taps.reshape(len(taps), -1)
+                if kept is None:
+                    shape = (self.points, self.steps * width)
+                    packed[g, panel].reshape(shape)[...] = matrix @ taps.reshape(len(taps), -1)
+                else:
+                    u = (matrix @ taps.reshape(len(taps), -1)).reshape(-1, width)
+                    packed[g, panel].reshape(-1, width)[...] = u[kept]
         return packed.reshape(-1)
+
+    def _kept_steps(self) -> np.ndarray | None:
+        """Which of (points, steps), flat, have a place in U; None if all have one."""
+        if self.all_steps == self.points * self.steps:
+            return None
+        kept = [
+            kept_steps(self, (rows.last, columns.last)) + (i * self.alpha[1] + j) * self.steps
+            for rows in regions(self, 0)
+            for i in range(rows.first, rows.first + rows.points)
+            for columns in regions(self, 1)
+            for j in range(columns.first, columns.first + columns.points)
+        ]
+        return np.concatenate(kept)
 
     def transformed(self, w: np.ndarray) -> np.ndarray:
         """U of weights (K, C/g, kh, kw): (g, points, steps, K/g), float64."""
@@ -282,6 +297,11 @@ class WinogradConv(Kernel):
         return packed.reshape(-1)
 
     # -- code ------------------------------------------------------------------------------
+    def _ahead(self, target: Target) -> int:
+        """Elements of U to ask for ahead of their use, where they come from the third cache."""
+        from_l3 = self.weight_bytes > _STREAMED * target.l2_bytes
+        return _AHEAD_BYTES // ITEMSIZE[self.dtype] if from_l3 else 0
+
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks; transform; panels of products and transforms back."""
         from leanconv.algorithms.winograd_input import InputTransform
@@ -295,7 +315,7 @@ class WinogradConv(Kernel):
         v, m, between = areas
         element = ELEMENT[self.dtype]
         per_part = ceil_div(self.panels, self.parts)
-        stream = self.points * self.steps * self.panel_lanes
+        stream = self.all_steps * self.panel_lanes
         with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):
             into = InputTransform(e, self, pointers["x"], g, v, between)
             into.far = self.planar and self.x_bytes > target.l2_bytes
@@ -307,7 +327,7 @@ class WinogradConv(Kernel):
             start = part * per_part
             stop = e.smin(start + per_part, self.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as panel:
-                Products(e, self, v, u.at(panel * stream, element), m).emit()
+                Products(e, self, v, u.at(panel * stream, element), m, self._ahead(target)).emit()
                 back.block(first, live, panel)
         return e.finish()
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leanconv.algorithms.winograd_reduction import (
+    Last,
+    SumPart,
+    reduction_runs,
+    regions,
+    steps_at,
+    steps_of_row,
+    sum_parts,
+)
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.types import ELEMENT
@@ -12,77 +20,63 @@ from leanconv.codegen.types import ELEMENT
 if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
 
-Run = tuple[int, int, int]  # first channel block, blocks, lanes that hold channels
-
-
-@dataclass(frozen=True)
-class SumPart:
-    """Some equal partial sums, one after the other.
-
-    Attributes:
-        count: how many.
-        runs: of the first one; those of each next one begin where these end.
-    """
-
-    count: int
-    runs: tuple[Run, ...]
-
-    @property
-    def steps(self) -> int:
-        """Products of one of the sums."""
-        return sum(blocks * lanes for _, blocks, lanes in self.runs)
-
-
-def sum_parts(runs: list[Run], length: int) -> list[SumPart]:
-    """Cut a reduction into partial sums of at most `length` products (one block's at least)."""
-    parts: list[SumPart] = []
-    waiting: list[Run] = []
-    room = length
-    for start, blocks, lanes in runs:
-        if blocks * lanes <= room:
-            waiting.append((start, blocks, lanes))
-            room -= blocks * lanes
-            continue
-        if waiting:
-            parts.append(SumPart(1, tuple(waiting)))
-        each = max(1, length // lanes)
-        whole, rest = divmod(blocks, each)
-        if whole:
-            parts.append(SumPart(whole, ((start, each, lanes),)))
-        waiting = [(start + whole * each, rest, lanes)] if rest else []
-        room = length - rest * lanes
-    return [*parts, SumPart(1, tuple(waiting))] if waiting else parts
-
 
 class Products:
     """Emits the products of one block of tiles and one panel of output channels.
 
     The first partial sum is stored in M, the others are added to it. Rounding grows with the root
     of the length of a part, and moving the accumulators costs about one cycle for each and part.
+    U is asked for `ahead` elements before it is used.
     """
 
-    def __init__(self, e: Function, conv: WinogradConv, v: Value, u: Value, m: Value) -> None:
+    def __init__(
+        self, e: Function, conv: WinogradConv, v: Value, u: Value, m: Value, ahead: int = 0
+    ) -> None:
         self.e, self.conv, self.v, self.u, self.m = e, conv, v, u, m
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
-        self.tile = RegisterTile(self.element, self.kind, conv.lanes, conv.vectors, conv.lanes)
+        self.tile = RegisterTile(
+            self.element, self.kind, conv.lanes, conv.vectors, conv.lanes, ahead=ahead
+        )
 
     def emit(self) -> None:
         """Emit the loops over points and over panels of tiles."""
-        conv, e, width = self.conv, self.e, self.conv.panel_lanes
-        with e.loop("xi", conv.points) as xi:
-            a = self.v.at(xi * conv.point_stride, self.element)
-            b = self.u.at(xi * (conv.steps * width), self.element)
-            out = self.m.at(xi * (conv.tiles * width), self.element)
-            with e.loop("rows", conv.tiles // conv.rows) as r:
-                rows = a.at(r * (conv.rows * conv.lanes), self.element)
-                self._sums(rows, b, out.at(r * (conv.rows * width), self.element))
+        conv, e = self.conv, self.e
+        columns = regions(conv, 1)
+        for rows in regions(conv, 0):
+            row_steps = steps_of_row(conv, rows.last)
+            begin = rows.first * steps_of_row(conv, False)  # all before have the same length
+            if rows.points > 1 and len(columns) == 1:
+                # Nothing between the rows: one loop over all their points.
+                count = rows.points * conv.alpha[1]
+                steps = steps_at(conv, (rows.last, False))
+                with e.loop("xi", count) as xi:
+                    self._point(xi + rows.first, xi * steps + begin, (rows.last, False))
+                continue
+            with e.loop("xi.row", rows.points) as i:
+                for part in columns:
+                    steps = steps_at(conv, (rows.last, part.last))
+                    before = begin + part.first * steps_at(conv, (rows.last, False))
+                    with e.loop("xi.column", part.points) as j:
+                        xi = (i + rows.first) * conv.alpha[1] + j + part.first
+                        done = i * row_steps + j * steps + before
+                        self._point(xi, done, (rows.last, part.last))
 
-    def _sums(self, a: Value, b: Value, out: Value) -> None:
+    def _point(self, xi: Value, done: Value, last: Last) -> None:
+        """Emit the products of one point; `done` steps of U belong to those before it."""
+        conv, e, width = self.conv, self.e, self.conv.panel_lanes
+        a = self.v.at(xi * conv.point_stride, self.element)
+        b = self.u.at(done * width, self.element)
+        out = self.m.at(xi * (conv.tiles * width), self.element)
+        with e.loop("rows", conv.tiles // conv.rows) as r:
+            rows = a.at(r * (conv.rows * conv.lanes), self.element)
+            self._sums(rows, b, out.at(r * (conv.rows * width), self.element), last)
+
+    def _sums(self, a: Value, b: Value, out: Value, last: Last) -> None:
         """Emit all partial sums of one register tile."""
         conv, e, done = self.conv, self.e, 0
         block = conv.tiles * conv.lanes
-        for number, part in enumerate(sum_parts(conv.reduction_runs(), conv.sums)):
+        for number, part in enumerate(sum_parts(reduction_runs(conv, last), conv.sums)):
             ahead = part.count * part.steps * conv.panel_lanes
             b_part = b.at(done, self.element)
             done += ahead
@@ -90,7 +84,7 @@ class Products:
             if first or part.count == 1:
                 self._part(part, a, b_part, out, add=not first)
             if part.count > 1:
-                a_step = sum(blocks for _, blocks, _ in part.runs) * block
+                a_step = sum(run.vectors for run in part.runs) * block
                 with e.loop("part", part.count, start=first) as index:
                     a_next = a.at(index * a_step, self.element)
                     b_next = b_part.at(index * (part.steps * conv.panel_lanes), self.element)
@@ -101,14 +95,17 @@ class Products:
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
         acc = [e.zero(self.kind)] * (conv.rows * conv.vectors)
         done = 0
-        for start, blocks, lanes in part.runs:
-            over = ReductionLoop("cb", blocks, conv.tiles * conv.lanes, lanes * width)
-            inside = ReductionLoop("c", lanes, 1, width)
-            a_run = a.at(start * conv.tiles * conv.lanes, self.element)
+        for run in part.runs:
+            over = ReductionLoop("cb", run.vectors, conv.tiles * conv.lanes, run.lanes * width)
+            group = ReductionLoop("group", run.groups, run.grain, run.kept * width)
+            inside = ReductionLoop("c", run.kept, 1, width)
+            a_run = a.at(run.first * conv.tiles * conv.lanes, self.element)
             b_run = b.at(done * width, self.element)
-            loops = [over, inside] if blocks > 1 else [inside]
+            extents = (run.vectors, run.groups, run.kept)
+            every = zip((over, group, inside), extents, strict=True)
+            loops = [loop for loop, extent in every if extent > 1] or [inside]
             multiply_accumulate(e, tile, acc, range(conv.rows), a_run, b_run, loops)
-            done += blocks * lanes
+            done += run.vectors * run.lanes
         for i in range(conv.rows):
             for j in range(conv.vectors):
                 place = out.at(i * width + j * conv.lanes, self.element)

@@ -1,7 +1,8 @@
 """Taking a convolution apart into ones that fused Winograd computes: no dilation, few taps.
 
 * Dilation d (decimation): outputs r, r + d, r + 2d … read only inputs of one residue modulo d; each
-  residue is an ordinary convolution over a part of the image, whose weights are the same.
+  residue is an ordinary convolution over a part of the image, whose weights are the same. With a
+  stride s and g = gcd(s, d), outputs r + t·d/g read x[r·s + d·(t·s/g + k)]: the stride left is s/g.
 * More than `LARGEST_TAPS` taps along an axis: the filter is cut, and the parts' results add up in
   the output (the decomposition of DWM, arXiv 2002.00552).
 """
@@ -9,9 +10,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.geometry import Triple
+from leanconv.codegen.geometry import Triple, Window
 from leanconv.spec.format import ceil_div
 
 LARGEST_TAPS = 7  # of one phase along one axis; with more, rounding grows faster than speed
@@ -45,35 +47,48 @@ def split(problem: Problem) -> list[Part]:
     return parts
 
 
+def residues_of(window: Window) -> Triple:
+    """How many residues of output positions are convolved apart, along each axis."""
+    depth, height, width = (
+        d // gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True)
+    )
+    return depth, height, width
+
+
+def inner_stride(window: Window) -> Triple:
+    """The stride of each residue's convolution."""
+    depth, height, width = (
+        s // gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True)
+    )
+    return depth, height, width
+
+
 def _residues(problem: Problem) -> list[Problem]:
-    """One problem for each residue of the output positions modulo the dilation."""
-    window = problem.window
-    if window.dilation == (1, 1, 1):
+    """One problem without dilation for each residue of the output positions."""
+    if problem.window.dilation == (1, 1, 1):
         return [problem]
-    return [
-        _residue(problem, (0, row, column))
-        for row in range(window.dilation[1])
-        for column in range(window.dilation[2])
-    ]
+    _, rows, columns = residues_of(problem.window)
+    return [_residue(problem, (0, row, column)) for row in range(rows) for column in range(columns)]
 
 
 def _residue(problem: Problem, residue: Triple) -> Problem:
     window, x, y = problem.window, problem.x, problem.y
     size, out, pad = list(window.size), list(window.out), list(window.pad)
     x_offset, y_offset = problem.x_offset, problem.y_offset
+    stride, apart = inner_stride(window), residues_of(window)
     for axis in (1, 2):
         step = window.dilation[axis]
-        # Output q of residue r reads inputs r - pad + (q + tap)·step, which is
-        # begin + (ahead + q + tap)·step.
-        ahead, begin = divmod(residue[axis] - window.pad[axis], step)
+        # Output q of residue r reads inputs r·s - pad + (q·stride + tap)·step, which is
+        # begin + (ahead + q·stride + tap)·step.
+        ahead, begin = divmod(residue[axis] * window.stride[axis] - window.pad[axis], step)
         size[axis] = ceil_div(window.size[axis] - begin, step)
-        out[axis] = ceil_div(window.out[axis] - residue[axis], step)
+        out[axis] = ceil_div(window.out[axis] - residue[axis], apart[axis])
         pad[axis] = -ahead
         x_offset += begin * x.spatial[axis]
         y_offset += residue[axis] * y.spatial[axis]
 
-    def spread(spatial: Triple) -> Triple:
-        return spatial[0], spatial[1] * window.dilation[1], spatial[2] * window.dilation[2]
+    def spread(spatial: Triple, steps: Triple) -> Triple:
+        return spatial[0], spatial[1] * steps[1], spatial[2] * steps[2]
 
     return replace(
         problem,
@@ -82,10 +97,11 @@ def _residue(problem: Problem, residue: Triple) -> Problem:
             size=(size[0], size[1], size[2]),
             out=(out[0], out[1], out[2]),
             pad=(pad[0], pad[1], pad[2]),
+            stride=stride,
             dilation=(1, 1, 1),
         ),
-        x=replace(x, spatial=spread(x.spatial)),
-        y=replace(y, spatial=spread(y.spatial)),
+        x=replace(x, spatial=spread(x.spatial, window.dilation)),
+        y=replace(y, spatial=spread(y.spatial, apart)),
         x_offset=x_offset,
         y_offset=y_offset,
     )

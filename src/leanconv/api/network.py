@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,12 +22,13 @@ from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.planner.asked import tuned, with_algorithms
 from leanconv.planner.budget import Planner
+from leanconv.planner.decision import Decision
 from leanconv.planner.explain import explain_network, summary
-from leanconv.planner.lowering import Decision
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, read_plan
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
@@ -354,7 +355,9 @@ class Network:
 
     def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
         bound = self._model.bind(dict(zip(self._names, shapes, strict=True)), dtype=self._dtype)
-        return check_flowing(run_passes(bound, UNFUSED_PASSES if self._algorithms else PASSES))
+        graph = check_flowing(run_passes(bound, UNFUSED_PASSES if self._algorithms else PASSES))
+        give_back(mapped_files(self._model.constants.values()))
+        return replace(graph, constants=dict(graph.constants))  # which the plan takes its out of
 
     def _try_one_image(self) -> None:
         """Where only the batch is open, find out at load whether the network is supported."""

@@ -7,16 +7,17 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.host import check_runs_here, host
+from leanconv.codegen.host import check_runs_here, host, usable_cores
 from leanconv.codegen.kernel import Kernel
-from leanconv.errors import CompileError
+from leanconv.codegen.machine_code import assembly_text, compile_text, new_machine
 from leanconv.settings import current_settings
 from leanconv.spelling import spelled
 from leanconv.target import Target
@@ -30,40 +31,11 @@ _library_numbers = itertools.count()
 
 
 @functools.cache
-def _initialise() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
-@functools.cache
-def _initialise_foreign() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-
-
-def _new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
-    _initialise()
-    if target.triple.split("-")[0] != host().triple.split("-")[0]:
-        _initialise_foreign()
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu,
-        features=target.features,
-        opt=2,
-        reloc="pic" if jit else "default",
-        codemodel="small" if jit else "default",
-        jit=jit,
-    )
-
-
-_machine = functools.cache(_new_machine)
-
-
-@functools.cache
 def generator_hash() -> str:
     """Hash of the sources that decide what is emitted."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for folder in ("codegen", "kernels", "algorithms", "target", "winograd", "runtime"):
+    for folder in ("spec", "codegen", "kernels", "algorithms", "target", "winograd", "runtime"):
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
     digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
@@ -82,44 +54,37 @@ def _cache() -> DiskCache:
     return DiskCache(folder, settings.cache_bytes)
 
 
-def _parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"the generator emitted invalid code: {error}") from error
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    return module
-
-
-def compile_text(text: str, target: Target) -> bytes:
-    """Compile LLVM IR to an object file.
-
-    Raises:
-        CompileError: the text is not valid LLVM IR, a fault of the generator.
-    """
-    with _lock:
-        machine = _machine(target, True)
-        object_file: bytes = machine.emit_object(_parse(text, machine))
-        return object_file
-
-
 def assembly(kernel: Kernel, target: Target) -> str:
     """Emit a kernel as assembly for reading: any target, not only this machine's."""
-    with _lock:
-        machine = _machine(target, False)
-        listing: str = machine.emit_assembly(_parse(kernel.emit(target), machine))
-        return listing
+    return assembly_text(kernel.emit(target), target)
 
 
-def _object(kernel: Kernel, key: str, target: Target) -> bytes:
-    found = _cache().get(key)
-    if found is None:
-        text = kernel.emit(target).replace(f"@{kernel.NAME}(", f"@k{key}(", 1)
-        found = compile_text(text, target)
-        _cache().put(key, found)
-    return found
+def _objects(kernels: Mapping[str, Kernel], target: Target) -> dict[str, bytes]:
+    """The objects of kernels by key: those of the cache, and the others compiled on all cores."""
+    found = {key: _cache().get(key) for key in kernels}
+    absent = [key for key, body in found.items() if body is None]
+    for key, body in zip(absent, _compiled({k: kernels[k] for k in absent}, target), strict=True):
+        _cache().put(key, body)
+        found[key] = body
+    return {key: body for key, body in found.items() if body is not None}
+
+
+def _compiled(kernels: Mapping[str, Kernel], target: Target) -> Iterator[bytes]:
+    """Compile kernels: this thread emits their text, others make machine code of it meanwhile."""
+    texts = (_named_text(key, kernel, target) for key, kernel in kernels.items())
+    if len(kernels) < 2:
+        yield from (compile_text(text, target) for text in texts)
+        return
+    workers = ThreadPoolExecutor(min(usable_cores(), len(kernels)))
+    try:
+        under_way = [workers.submit(compile_text, text, target) for text in texts]
+        yield from (future.result() for future in under_way)
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def _named_text(key: str, kernel: Kernel, target: Target) -> str:
+    return kernel.emit(target).replace(f"@{kernel.NAME}(", f"@k{key}(", 1)
 
 
 class Library:
@@ -136,8 +101,7 @@ class Library:
 
 @functools.cache
 def _jit() -> llvm.LLJIT:
-    _initialise()
-    return llvm.create_lljit_compiler(_new_machine(host(), True))  # it takes the machine over
+    return llvm.create_lljit_compiler(new_machine(host(), True))  # it takes the machine over
 
 
 def _link(objects: Mapping[object, tuple[str, bytes]]) -> Library:
@@ -166,12 +130,10 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     """
     wanted = target or host()
     check_runs_here(wanted)
-    objects: dict[object, tuple[str, bytes]] = {}
     with _lock:
-        for kernel in dict.fromkeys(kernels):
-            key = _key(spelled(kernel), wanted)
-            objects[kernel] = (f"k{key}", _object(kernel, key, wanted))
-        return _link(objects)
+        keys = {kernel: _key(spelled(kernel), wanted) for kernel in dict.fromkeys(kernels)}
+        objects = _objects({key: kernel for kernel, key in keys.items()}, wanted)
+        return _link({kernel: (f"k{key}", objects[key]) for kernel, key in keys.items()})
 
 
 def load_text(text: str, names: Sequence[str], description: str) -> Library:

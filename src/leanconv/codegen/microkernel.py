@@ -52,6 +52,8 @@ class RegisterTile:
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
         last: lanes of the last vector that may be loaded from B, 0: all of them.
+        ahead: elements of B between those of a step and those that the step asks for, 0: none.
+            It is for a B that is one stream out of a cache that all cores share.
     """
 
     element: str
@@ -60,6 +62,7 @@ class RegisterTile:
     vectors: int
     row_stride: int
     last: int = 0
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ def _step(
     for j in range(tile.vectors):
         live = tile.last if tile.last and j == tile.vectors - 1 else tile.lanes
         operands.append(e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live))
+        if tile.ahead:
+            e.prefetch(b.at(j * tile.lanes + tile.ahead, tile.element), locality=2)
     for i in rows:
         x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
         for j, operand in enumerate(operands):

@@ -187,7 +187,7 @@ class DeviceConvPlan:
             )
         for other in DEVICE_ALGORITHMS:
             if other.name != self.algorithm.partition(":")[0]:
-                reason = other.reject(self._task)
+                reason = other.rejects(self._task)
                 lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
         return "\n".join(lines)
 

@@ -137,8 +137,6 @@ def _spec(
         residual=residual,
         activation=activation,
     )
-    if len(spec.size) > 2:
-        raise SpecError(f"{spec} has three spatial axes; expected one or two on a GPU")
     channels: list[np.ndarray | None] = []
     for label, given in (("bias", weights[1]), ("slope", weights[2])):
         if given is None:

@@ -18,6 +18,7 @@ TRITON_TYPES = {
     "float64": "fp64",
     "int32": "i32",
 }
+BOXES = "tensordesc"  # how Triton's types of tensor maps begin
 _MOST_DIVISIBLE = 16
 
 
@@ -66,6 +67,27 @@ class Pointer:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Boxes:
+    """A dense buffer as an argument, that the kernel copies from in boxes, by a tensor map.
+
+    Attributes:
+        name, dtype: as of `Pointer`.
+        shape: of the tensor; cells outside are read as zeros.
+        box: extents of what one copy brings.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """Triton's type."""
+        return f"{BOXES}<{TRITON_TYPES[self.dtype]}[{', '.join(map(str, self.box))}]>"
+
+
 @dataclass(frozen=True, eq=False)
 class Launch:
     """One run of a kernel.
@@ -77,6 +99,7 @@ class Launch:
         values: the buffers that it touches, what it writes last.
         in_place: buffers (indices of `values`) whose memory the last one may take over.
         flops: floating point operations.
+        shapes: of the tensors that are copied in boxes, in the arguments' order.
     """
 
     code: Code
@@ -85,6 +108,7 @@ class Launch:
     values: tuple[str, ...]
     in_place: tuple[int, ...] = ()
     flops: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def kernel(self) -> Code:
@@ -108,7 +132,7 @@ def divisor(*numbers: int) -> int:
 def make_launch(
     function: str,
     grid: tuple[int, ...],
-    arguments: Mapping[str, Pointer | int | float],
+    arguments: Mapping[str, Pointer | Boxes | int | float],
     constants: Mapping[str, Constant],
     *,
     writes: str,
@@ -138,14 +162,17 @@ def make_launch(
         if isinstance(value, Pointer):
             types.append((name, "*" + TRITON_TYPES[value.dtype]))
             pointers.append((name, _MOST_DIVISIBLE))
+        elif isinstance(value, Boxes):
+            types.append((name, value.kind))
         else:
             small = isinstance(value, float) or -(2**31) <= value < 2**31
             kind = TRITON_TYPES[numbers] if isinstance(value, float) else "i32" if small else "i64"
             types.append((name, kind))
-        values.append(value.name if isinstance(value, Pointer) else value)
+        values.append(value.name if isinstance(value, (Pointer, Boxes)) else value)
     result = arguments[writes]
     assert isinstance(result, Pointer)
-    touched = [a.name for a in arguments.values() if isinstance(a, Pointer) and a.name]
+    buffers = [a for a in arguments.values() if isinstance(a, (Pointer, Boxes))]
+    touched = [a.name for a in buffers if a.name]
     reads = [name for name in dict.fromkeys(touched) if name != result.name]
     taken = arguments.get(in_place, 0)
     # What is read in another place too, such as around each output, must stay.
@@ -168,6 +195,7 @@ def make_launch(
         (*reads, result.name),
         in_turn,
         flops,
+        tuple(a.shape for a in buffers if isinstance(a, Boxes)),
     )
 
 

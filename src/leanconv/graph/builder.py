@@ -253,8 +253,11 @@ class _Names:
 
 
 def _plain(array: Array) -> Array:
-    """An aligned, row-major, read-only array of the machine's byte order."""
-    plain = np.require(array, requirements=["C", "A"])
+    """A row-major, read-only array of the machine's byte order.
+
+    It may be unaligned: weights stand in files where they stand, and stay there until used.
+    """
+    plain = np.require(array, requirements=["C"])
     if plain.flags.writeable:
         plain = plain.view()
         plain.flags.writeable = False

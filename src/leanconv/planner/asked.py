@@ -9,9 +9,9 @@ from leanconv.algorithms import convolution
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner import tuner
-from leanconv.planner.lowering import Decision, default_decisions, format_rules
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.planner.operations import Accuracy
-from leanconv.spec import PLAIN
 from leanconv.target import Target
 
 
@@ -58,9 +58,8 @@ def tuned(
     for node, decision in zip(graph.nodes, decisions, strict=True):
         way = decision.way
         if node.op == "Conv" and way is None:
-            formats = dict.fromkeys((name for name in node.inputs if name), PLAIN)
-            formats.update({**decision.reads, node.outputs[0]: decision.writes})
-            ((problem, _),) = convolution.problems(node, graph, formats, accuracy.layer_error)
+            formats, aim = decision.formats(node), accuracy.layer_error
+            ((problem, _),) = convolution.problems(node, graph, formats, aim)
             if accuracy.reproducible:
                 problem = replace(problem, spec=replace(problem.spec, batch=1))
             way = tuner.tune(problem, target, threads, cold_weights=weights).name or None

@@ -1,4 +1,9 @@
-"""The fastest plan of a network within a budget of bytes and of error."""
+"""The fastest plan of a network within a budget of bytes and of error.
+
+Where the layers one by one need too much, the first blocks of a network can be one operation that
+stores nothing between them (`merge_blocks`): a limit is met by the fastest plan of the network as
+it is and with its first 2, 3, … blocks merged.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ from functools import cached_property
 
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
+from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks, mergeable
+from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
-    Decision,
     LoweredGraph,
     default_decisions,
     format_rules,
@@ -18,7 +24,7 @@ from leanconv.planner.lowering import (
 )
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.outline import Outline, Outliner, error_units, skeleton, units_error
-from leanconv.planner.solver import Way, fastest, leanest, least_error
+from leanconv.planner.solver import Way, fastest, leanest, least_error, least_time
 from leanconv.planner.space import Space, make_space
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import weight_places
@@ -35,12 +41,14 @@ class Realised:
     """A plan with its places.
 
     Attributes:
+        planner: of the graph that is computed, whose first blocks may be merged.
         decisions: how each node is computed.
         lowered, storage: what that becomes.
         weight_bytes: of all constants.
         way: the solver's view of it; None for the plan without limits.
     """
 
+    planner: Planner
     decisions: tuple[Decision, ...] | None
     lowered: LoweredGraph
     storage: Storage
@@ -52,6 +60,31 @@ class Realised:
         """Arena and weights."""
         return self.storage.arena_bytes + self.weight_bytes
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Time, then bytes, of a plan that the solver has found."""
+        assert self.way is not None
+        return self.way.time, self.memory_bytes
+
+
+@dataclass(frozen=True, order=True)
+class FrontPoint:
+    """The fastest plan for some limit, by the solver's model; the faster, then leaner, the less.
+
+    Attributes:
+        time_ns: predicted.
+        bytes: of arena and weights.
+        arena_bytes: of the arena.
+        merged: how many first blocks are one operation.
+        exact: whether it is proved that none is faster.
+    """
+
+    time_ns: int
+    bytes: int
+    arena_bytes: int
+    merged: int
+    exact: bool
+
 
 class Planner:
     """Plans of one network for given input shapes, target and threads.
@@ -61,6 +94,9 @@ class Planner:
         target, threads: of the plan.
         accuracy: what is asked of each layer; `layer_error` is a bound for one layer.
         max_error: for the whole network, None if only the layers are bounded.
+
+    Attributes:
+        merged: how many of the first blocks are one operation here; 0 in what the user makes.
     """
 
     def __init__(
@@ -75,12 +111,66 @@ class Planner:
         self.accuracy, self.max_error = accuracy, max_error
         dtypes = {graph.types[name].dtype for name in graph.inputs}
         self._dtype = next(iter(dtypes), "float32")
+        self.merged = 0
+        self._unmerged = self
+
+    # -- merged blocks ---------------------------------------------------------------------
+    @cached_property
+    def _merging(self) -> dict[int, Planner]:
+        return {0: self}
+
+    def merging(self, count: int) -> Planner:
+        """The planner of the same network with its first blocks merged.
+
+        Args:
+            count: of blocks, 0 for none.
+
+        Raises:
+            SpecError: so many blocks cannot be merged.
+        """
+        if self.merged:
+            return self._unmerged.merging(count)
+        if count not in self._merging:
+            most = mergeable(self.graph)
+            if not 2 <= count <= most:
+                raise SpecError(f"{count} blocks cannot be merged; expected 0, or 2 to {most}")
+            graph = merge_blocks(self.graph, count)
+            made = Planner(graph, self.target, self.threads, self.accuracy, self.max_error)
+            made.merged, made._unmerged = count, self
+            self._merging[count] = made
+        return self._merging[count]
+
+    @property
+    def family(self) -> list[Planner]:
+        """The planners of the network as it is and with any number of first blocks merged.
+
+        Merged blocks compute with plain sums whatever the batch; but where no limit may change the
+        bits, there is nothing to choose.
+        """
+        counts = [] if self.accuracy.reproducible else range(2, mergeable(self._unmerged.graph) + 1)
+        return [self._unmerged, *(self.merging(count) for count in counts)]
+
+    def merge(self, graph: Graph) -> Graph:
+        """Bring the graph that the network was given as to the form that is planned here."""
+        return merge_blocks(graph, self.merged) if self.merged else graph
 
     @cached_property
     def outliner(self) -> Outliner:
         """What is known of the nodes' ways."""
         rules = format_rules(self.graph, self.target)
-        return Outliner(self.graph, rules, self.target, self.threads, self.accuracy)
+        outliner = Outliner(self.graph, rules, self.target, self.threads, self.accuracy)
+        if self.merged:
+            outliner.follow(self._unmerged.outliner, lambda: self._merged_times)
+        return outliner
+
+    @cached_property
+    def _merged_times(self) -> dict[str, int]:
+        """The estimated time of the merged blocks one by one, by what the last of them defines."""
+        plain = self._unmerged
+        outputs = [node.outputs[0] for node in blocks_to_merge(plain.graph)[: self.merged]]
+        pairs = zip(plain.graph.nodes, plain.defaults, strict=True)
+        times = [plain.outliner.least_ns(n, d) for n, d in pairs if n.outputs[0] in outputs]
+        return {outputs[-1]: sum(times)}
 
     @cached_property
     def defaults(self) -> list[Decision]:
@@ -121,14 +211,36 @@ class Planner:
 
     @cached_property
     def leanest(self) -> Realised:
-        """The plan of the fewest bytes.
+        """The plan of the fewest bytes, first blocks merged or not; the fastest of several.
 
         Raises:
             BudgetError: no plan keeps the error.
         """
-        way = leanest(self.space.layers, self._error_limit)
-        if way is None:
+        needed = [(planner._least_bytes, number) for number, planner in enumerate(self.family)]
+        best: Realised | None = None
+        for size, number in sorted((size, n) for size, n in needed if size is not None):
+            if best is None or size <= best.memory_bytes:
+                found = self.family[number]._leanest
+                best = min(best or found, found, key=lambda each: (each.memory_bytes, each.order))
+        if best is None:
             raise self._inaccurate()
+        return best
+
+    @cached_property
+    def _leanest_way(self) -> Way | None:
+        return leanest(self.space.layers, self._error_limit)
+
+    @property
+    def _least_bytes(self) -> int | None:
+        """Bytes below which this graph has no plan, None if it has none that keeps the error."""
+        way = self._leanest_way
+        return None if way is None else way.bytes + self.space.base_bytes
+
+    @cached_property
+    def _leanest(self) -> Realised:
+        """The plan of the fewest bytes for this graph, which has one."""
+        way = self._leanest_way
+        assert way is not None
         # Of the plans of so few bytes, the fastest.
         way = fastest(self.space.layers, way.bytes, self._error_limit) or way
         return self.realise(self.space.decisions(way.moves), way)
@@ -143,6 +255,8 @@ class Planner:
         Raises:
             BudgetError: there is none; `smallest_bytes` is the least limit that works.
         """
+        if self.merged:
+            return self._unmerged.within(limit)
         if self.max_error is None:
             free = self.realise(None, None)
             # Without reorders nothing is faster: each node is computed in its fastest way.
@@ -150,6 +264,7 @@ class Planner:
             if limit is None or (settled and free.memory_bytes <= limit):
                 return free
         if limit is None:
+            # Merged blocks are neither faster nor more accurate than one by one.
             way = fastest(self.space.layers, None, self._error_limit)
             if way is None:
                 raise self._inaccurate()
@@ -163,21 +278,34 @@ class Planner:
                 f"{least.storage.arena_bytes}; give memory_limit={needed} or more",
                 needed,
             )
-        return self._fastest(limit, least)
+        best = least
+        for planner in self.family:
+            if planner._bound < best.order[0]:
+                found = planner._fastest(limit)
+                best = min(best, found or best, key=lambda each: each.order)
+        if best.way is not None and not best.way.exact:
+            log.warning("the plan keeps its limits, but a faster one may exist")
+        return best
 
-    def _fastest(self, limit: int, least: Realised) -> Realised:
+    @cached_property
+    def _bound(self) -> int:
+        """A time that no plan of this graph falls below."""
+        return least_time(self.space.layers)
+
+    def _fastest(self, limit: int) -> Realised | None:
+        """The fastest plan of this graph that keeps the limits, None if there is none."""
         room = limit - self.space.base_bytes
         for _ in range(_TRIES):
             way = fastest(self.space.layers, room, self._error_limit)
             if way is None:
                 break
-            if not way.exact:
-                log.warning("the plan keeps its limits, but a faster one may exist")
             found = self.realise(self.space.decisions(way.moves), way)
             if found.memory_bytes <= limit:
                 return found
             room -= found.memory_bytes - limit
-        return least
+        if (self._least_bytes or limit + 1) > limit:
+            return None
+        return self._leanest if self._leanest.memory_bytes <= limit else None
 
     def realise(self, decisions: Sequence[Decision] | None, way: Way | None) -> Realised:
         """Lower a plan and lay out its buffers."""
@@ -185,23 +313,38 @@ class Planner:
         storage = place(lowered, self.threads)
         _, weight_bytes = weight_places(lowered)
         kept = None if decisions is None else tuple(decisions)
-        return Realised(kept, lowered, storage, weight_bytes, way)
+        return Realised(self, kept, lowered, storage, weight_bytes, way)
 
-    def front(self, points: int = 24) -> list[Way]:
+    def front(self, points: int = 24) -> list[FrontPoint]:
         """Plans from the leanest to the fastest, none of which is both slower and larger."""
-        fast = fastest(self.space.layers, None, self._error_limit)
+        fast = min(filter(None, (p._point(None) for p in self.family)), default=None)
         if fast is None:
             raise self._inaccurate()
-        fast = fastest(self.space.layers, fast.bytes, self._error_limit) or fast
-        low = leanest(self.space.layers, self._error_limit)
-        assert low is not None
-        found: list[Way] = []
+        fast = self._fastest_point(fast.bytes) or fast
+        low = min(filter(None, (planner._least_bytes for planner in self.family)))
+        found: list[FrontPoint] = []
         for index in range(points):
-            limit = low.bytes + (fast.bytes - low.bytes) * index // max(1, points - 1)
-            way = fastest(self.space.layers, limit, self._error_limit)
-            if way is not None and (not found or way.time < found[-1].time):
-                found.append(way)
+            limit = low + (fast.bytes - low) * index // max(1, points - 1)
+            point = self._fastest_point(limit)
+            if point is not None and (not found or point.time_ns < found[-1].time_ns):
+                found.append(point)
         return found
+
+    def _fastest_point(self, limit: int) -> FrontPoint | None:
+        best: FrontPoint | None = None
+        for planner in self.family:
+            if best is None or planner._bound < best.time_ns:
+                found = planner._point(limit)
+                best = found if best is None else min(best, found or best)
+        return best
+
+    def _point(self, limit: int | None) -> FrontPoint | None:
+        base = self.space.base_bytes
+        room = None if limit is None else limit - base
+        way = fastest(self.space.layers, room, self._error_limit)
+        if way is None:
+            return None
+        return FrontPoint(way.time, way.bytes + base, way.peak, self.merged, way.exact)
 
     def _inaccurate(self) -> BudgetError:
         assert self.max_error is not None

@@ -9,13 +9,14 @@ from typing import Any
 from leanconv.graph.ir import Node
 from leanconv.planner import operations
 from leanconv.planner.arena import Lifetime
-from leanconv.planner.lowering import Decision
+from leanconv.planner.decision import Decision
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.outline import Outline
 from leanconv.spec import PLAIN
 from leanconv.spelling import spelled
 from leanconv.units import format_bytes, format_ns
 
+_INEXACT = "the search was cut short: a faster plan may keep the limits, too"
 _MOST_SWAPS = 40  # candidates for which a whole plan is made to see what they would cost
 
 
@@ -66,6 +67,8 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "weight_bytes": plan.weight_bytes,
         "arena_bytes": plan.arena_bytes,
+        "merged_blocks": planner.merged,
+        "exact": plan.exact,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
         "text": memory_text(plan),
@@ -99,12 +102,17 @@ def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
     }
 
 
-def explain_front(plan: NetworkPlan) -> list[dict[str, int]]:
+def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
     """Time and bytes of plans at other limits, the leanest first."""
-    space = plan.planner.space
     return [
-        {"bytes": way.bytes + space.base_bytes, "time_ns": way.time, "arena_bytes": way.peak}
-        for way in plan.planner.front()
+        {
+            "bytes": point.bytes,
+            "time_ns": point.time_ns,
+            "arena_bytes": point.arena_bytes,
+            "merged_blocks": point.merged,
+            "exact": point.exact,
+        }
+        for point in plan.planner.front()
     ]
 
 
@@ -115,7 +123,7 @@ def summary(plan: NetworkPlan) -> str:
         f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
         for step in plan.steps
     ]
-    return "\n".join([*lines, memory_text(plan)])
+    return "\n".join([*lines, memory_text(plan), *([] if plan.exact else [_INEXACT])])
 
 
 def memory_text(plan: NetworkPlan) -> str:

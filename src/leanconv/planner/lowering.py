@@ -12,8 +12,10 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
 from leanconv.planner import operations
+from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.planner.operations import Accuracy
+from leanconv.planner.settled import settled
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -57,7 +59,7 @@ class LoweredGraph:
         bytes: size of every value that is computed or given, as it stands in memory.
         views: values that are the bytes of another one: name to name.
         constants: arrays by the names that calls use.
-        packings: weights that are packed when there is a place for them.
+        packings: weights that are packed when there is a place for them, which takes them out.
         inputs, outputs: names of what the user gives and gets, plain.
     """
 
@@ -65,7 +67,7 @@ class LoweredGraph:
     bytes: Mapping[str, int]
     views: Mapping[str, str]
     constants: Mapping[str, np.ndarray]
-    packings: tuple[Packing, ...]
+    packings: list[Packing]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -74,21 +76,6 @@ class LoweredGraph:
         """Bytes of every constant, those included that are yet to be packed."""
         packed = {name: size for packing in self.packings for name, size in packing.bytes.items()}
         return {**{name: array.nbytes for name, array in self.constants.items()}, **packed}
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How one node is computed.
-
-    Attributes:
-        reads: the format wanted of each image that it reads.
-        writes: the format of its output.
-        way: the name of one of `operations.ways`, None for the first.
-    """
-
-    reads: Mapping[str, Format]
-    writes: Format
-    way: str | None = None
 
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
@@ -129,6 +116,7 @@ def lower_graph(
     """
     if decisions is None:
         decisions = default_decisions(format_rules(graph, target))
+    decisions = settled(graph, target, accuracy, decisions)
     return _Lowering(graph, target, accuracy).run(decisions)
 
 
@@ -161,7 +149,7 @@ class _Lowering:
             self._bytes,
             self._views,
             self._constants,
-            tuple(self._packings),
+            self._packings,
             graph.inputs,
             tuple(self._outs),
         )
@@ -182,12 +170,8 @@ class _Lowering:
     def _lower(self, node: Node, decision: Decision) -> None:
         output, wanted, form = node.outputs[0], decision.reads, decision.writes
         renamed = {name: self._in_format(name, wanted[name]) for name in wanted}
-        formats = {n: PLAIN for n in node.inputs if n}
-        formats.update(wanted)
-        formats[output] = form
-        lowered = operations.lower(
-            node, self._graph, formats, self._target, self._accuracy, decision.way
-        )
+        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
+        lowered = operations.lower(*asked, decision.way)
         self._define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self._fresh(name)
@@ -281,4 +265,5 @@ def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:
     return Packing(
         {names[name]: size for name, size in packing.bytes.items()},
         lambda: {names[name]: array for name, array in packing.make().items()},
+        lambda: ((names[name], array) for name, array in packing.pieces()),
     )

@@ -10,11 +10,12 @@ from functools import cached_property
 
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.library_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.budget import Planner
+from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
-    Decision,
     LoweredGraph,
     Step,
     default_decisions,
@@ -32,7 +33,7 @@ from leanconv.planner.plan_file import (
 )
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import fill_weights, weight_places
-from leanconv.runtime.memory import Memory
+from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.units import format_bytes
 
@@ -72,6 +73,7 @@ class NetworkPlan:
         weight_bytes: packed weights and tables.
         threads: threads that take part.
         limit: bytes that arena and weights were to keep, None if there was no limit.
+        exact: whether no plan within the limits is predicted to be faster, which is proved.
         planner: what else could have been planned.
         decisions: how each node of the graph is computed.
         storage: where each value stands.
@@ -87,6 +89,7 @@ class NetworkPlan:
     weight_bytes: int
     threads: int
     limit: int | None = field(repr=False)
+    exact: bool
     planner: Planner = field(repr=False)
     decisions: tuple[Decision, ...] = field(repr=False)
     storage: Storage = field(repr=False)
@@ -126,7 +129,8 @@ class NetworkPlan:
         )
         places = self.storage.places
         return PlanFile(
-            network=graph_digest(graph),
+            network=graph_digest(planner.merging(0).graph),
+            merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,
             dtype=next(iter(self.inputs.values())).dtype if self.inputs else "float32",
@@ -179,8 +183,9 @@ class BoundNetwork:
     """A network made ready for fixed input shapes: plan, code, weights, arena.
 
     Args:
-        graph: after the passes.
-        planner: of the same graph; its target must be able to run here.
+        graph: after the passes. Constants that stand in a dict are taken out of it, so that no
+            weights are held twice once they are packed.
+        planner: of the same graph, nothing merged; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan made before, to be taken as it is; what the planner finds if None.
         decisions: how each node is computed, if that is settled without the planner.
@@ -203,16 +208,20 @@ class BoundNetwork:
         decisions: Sequence[Decision] | None = None,
     ) -> None:
         threads, target = planner.threads, planner.target
+        exact = True
         if pinned is not None:
-            decisions = pinned.decisions
+            decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
             planner.check([node.output for node in pinned.nodes], decisions)
         if decisions is None and (memory_limit is not None or planner.max_error is not None):
-            decisions = planner.within(memory_limit).decisions
+            found = planner.within(memory_limit)
+            decisions, planner = found.decisions, found.planner
+            exact = found.way is None or found.way.exact
+        merged = planner.merge(graph)
         if decisions is None:
-            decisions = default_decisions(format_rules(graph, target))
-        lowered = lower_graph(graph, target, planner.accuracy, decisions)
+            decisions = default_decisions(format_rules(merged, target))
+        lowered = lower_graph(merged, target, planner.accuracy, decisions)
         storage = place(lowered, threads, pinned.offsets if pinned else None)
-        self.misfits = _misfits(pinned, lowered, graph, storage) if pinned else ()
+        self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
         calls = [call for step in lowered.steps for call in step.calls]
         kernels: list[Kernel] = [call.kernel for call in calls]
         places, weight_bytes = weight_places(lowered)
@@ -228,6 +237,7 @@ class BoundNetwork:
             weight_bytes=weight_bytes,
             threads=threads,
             limit=memory_limit,
+            exact=exact,
             planner=planner,
             decisions=tuple(decisions),
             storage=storage,
@@ -235,10 +245,15 @@ class BoundNetwork:
         _check_limit(self.plan.memory_bytes, memory_limit)
         self.memory = Memory()
         weights = self.memory.allocate("weights", weight_bytes)
-        fill_weights(weights, lowered, places)
         arena = self.memory.allocate("arena", self.plan.arena_bytes)
-        library = compiler.load(kernels, target)
+        library = compiler.load(kernels, target)  # before memory is filled: it needs some, too
+        release_llvm_pages()
         self.code_bytes = library.code_bytes
+        files = mapped_files(graph.constants.values())
+        del merged
+        if isinstance(graph.constants, dict):
+            graph.constants.clear()
+        fill_weights(weights, lowered, places, files)
 
         def operand(name: str) -> int | Slot:
             if name in places:

@@ -15,7 +15,7 @@ from leanconv.spec import Format
 from leanconv.target import Target
 
 # Operations that can be computed in several ways.
-_SEVERAL = (*convolution.OPS, *inverted_residual.OPS)
+SEVERAL = (*convolution.OPS, *inverted_residual.OPS)
 
 _CALL_CYCLES = 1500.0  # begin and end of a stage
 _BYTES_PER_CYCLE = 8.0  # that one core moves in operations that mostly move
@@ -75,6 +75,28 @@ def ways(
     return [Way(None, _moving_cycles(node, graph), 0.0)]
 
 
+def first_way(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    accuracy: Accuracy,
+) -> str | None:
+    """The name of the first of `ways`, found without the others.
+
+    Args:
+        node: one of the operations that can be computed in several ways.
+        graph, formats, target, accuracy: as of `lower`.
+    """
+    asked = (accuracy.layer_error, accuracy.reproducible)
+    if node.op not in convolution.OPS:
+        return inverted_residual.choices(node, graph, formats, target, *asked)[0].name
+    pieces = convolution.problems(node, graph, formats, accuracy.layer_error)
+    if len(pieces) > 1:
+        return None
+    return convolution.choose(pieces[0][0], target, None, accuracy.reproducible).arithmetic
+
+
 def named_way(
     node: Node,
     graph: Graph,
@@ -120,7 +142,7 @@ def lower(
         UnsupportedError: there is no kernel for the operation.
         SpecError: there is no such way.
     """
-    if node.op not in _SEVERAL:
+    if node.op not in SEVERAL:
         return kernels.lower(node, graph, formats, target)
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op in convolution.OPS:

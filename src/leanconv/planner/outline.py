@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +12,10 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.types import ROUNDOFF
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner import operations
+from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules
-from leanconv.planner.lowering import Decision
 from leanconv.planner.operations import Accuracy
-from leanconv.spec import PLAIN, Format
+from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.spelling import spelled
 from leanconv.target import Target
@@ -132,6 +132,17 @@ class Outliner:
         self.rules, self._graph, self._target = rules, graph, target
         self._threads, self._accuracy = threads, accuracy
         self._known: dict[object, list[Outline]] = {}
+        self._floors: Callable[[], Mapping[str, int]] = dict
+
+    def follow(self, other: Outliner, floors: Callable[[], Mapping[str, int]]) -> None:
+        """Share what another outliner of the same target and threads knows of equal nodes.
+
+        Args:
+            other: of a graph of which this one was made by merging nodes.
+            floors: gives the estimated times of merged nodes one by one, by their output: together
+                they do not count as faster, since they are considered for the bytes that they save.
+        """
+        self._known, self._floors = other._known, floors
 
     @property
     def fixed(self) -> bool:
@@ -148,7 +159,7 @@ class Outliner:
                 are considered for the bytes that they save.
         """
         found = list(self._with(node, default, every=True))
-        first = found[0].time_ns
+        first = self.least_ns(node, default)
         if found[0].alias is None:
             for decision in others:
                 found += [o for o in self._with(node, decision, every=False) if o.alias is None]
@@ -165,8 +176,13 @@ class Outliner:
         Raises:
             SpecError: there is no way of that name.
         """
-        first = next(self._with(node, default, every=False))
-        return _at_least(first.time_ns, self._chosen(node, decision))
+        return _at_least(self.least_ns(node, default), self._chosen(node, decision))
+
+    def least_ns(self, node: Node, default: Decision) -> int:
+        """What no way of a node counts as faster than: its time in a plan without limits."""
+        known = (self._key(node, default), True) in self._known
+        first = next(self._with(node, default, every=known)).time_ns
+        return max(first, self._floors().get(node.outputs[0], 0))
 
     def _chosen(self, node: Node, decision: Decision) -> Outline:
         found = list(self._with(node, decision, every=False))
@@ -181,7 +197,7 @@ class Outliner:
 
     def _asked_for(self, node: Node, decision: Decision) -> Outline:
         """The outline of a way that is not considered unless the user asks for it."""
-        asked = (node, self._graph, _formats(node, decision), self._target, self._accuracy)
+        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
         way = operations.named_way(*asked, decision.way)
         found = self._outline(node, decision, way, operations.lower(*asked, decision.way))
         return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
@@ -218,7 +234,7 @@ class Outliner:
         )
 
     def _find(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
-        asked = (node, self._graph, _formats(node, decision), self._target, self._accuracy)
+        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
         for way in operations.ways(*asked, every):
             lowered = operations.lower(*asked, way.name)
             named = Decision(decision.reads, decision.writes, way.name)
@@ -253,12 +269,6 @@ class Outliner:
             {name: aligned(size) for name, size in lowered.temporaries.items()},
             node.inputs.index(lowered.alias) if lowered.alias else None,
         )
-
-
-def _formats(node: Node, decision: Decision) -> dict[str, Format]:
-    """How each value of a node stands in memory."""
-    formats = {name: PLAIN for name in node.inputs if name}
-    return {**formats, **decision.reads, node.outputs[0]: decision.writes}
 
 
 def _at_least(time_ns: int, outline: Outline) -> Outline:

@@ -14,7 +14,8 @@ from typing import Any
 from leanconv.errors import InputError
 from leanconv.graph.ir import Graph
 from leanconv.planner.arena import Lifetime
-from leanconv.planner.lowering import Decision, LoweredGraph
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import LoweredGraph
 from leanconv.spec import PLAIN, Format
 from leanconv.spelling import spelled
 from leanconv.target import Target
@@ -61,7 +62,8 @@ class PlanFile:
     """All that a plan's file says.
 
     Attributes:
-        network: digest of the graph, weights left out.
+        network: digest of the graph, weights left out, before blocks are merged.
+        merged_blocks: how many first blocks are one operation, 0 for none.
         target: facts of the CPU that it was made for.
         threads, dtype, reproducible, memory_limit, max_error: what was asked for.
         inputs: shapes by name.
@@ -71,6 +73,7 @@ class PlanFile:
     """
 
     network: str
+    merged_blocks: int
     target: Mapping[str, Any]
     threads: int
     dtype: str
@@ -184,6 +187,7 @@ def document(plan: PlanFile) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "network": plan.network,
+        "merged_blocks": plan.merged_blocks,
         "target": dict(plan.target),
         "asked": asked,
         "promised": promised,
@@ -243,6 +247,7 @@ def _parse(data: Any) -> PlanFile:
     limit, error = asked.get("memory_limit"), asked.get("max_error")
     return PlanFile(
         network=_text(top, "network"),
+        merged_blocks=_count(top, "merged_blocks", most=_MOST_NODES),
         target=target,
         threads=_count(asked, "threads", least=1, most=4096),
         dtype=_one_of(asked, "dtype", ("float32", "float64")),

@@ -120,6 +120,11 @@ def least_error(layers: Sequence[Layer]) -> int:
     return int(_to_go(layers, [layer.error for layer in layers])[0][0])
 
 
+def least_time(layers: Sequence[Layer]) -> int:
+    """The smallest sum of times, whatever the limits."""
+    return int(_to_go(layers, [layer.time for layer in layers])[0][0])
+
+
 def _to_go(layers: Sequence[Layer], costs: Sequence[npt.NDArray[np.number]]) -> list[Integers]:
     """The least sum of costs from each state to the end, before every layer and after the last."""
     after = np.zeros(layers[-1].states, costs[-1].dtype)

@@ -15,8 +15,9 @@ from itertools import combinations, product
 import numpy as np
 
 from leanconv.graph.ir import Graph, Node
+from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules
-from leanconv.planner.lowering import Decision, default_decisions
+from leanconv.planner.lowering import default_decisions
 from leanconv.planner.outline import (
     Outline,
     Outliner,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from leanconv.errors import LeanConvError
 from leanconv.planner.lowering import LoweredGraph
-from leanconv.runtime.memory import Block
+from leanconv.runtime.memory import Block, give_back
 from leanconv.spec.format import aligned
+
+
+_READ_BYTES = 8 * 2**20  # packed between two times that what was read is given back
 
 
 def weight_places(lowered: LoweredGraph) -> tuple[dict[str, int], int]:
@@ -33,14 +36,28 @@ def weight_places(lowered: LoweredGraph) -> tuple[dict[str, int], int]:
     return places, end
 
 
-def fill_weights(weights: Block, lowered: LoweredGraph, places: Mapping[str, int]) -> None:
-    """Bring all constants to their places; what is packed on the way is let go at once.
+def fill_weights(
+    weights: Block,
+    lowered: LoweredGraph,
+    places: Mapping[str, int],
+    files: Sequence[mmap.mmap] = (),
+) -> None:
+    """Bring all constants to their places, so that hardly anything is in memory twice.
+
+    What is packed on the way is let go at once, and so are the weights that it was made of, by
+    `lowered` at least: its packings are taken out of it.
+
+    Args:
+        weights: the block.
+        lowered: what is to be packed.
+        places: offsets in the block.
+        files: mapped ones, of which weights are views; pages that were read are given back.
 
     Raises:
         LeanConvError: there is no memory to pack in.
     """
     try:
-        _fill(weights, lowered, places)
+        _fill(weights, lowered, places, files)
     except MemoryError as error:
         raise LeanConvError(
             f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "
@@ -48,10 +65,26 @@ def fill_weights(weights: Block, lowered: LoweredGraph, places: Mapping[str, int
         ) from error
 
 
-def _fill(weights: Block, lowered: LoweredGraph, places: Mapping[str, int]) -> None:
-    packed = (item for packing in lowered.packings for item in packing.make().items())
-    sizes = lowered.constant_bytes
-    for name, array in itertools.chain(lowered.constants.items(), packed):
-        assert array.nbytes == sizes[name], f"{name} has {array.nbytes} bytes, not {sizes[name]}"
+def _fill(
+    weights: Block, lowered: LoweredGraph, places: Mapping[str, int], files: Sequence[mmap.mmap]
+) -> None:
+    sizes, filled, read = lowered.constant_bytes, dict.fromkeys(places, 0), 0
+    for name, array in _pieces(lowered):
+        start, filled[name] = filled[name], filled[name] + array.nbytes
+        assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        weights.view(places[name], array.nbytes)[:] = data
+        weights.view(places[name] + start, array.nbytes)[:] = data
+        read += array.nbytes
+        if read >= _READ_BYTES:
+            give_back(files)
+            read = 0
+    give_back(files)
+    short = [name for name, size in filled.items() if size != sizes[name]]
+    assert not short, f"{short[0]} has {filled[short[0]]} bytes, not {sizes[short[0]]}"
+
+
+def _pieces(lowered: LoweredGraph) -> Iterator[tuple[str, np.ndarray]]:
+    """All constants, in pieces: (name, array)."""
+    yield from lowered.constants.items()
+    while lowered.packings:
+        yield from lowered.packings.pop(0).pieces()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
+import sys
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,6 +21,42 @@ def _private(size: int) -> mmap.mmap:
     if hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return mmap.mmap(-1, size)
+
+
+def mapped_files(arrays: Iterable[np.ndarray]) -> tuple[mmap.mmap, ...]:
+    """The mapped files that arrays are views of, each once."""
+    found: dict[int, mmap.mmap] = {}
+    for array in arrays:
+        owner: object = array
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        if isinstance(owner, mmap.mmap):
+            found[id(owner)] = owner
+    return tuple(found.values())
+
+
+def give_back(files: Iterable[mmap.mmap]) -> None:
+    """Let go of the pages of mapped files, and of those that freed arrays have left in the heap.
+
+    What is read again comes from the file again. Where the system has no such calls, the pages
+    stay until it takes them itself.
+    """
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for file in files:
+            file.madvise(mmap.MADV_DONTNEED)
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> ctypes._NamedFuncPointer | None:
+    """The call of glibc that returns free pages amid the heap; None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class Block:

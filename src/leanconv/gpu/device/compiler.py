@@ -30,12 +30,14 @@ class Cubin:
         shared_bytes: shared memory that a program needs.
         warps: warps of a program, as compiled.
         image: what the driver loads.
+        boxes: for each tensor map that it takes, the extents of its boxes and its swizzle.
     """
 
     name: str
     shared_bytes: int
     warps: int
     image: bytes
+    boxes: tuple[tuple[tuple[int, ...], int], ...] = ()
 
 
 Compile = Callable[[Code, int], Cubin]
@@ -85,7 +87,9 @@ def compile_cubin(code: Code, arch: int) -> Cubin:
     found = cache.get(key)
     if found is not None:
         head, _, image = found.partition(b"\n")
-        return Cubin(image=image, **json.loads(head))
+        facts = json.loads(head)
+        boxes = tuple((tuple(box), swizzle) for box, swizzle in facts.pop("boxes"))
+        return Cubin(image=image, boxes=boxes, **facts)
     made = _compile(code, arch)
     facts = {k: v for k, v in asdict(made).items() if k != "image"}
     cache.put(key, json.dumps(facts).encode() + b"\n" + made.image)
@@ -116,7 +120,9 @@ def _compile(code: Code, arch: int) -> Cubin:
     meta = made.metadata
     if getattr(meta, "global_scratch_size", 0):
         raise CompileError(f"{code} wants scratch in global memory; expected none")
-    return Cubin(meta.name, meta.shared, meta.num_warps, made.asm["cubin"])
+    tensors = getattr(meta, "tensordesc_meta", None) or ()
+    boxes = tuple((tuple(each["block_size"]), int(each["swizzle"])) for each in tensors)
+    return Cubin(meta.name, meta.shared, meta.num_warps, made.asm["cubin"], boxes)
 
 
 def _key(code: Code, arch: int) -> str:

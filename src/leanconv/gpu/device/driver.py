@@ -8,6 +8,8 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void
 from typing import Any
 
 from leanconv.errors import DeviceError
+from leanconv.gpu.lowering.lowered import ITEMSIZE
+from leanconv.gpu.lowering.moves import dense_strides
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _SHARED_LIMIT = 48 * 1024  # more must be asked for
@@ -15,6 +17,8 @@ _NON_BLOCKING = 1
 _MAX_DYNAMIC_SHARED = 8
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _THREAD_LOCAL_CAPTURE = 1
+_MAP_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+_NOT_INTERLEAVED, _PROMOTED_TO_128, _ZEROS_OUTSIDE = 0, 2, 0
 
 # Argument types of every function that is called; all return an int, 0 for success.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -49,6 +53,11 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphLaunch": (c_void_p, c_void_p),
     "cuGraphExecDestroy": (c_void_p,),
     "cuGraphDestroy": (c_void_p,),
+    "cuTensorMapEncodeTiled": (
+        *(c_void_p, c_int, c_uint, c_ulonglong),
+        *(c_void_p,) * 4,
+        *(c_int,) * 4,
+    ),
 }
 
 
@@ -173,6 +182,41 @@ class Driver:
             self.stream,
             parameters,
             None,
+        )
+
+    def encode(
+        self,
+        target: int,
+        dtype: str,
+        address: int,
+        shape: tuple[int, ...],
+        box: tuple[int, ...],
+        swizzle: int,
+    ) -> None:
+        """Write the tensor map of a dense tensor.
+
+        Args:
+            target: of 128 bytes in the host's memory, aligned to 64.
+            dtype, address, shape: the tensor's, the last axis fastest.
+            box: extents of one copy.
+            swizzle: how a box lies in shared memory, the driver's number.
+        """
+        rank, item = len(shape), ITEMSIZE[dtype]
+        strides = [item * stride for stride in dense_strides(shape)]
+        self.call(
+            "cuTensorMapEncodeTiled",
+            target,
+            _MAP_TYPES[dtype],
+            rank,
+            address,
+            (c_ulonglong * rank)(*reversed(shape)),
+            (c_ulonglong * rank)(*reversed(strides[:-1])),
+            (c_uint * rank)(*reversed(box)),
+            (c_uint * rank)(*[1] * rank),
+            _NOT_INTERLEAVED,
+            swizzle,
+            _PROMOTED_TO_128,
+            _ZEROS_OUTSIDE,
         )
 
     # -- order between streams -------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 
 from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.launch import Code, Launch
+from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code, Launch
+from leanconv.gpu.lowering.moves import dense_strides
 
 _NUMBERS: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -16,7 +17,44 @@ _NUMBERS: dict[str, Any] = {
     "fp32": ctypes.c_float,
     "fp64": ctypes.c_double,
 }
+_DTYPES = {kind: dtype for dtype, kind in TRITON_TYPES.items()}
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _SCRATCH_POINTERS = 2  # that Triton's kernels take behind their own arguments: both unused
+
+
+class TensorMap:
+    """What a kernel copies boxes of a tensor by: made again where the tensor's address changes.
+
+    Attributes:
+        values: the arguments that it stands for: the map, extents, strides.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        kind: str,
+        place: ctypes.c_uint64,
+        shape: tuple[int, ...],
+        box: tuple[int, ...],
+        swizzle: int,
+    ) -> None:
+        self._driver, self._place, self._encoded = driver, place, 0
+        self._tensor = _DTYPES[kind.partition("<")[2].partition("[")[0]], shape, box, swizzle
+        self._raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+        offset = -ctypes.addressof(self._raw) % _MAP_ALIGNMENT
+        self._map = (ctypes.c_char * _MAP_BYTES).from_buffer(self._raw, offset)
+        extents = [ctypes.c_int32(extent) for extent in shape]
+        strides = [ctypes.c_int64(stride) for stride in dense_strides(shape)]
+        self.values: list[Any] = [self._map, *extents, *strides]
+
+    def refresh(self) -> None:
+        """Make the map for where the tensor is now."""
+        address = self._place.value
+        if address == self._encoded:
+            return
+        dtype, shape, box, swizzle = self._tensor
+        self._driver.encode(ctypes.addressof(self._map), dtype, address, shape, box, swizzle)
+        self._encoded = address
 
 
 class Module:
@@ -47,10 +85,17 @@ class Module:
         """A launch on buffers whose addresses stand in `places` when it is called."""
         cubin, function = self._kernels[launch.code]
         values: list[Any] = []
+        shapes, boxes, maps = iter(launch.shapes), iter(cubin.boxes), []
         for (_, kind), argument in zip(launch.code.types, launch.arguments, strict=True):
             if kind[0] == "*":
                 assert isinstance(argument, str)
                 values.append(places[argument] if argument else ctypes.c_uint64(0))
+            elif kind.startswith(BOXES):
+                assert isinstance(argument, str)
+                box, swizzle = next(boxes)
+                made = TensorMap(self._driver, kind, places[argument], next(shapes), box, swizzle)
+                maps.append(made)
+                values += made.values
             else:
                 assert not isinstance(argument, str)
                 values.append(_NUMBERS[kind](argument))
@@ -60,6 +105,8 @@ class Module:
         driver, grid, threads = self._driver, launch.grid, 32 * cubin.warps
 
         def run(_kept: Sequence[Any] = values) -> None:
+            for each in maps:
+                each.refresh()
             driver.launch(function, grid, threads, cubin.shared_bytes, parameters)
 
         return run

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from leanconv.gpu.kernels.epilogue import activate, finish
-from leanconv.gpu.kernels.gemm import high_part
+from leanconv.gpu.kernels.gemm import multiply, unscaled
 
 
 @triton.jit
@@ -242,20 +242,11 @@ def depthwise_pointwise(
         place = n[:, None] * (blocks * BK) + c[None, :]
         b = tl.load(w + place, inside_n[:, None], 0.0).T
         if MODE == 2:
-            b_low = tl.load(w_low + place, inside_n[:, None], 0.0).T.to(tl.float32)
-            b_high = b.to(tl.float32)
-            d_high = high_part(d)
-            part = tl.dot(d - d_high, b_high, input_precision="tf32")
-            part = tl.dot(d_high, b_low, part, input_precision="tf32")
-            acc += tl.dot(d_high, b_high, part, input_precision="tf32")
-        elif MODE == 1:
-            acc = tl.dot(d, b, acc, input_precision="tf32")
-        elif MODE == 0:
-            acc = tl.dot(d, b, acc, input_precision="ieee", out_dtype=ACC)
+            b_low = tl.load(w_low + place, inside_n[:, None], 0.0).T
+            acc += multiply(d, b, b_low, tl.zeros((BM, BN), ACC), 1.0, MODE, ACC)
         else:
-            acc = tl.dot(d.to(b.dtype), b, acc, out_dtype=ACC)
-    if MODE == 2:
-        acc = acc * tl.load(scale + n, inside_n, 0.0)[None, :]
+            acc = multiply(d, b, b, acc, 1.0, MODE, ACC)
+    acc = unscaled(acc, scale, n, inside_n, 1.0, MODE)
     finish(
         acc,
         bias,

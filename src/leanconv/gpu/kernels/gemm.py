@@ -2,7 +2,7 @@
 
     y[m, n] = act(sum over segments g and elements q of x[row(m) + offset(g) + q] w[n, g, q] + ...)
 
-A row m is an output position (image, oh, ow), and row(m) an affine function of the three. The
+A row m is an output position (image, od, oh, ow), and row(m) an affine function of them. The
 elements that belong to it lie in `segments` runs of `length` contiguous ones:
 
     a convolution, row by row     R segments of S*C   im2win's window order, read without a copy
@@ -28,6 +28,50 @@ def high_part(a):
 
 
 @triton.jit
+def multiply(a, b, b_low, sums, x_scale, MODE: tl.constexpr, ACC: tl.constexpr):
+    """sums + a b as MODE says; `b_low`, what the halves `b` of split weights lack, for 2 and 3."""
+    if MODE == 3:
+        a = a * x_scale
+        a_high = a.to(tl.float16)
+        sums = tl.dot((a - a_high.to(tl.float32)).to(tl.float16), b, sums)
+        sums = tl.dot(a_high, b_low, sums)
+        sums = tl.dot(a_high, b, sums)
+    elif MODE == 2:
+        b_high = b.to(tl.float32)
+        a_high = high_part(a)
+        sums = tl.dot(a - a_high, b_high, sums, input_precision="tf32")
+        sums = tl.dot(a_high, b_low.to(tl.float32), sums, input_precision="tf32")
+        sums = tl.dot(a_high, b_high, sums, input_precision="tf32")
+    elif MODE == 1:
+        sums = tl.dot(a, b, sums, input_precision="tf32")
+    elif MODE == 0:
+        sums = tl.dot(a, b, sums, input_precision="ieee", out_dtype=ACC)
+    else:
+        sums = tl.dot(a.to(b.dtype), b, sums, out_dtype=ACC)
+    return sums
+
+
+@triton.jit
+def flag_tile(flags, tile, total, inside, least):
+    """Write whether a tile of fp16x3 must be made again."""
+    # What leaves fp16's range is infinite by now, and NaN compares with nothing.
+    seen = tl.where(inside, tl.abs(total), 0.0)
+    broken = tl.max(tl.where(seen < 3.0e38, 0, 1))
+    small = tl.max(tl.where(seen >= least, 1, 0)) == 0
+    tl.store(flags + tile, tl.where(small, 1, broken))
+
+
+@triton.jit
+def unscaled(total, scale, column, inside_n, x_scale, MODE: tl.constexpr):
+    """Sums without the powers of two of split weights, and of the input for fp16x3."""
+    if MODE == 2:
+        total = total * tl.load(scale + column, inside_n, 0.0)[None, :]
+    if MODE == 3:
+        total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / x_scale))[None, :]
+    return total
+
+
+@triton.jit
 def segment_gemm(
     x,
     w,
@@ -44,6 +88,13 @@ def segment_gemm(
     width,
     out_area,
     out_width,
+    depth,
+    out_depth,
+    step_d,
+    pad_d,
+    hop_d,
+    stride_d,
+    window_h,
     step_h,
     step_w,
     pad_h,
@@ -66,6 +117,7 @@ def segment_gemm(
     BN: tl.constexpr,
     BK: tl.constexpr,
     MODE: tl.constexpr,
+    DEEP: tl.constexpr,
     BY_ROW: tl.constexpr,
     CHECKED: tl.constexpr,
     EVEN: tl.constexpr,
@@ -89,6 +141,9 @@ def segment_gemm(
         rows, columns: output positions, and channels of one group.
         height, width: of the input, for the padding.
         out_area, out_width: oh*ow and ow.
+        depth, out_depth, step_d, pad_d, hop_d, stride_d: extents, stride, padding, dilation in
+            planes, and elements from one plane to the next, where DEEP says that there is a third
+            axis; window_h then the rows of a window in one plane.
         step_h, step_w, pad_h, pad_w: stride and padding in cells.
         hop_h, hop_w: dilation in cells.
         stride_n, stride_h, stride_w: of x in elements.
@@ -110,6 +165,10 @@ def segment_gemm(
     m = (pid // tiles_n) * BM + tl.arange(0, BM)
     n = (pid % tiles_n) * BN + tl.arange(0, BN)
     image = m // out_area
+    if DEEP:
+        od = image % out_depth
+        image = image // out_depth
+        front = od * step_d - pad_d
     oh = (m % out_area) // out_width
     ow = m % out_width
     if CHECKED:
@@ -124,6 +183,8 @@ def segment_gemm(
         + left.to(tl.int64) * stride_w
         + group.to(tl.int64) * channels
     )
+    if DEEP:
+        base += front.to(tl.int64) * stride_d
     x_row = x + base
     inside_m = m < rows
     kk = tl.arange(0, BK)
@@ -142,10 +203,19 @@ def segment_gemm(
     high = tl.zeros((BM, BN), ACC)
     for k in range(first, last):
         q = q0 + kk
-        offset = r * hop_h * stride_h + s * hop_w * stride_w
+        row = r
         ok = inside_m[:, None]
+        if DEEP:
+            plane = r // window_h
+            row = r - plane * window_h
+        offset = row * hop_h * stride_h + s * hop_w * stride_w
+        if DEEP:
+            offset += plane * hop_d * stride_d
         if CHECKED:
-            ih = top + r * hop_h
+            if DEEP:
+                at = front + plane * hop_d
+                ok = ok & ((at >= 0) & (at < depth))[:, None]
+            ih = top + row * hop_h
             ok = ok & ((ih >= 0) & (ih < height))[:, None]
             if BY_ROW:
                 e = (left * stride_w)[:, None] + q[None, :]
@@ -158,26 +228,10 @@ def segment_gemm(
         a = tl.load(x_row[:, None] + (offset + q)[None, :], ok, 0.0)
         w_place = w_row[:, None] + (k * BK + kk)[None, :]
         b = tl.load(w + w_place, inside_n[:, None], 0.0).T
-        if MODE == 3:
+        b_low = b
+        if MODE == 2 or MODE == 3:
             b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T
-            a = a * x_scale
-            a_high = a.to(tl.float16)
-            high = tl.dot((a - a_high.to(tl.float32)).to(tl.float16), b, high)
-            high = tl.dot(a_high, b_low, high)
-            high = tl.dot(a_high, b, high)
-        elif MODE == 2:
-            b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T.to(tl.float32)
-            b_high = b.to(tl.float32)
-            a_high = high_part(a)
-            high = tl.dot(a - a_high, b_high, high, input_precision="tf32")
-            high = tl.dot(a_high, b_low, high, input_precision="tf32")
-            high = tl.dot(a_high, b_high, high, input_precision="tf32")
-        elif MODE == 1:
-            high = tl.dot(a, b, high, input_precision="tf32")
-        elif MODE == 0:
-            high = tl.dot(a, b, high, input_precision="ieee", out_dtype=ACC)
-        else:
-            high = tl.dot(a, b, high, out_dtype=ACC)
+        high = multiply(a, b, b_low, high, x_scale, MODE, ACC)
         if MODE == 2 or MODE == 3:
             # Tensor cores drop bits of the sum: go on from zero every 128 products.
             if (k - first) % (128 // BK) == 128 // BK - 1:
@@ -195,18 +249,11 @@ def segment_gemm(
     else:
         total = high
     column = group * columns + n
-    if FLAGS == 1:
-        # What leaves fp16's range is infinite by now, and NaN compares with nothing.
-        seen = tl.where(inside_m[:, None] & inside_n[None, :], tl.abs(total), 0.0)
-        broken = tl.max(tl.where(seen < 3.0e38, 0, 1))
-        small = tl.max(tl.where(seen >= least, 1, 0)) == 0
-        tl.store(flags + tile, tl.where(small, 1, broken))
-    if MODE == 2:
-        total = total * tl.load(scale + column, inside_n, 0.0)[None, :]
-    if MODE == 3:
-        total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / x_scale))[None, :]
-    all_columns = columns * tl.num_programs(2)
     inside = inside_m[:, None] & inside_n[None, :]
+    if FLAGS == 1:
+        flag_tile(flags, tile, total, inside, least)
+    total = unscaled(total, scale, column, inside_n, x_scale, MODE)
+    all_columns = columns * tl.num_programs(2)
     if SPLIT:
         place = (split * rows + m).to(tl.int64)[:, None] * all_columns + column[None, :]
         tl.store(y + place, total, inside)

@@ -9,9 +9,10 @@ import numpy as np
 
 from leanconv.errors import SpecError
 from leanconv.gpu.lowering.depthwise import lower_depthwise
-from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.lowering_methods import lower_im2col, lower_im2win, lower_mec
+from leanconv.gpu.lowering.patches import best_patching, lower_patches, patches_reject
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
@@ -27,10 +28,11 @@ class DeviceAlgorithm:
 
     Attributes:
         name: as on the CPU.
-        reject: a reason why it cannot compute a task, or None.
+        reject: what it says beside the rank of a task that it cannot compute, or None.
         lower: the launches, given weights (K, C/g, kh, kw) and options.
         options: keys that it knows: `"mec:solution=B"`.
         automatic: whether it is considered where the user asks for none.
+        deep: whether it knows three spatial axes.
     """
 
     name: str
@@ -38,6 +40,13 @@ class DeviceAlgorithm:
     lower: Callable[[ConvTask, np.ndarray, Machine, Options], Lowered]
     options: tuple[str, ...] = ()
     automatic: bool = False
+    deep: bool = False
+
+    def rejects(self, task: ConvTask) -> str | None:
+        """A reason why it cannot compute a task, or None."""
+        if len(task.spec.size) > 2 and not self.deep:
+            return "three spatial axes; expected one or two"
+        return self.reject(task)
 
 
 def _no_reason(task: ConvTask) -> str | None:
@@ -46,13 +55,23 @@ def _no_reason(task: ConvTask) -> str | None:
 
 
 def lower_direct(task: ConvTask, w: np.ndarray, machine: Machine, options: Options) -> Lowered:
-    """Implicit GEMM over windows read in place."""
-    del options
-    spec = task.spec
+    """Implicit GEMM over windows read in place, by pointers or by bulk tensor copies (`loads`)."""
+    spec, loads = task.spec, options.get("loads", "")
+    if loads not in ("", "tma", "pointers"):
+        raise SpecError(f"loads is {loads!r}; expected tma or pointers")
     windows = conv_windows(spec, _STEP)
     columns = spec.out_channels // spec.groups
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, windows.segments, windows.length)
     product = Product(windows, columns, task.dtype, task.x, task.y, task.epilogue, task.name)
+    if loads != "pointers" and (loads or not task.lean):
+        finite = bool(np.isfinite(w).all())
+        patching = best_patching(task, machine, finite)
+        if loads and patching is None:
+            reason = patches_reject(task, machine) or "the weights are not finite"
+            raise SpecError(f"loads is 'tma' for {spec}: {reason}")
+        other, _ = best_blocking(product, finite, task.arithmetics, machine)
+        if patching and (loads or patching.estimate_s < other.estimate_s):
+            return lower_patches(task, w, patching)
     return lower_product(product, segments, task.arithmetics, machine, "direct", lean=task.lean)
 
 
@@ -85,7 +104,7 @@ def _im2win_rejects(task: ConvTask) -> str | None:
 
 DEVICE_ALGORITHMS: tuple[DeviceAlgorithm, ...] = (
     DeviceAlgorithm("depthwise", _depthwise_rejects, lower_depthwise, automatic=True),
-    DeviceAlgorithm("direct", _no_reason, lower_direct, automatic=True),
+    DeviceAlgorithm("direct", _no_reason, lower_direct, ("loads",), automatic=True, deep=True),
     DeviceAlgorithm("winograd", winograd_rejects, lower_winograd, ("m",)),
     DeviceAlgorithm("im2col", _lowered_rejects, lower_im2col),
     DeviceAlgorithm("mec", _mec_rejects, lower_mec, ("solution",)),
@@ -107,7 +126,7 @@ def choose_algorithm(
         SpecError: there is no such algorithm or option, or it rejects the task.
     """
     if algorithm is None:
-        possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.reject(task) is None]
+        possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.rejects(task) is None]
         made = [a.lower(task, w, machine, {}) for a in possible]
         return min(made, key=lambda lowered: lowered.estimate_s)
     name, _, rest = algorithm.partition(":")
@@ -125,7 +144,7 @@ def choose_algorithm(
                 f"{', '.join(f'{k}=…' for k in chosen.options) or 'none'}"
             )
         options[key] = value
-    reason = chosen.reject(task)
+    reason = chosen.rejects(task)
     if reason:
         raise SpecError(f"algorithm {name!r} cannot compute {task.spec}: {reason}")
     return chosen.lower(task, w, machine, options)

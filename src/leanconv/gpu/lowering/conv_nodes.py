@@ -27,19 +27,14 @@ from leanconv.spec import Activation, ConvSpec
 
 def _plane_spec(
     context: Context,
-    node: Node,
     x_shape: tuple[int, ...],
     w: np.ndarray,
     attributes: Mapping[str, Any],
     bias: bool,
     residual: bool,
 ) -> ConvSpec:
-    """The spec of a convolution of a graph, with two spatial axes."""
+    """The spec of a convolution of a graph, with two or three spatial axes."""
     rank = len(x_shape) - 2
-    if rank > 2:
-        raise UnsupportedError(
-            f"{label(node)} has three spatial axes; expected one or two on a GPU; use device='cpu'"
-        )
     return plane(
         ConvSpec(
             batch=x_shape[0],
@@ -72,9 +67,7 @@ def lower_conv(context: Context, node: Node) -> None:
     w = context.given(node, 1)
     assert w is not None
     x_shape, residual = context.shape(node.inputs[0]), node.input(3)
-    spec = _plane_spec(
-        context, node, x_shape, w, node.attributes, bool(node.input(2)), bool(residual)
-    )
+    spec = _plane_spec(context, x_shape, w, node.attributes, bool(node.input(2)), bool(residual))
     epilogue = Epilogue(
         _channels(context, node, 2, "bias"),
         context.read(residual, LAST),
@@ -96,8 +89,8 @@ def _task(
 
 
 def _spread(w: np.ndarray) -> np.ndarray:
-    """Weights with two spatial axes."""
-    return w if w.ndim == 4 else w[:, :, None]
+    """Weights with two spatial axes at least."""
+    return w[:, :, None] if w.ndim == 3 else w
 
 
 def lower_chain(context: Context, node: Node) -> None:
@@ -115,7 +108,7 @@ def lower_chain(context: Context, node: Node) -> None:
         assert w is not None
         final = number == len(stages) - 1
         spec = _plane_spec(
-            context, node, x_shape, w, stage.attributes, bool(names[2]), final and bool(residual)
+            context, x_shape, w, stage.attributes, bool(names[2]), final and bool(residual)
         )
         bias = context.given(held, 2)
         bias_name = "" if bias is None else context.constant(f"{y}/bias{number}", bias)
@@ -176,7 +169,7 @@ def lower_batch_norm(context: Context, node: Node) -> None:
     }
     flat = (shape[0], shape[1], 1, prod(shape[2:]))
     w = factor.reshape(-1, 1, 1, 1)
-    spec = _plane_spec(context, node, flat, w, attributes, True, False)
+    spec = _plane_spec(context, flat, w, attributes, True, False)
     x = context.read(node.inputs[0], LAST)
     y = context.define(node.outputs[0], LAST)
     shift = context.constant(f"{y}/bias", bias - mean * factor)

@@ -122,6 +122,8 @@ def lower_depthwise(
 
 def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: str) -> str | None:
     """Why a depthwise and a 1x1 convolution cannot be one launch, or should not."""
+    if len(depth.size) > 2:
+        return "there are three spatial axes"
     if depth.in_channels != depth.groups or depth.out_channels != depth.groups:
         return "the first is not depthwise with one output for each channel"
     if prod(point.kernel) != 1 or point.groups != 1 or point.stride != (1, 1):

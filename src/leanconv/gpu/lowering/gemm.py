@@ -40,7 +40,7 @@ ACTIVATION_NUMBERS = {
 X_SCALE = 64.0  # fp16x3 holds inputs up to 65504 / 64 = 1023
 # Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
 # 2^15, adds up to 2^-10 sqrt(k). Sums of at least 2^11 sqrt(k) keep 21 bits.
-_LEAST_SUM = 2.0**11
+LEAST_SUM = 2.0**11
 
 
 @dataclass(frozen=True)
@@ -158,24 +158,7 @@ def lower_product(
         lean: take what needs least memory, not what is fastest.
     """
     finite = bool(np.isfinite(segments).all())
-    found: list[tuple[Blocking, Arithmetic]] = []
-    for arithmetic in arithmetics:
-        if arithmetic.split and not finite and len(arithmetics) > 1:
-            continue  # halves of what is infinite are NaN
-        options = blockings(
-            product.windows, product.columns, arithmetic, product.dtype, machine, only
-        )
-        found += [(blocking, arithmetic) for blocking in options]
-    if lean:
-        found = [each for each in found if each[0].splits == 1 and each[1] is not FP16X3]
-    steps = product.windows.steps
-    blocking, arithmetic = min(
-        found,
-        key=lambda each: (
-            lean * (steps(each[0].tile.k) * each[0].tile.k + 4 * each[1].split),
-            each[0].estimate_s,
-        ),
-    )
+    blocking, arithmetic = best_blocking(product, finite, arithmetics, machine, only, lean)
     tile, splits = blocking.tile, blocking.splits
     packed = pack(segments, tile.k, arithmetic, product.dtype)
     constants = {f"{product.name}/{role}": array for role, array in packed.items()}
@@ -191,6 +174,40 @@ def lower_product(
         parameters,
         sum_error(product.products, arithmetic),
         blocking.estimate_s,
+    )
+
+
+def best_blocking(
+    product: Product,
+    finite: bool,
+    arithmetics: Sequence[Arithmetic],
+    machine: Machine,
+    only: Tile | None = None,
+    lean: bool = False,
+) -> tuple[Blocking, Arithmetic]:
+    """The tile, splits and arithmetic that `lower_product` takes.
+
+    Args:
+        finite: whether all weights are.
+        product, arithmetics, machine, only, lean: as of `lower_product`.
+    """
+    found: list[tuple[Blocking, Arithmetic]] = []
+    for arithmetic in arithmetics:
+        if arithmetic.split and not finite and len(arithmetics) > 1:
+            continue  # halves of what is infinite are NaN
+        options = blockings(
+            product.windows, product.columns, arithmetic, product.dtype, machine, only
+        )
+        found += [(blocking, arithmetic) for blocking in options]
+    if lean:
+        found = [each for each in found if each[0].splits == 1 and each[1] is not FP16X3]
+    steps = product.windows.steps
+    return min(
+        found,
+        key=lambda each: (
+            lean * (steps(each[0].tile.k) * each[0].tile.k + 4 * each[1].split),
+            each[0].estimate_s,
+        ),
     )
 
 
@@ -247,7 +264,7 @@ def _gemm(
     first, second = epilogue.parameters
     target = f"{product.name}/sums" if splits > 1 else product.y
     steps = windows.steps(tile.k)
-    x_divisor = divisor(*windows.stride, windows.channels, windows.length)
+    x_divisor = divisor(*windows.stride, windows.depth.stride, windows.channels, windows.length)
     arguments: dict[str, Pointer | int | float] = {
         "x": Pointer(product.x, dtype),
         "w": Pointer(f"{product.name}/w", kept),
@@ -264,6 +281,13 @@ def _gemm(
         "width": windows.width,
         "out_area": windows.out_h * windows.out_w,
         "out_width": windows.out_w,
+        "depth": windows.depth.extent,
+        "out_depth": windows.depth.outputs,
+        "step_d": windows.depth.step,
+        "pad_d": windows.depth.pad,
+        "hop_d": windows.depth.hop,
+        "stride_d": windows.depth.stride,
+        "window_h": windows.depth.window_h,
         "step_h": windows.step[0],
         "step_w": windows.step[1],
         "pad_h": windows.pad[0],
@@ -279,7 +303,7 @@ def _gemm(
         "blocks": steps,
         "blocks_each": ceil_div(steps, splits),
         "x_scale": X_SCALE,
-        "least": _LEAST_SUM * sqrt(product.products / splits),
+        "least": LEAST_SUM * sqrt(product.products / splits),
         "a0": first,
         "a1": second,
     }
@@ -292,6 +316,7 @@ def _gemm(
             "BN": tile.n,
             "BK": tile.k,
             "MODE": arithmetic.mode,
+            "DEEP": windows.deep,
             "BY_ROW": windows.by_row,
             "CHECKED": windows.checked,
             "EVEN": windows.length % tile.k == 0,
@@ -304,7 +329,9 @@ def _gemm(
         warps=tile.warps,
         stages=tile.stages,
         divisible={
-            **dict.fromkeys(("stride_n", "stride_h", "stride_w", "channels", "length"), x_divisor),
+            **dict.fromkeys(
+                ("stride_n", "stride_d", "stride_h", "stride_w", "channels", "length"), x_divisor
+            ),
             "columns": divisor(product.columns),
         },
         # A tile reads its residual just before it writes the same elements. Tiles that are made

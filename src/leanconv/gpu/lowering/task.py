@@ -14,7 +14,7 @@ class ConvTask:
     """A convolution over channels-last buffers.
 
     Attributes:
-        spec: with two spatial axes.
+        spec: with two spatial axes, or three.
         dtype: of all buffers, NumPy's name or bfloat16.
         arithmetics: those that may be used.
         x, y: names of buffers.

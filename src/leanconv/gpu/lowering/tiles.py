@@ -101,15 +101,15 @@ def blockings(
         steps = windows.steps(tile.k)
         splits = 1
         while True:
-            seconds = _seconds(windows, columns, arithmetic, dtype, machine, tile, splits)
-            yield Blocking(tile, splits, seconds)
+            expected = seconds(windows, columns, arithmetic, dtype, machine, tile, splits)
+            yield Blocking(tile, splits, expected)
             splits *= 2
             full = programs * splits > 2 * machine.processors
             if full or splits > _MOST_SPLITS or steps < splits * _LEAST_STEPS:
                 break
 
 
-def _seconds(
+def seconds(
     windows: Windows,
     columns: int,
     arithmetic: Arithmetic,

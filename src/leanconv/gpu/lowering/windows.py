@@ -5,9 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
+
+
+@dataclass(frozen=True)
+class Depth:
+    """A third axis in front of the two of `Windows`.
+
+    Attributes:
+        extent, outputs: planes of the input and of the output.
+        window_h: rows of a window in one plane.
+        step, pad, hop: stride, padding and dilation in planes.
+        stride: elements from one plane to the next.
+    """
+
+    extent: int = 1
+    outputs: int = 1
+    window_h: int = 1
+    step: int = 1
+    pad: int = 0
+    hop: int = 1
+    stride: int = 0
+
+
+_FLAT = Depth()
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,7 @@ class Windows:
             belong to one row of the window.
         checked: whether a window may lie outside the input.
         by_row: whether a segment is a whole row of the window.
+        depth: the third axis.
     """
 
     images: int
@@ -43,11 +66,17 @@ class Windows:
     taps: int
     checked: bool
     by_row: bool
+    depth: Depth = _FLAT
 
     @property
     def rows(self) -> int:
         """Output positions."""
-        return self.images * self.out_h * self.out_w
+        return self.images * self.depth.outputs * self.out_h * self.out_w
+
+    @property
+    def deep(self) -> bool:
+        """Whether there is a third axis."""
+        return self.depth != _FLAT
 
     def steps(self, block: int) -> int:
         """Steps of the loop over k with so many elements each."""
@@ -55,15 +84,9 @@ class Windows:
 
 
 def plane(spec: ConvSpec) -> ConvSpec:
-    """The same convolution with two spatial axes, one of them of extent 1.
-
-    Raises:
-        SpecError: it has three.
-    """
-    if len(spec.size) == 2:
+    """The same convolution with at least two spatial axes: the first of extent 1 if it has one."""
+    if len(spec.size) > 1:
         return spec
-    if len(spec.size) != 1:
-        raise SpecError(f"{spec} has three spatial axes; expected one or two")
     return replace(
         spec,
         size=(1, *spec.size),
@@ -79,14 +102,14 @@ def conv_windows(spec: ConvSpec, block: int) -> Windows:
     """The windows of a convolution of a channels-last input, read in place.
 
     Args:
-        spec: with one or two spatial axes.
+        spec: with one to three spatial axes.
         block: elements of one step, by which the shorter of both forms is chosen.
     """
     spec = plane(spec)
-    height, width = spec.size
-    kernel_h, kernel_w = spec.kernel
+    height, width = spec.size[-2:]
+    kernel_w = spec.kernel[-1]
     channels, each = spec.in_channels, spec.in_channels // spec.groups
-    out_h, out_w = spec.output_size
+    out_h, out_w = spec.output_size[-2:]
     ends = ((o - 1) * s + (k - 1) * d + 1 - b for o, s, k, d, b in _axes(spec))
     checked = any(spec.pad_begin) or any(e > i for e, i in zip(ends, spec.size, strict=True))
     by_tap = Windows(
@@ -95,22 +118,39 @@ def conv_windows(spec: ConvSpec, block: int) -> Windows:
         out_w=out_w,
         height=height,
         width=width,
-        step=(spec.stride[0], spec.stride[1]),
-        pad=(spec.pad_begin[0], spec.pad_begin[1]),
-        hop=(spec.dilation[0], spec.dilation[1]),
-        stride=(height * width * channels, width * channels, channels),
+        step=(spec.stride[-2], spec.stride[-1]),
+        pad=(spec.pad_begin[-2], spec.pad_begin[-1]),
+        hop=(spec.dilation[-2], spec.dilation[-1]),
+        stride=(prod(spec.size) * channels, width * channels, channels),
         channels=each,
         groups=spec.groups,
-        segments=kernel_h * kernel_w,
+        segments=prod(spec.kernel),
         length=each,
         taps=kernel_w,
         checked=checked,
         by_row=False,
+        depth=_depth(spec),
     )
-    if spec.groups > 1 or (spec.dilation[1] > 1 and kernel_w > 1):
+    if spec.groups > 1 or (spec.dilation[-1] > 1 and kernel_w > 1):
         return by_tap
-    by_row = replace(by_tap, segments=kernel_h, length=kernel_w * channels, taps=1, by_row=True)
+    by_row = replace(
+        by_tap, segments=prod(spec.kernel[:-1]), length=kernel_w * channels, taps=1, by_row=True
+    )
     return by_row if by_row.steps(block) < by_tap.steps(block) or not checked else by_tap
+
+
+def _depth(spec: ConvSpec) -> Depth:
+    if len(spec.size) == 2:
+        return _FLAT
+    return Depth(
+        extent=spec.size[0],
+        outputs=spec.output_size[0],
+        window_h=spec.kernel[1],
+        step=spec.stride[0],
+        pad=spec.pad_begin[0],
+        hop=spec.dilation[0],
+        stride=prod(spec.size[1:]) * spec.in_channels,
+    )
 
 
 def _axes(spec: ConvSpec) -> list[tuple[int, int, int, int, int]]:

@@ -6,7 +6,7 @@ BlockChain: chains one after the other, of which some add their own input to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from leanconv.errors import ModelError
@@ -32,7 +32,7 @@ class ChainStage:
     @property
     def attributes(self) -> dict[str, Any]:
         """As a node of its own would carry them."""
-        return {**asdict(self), "activation": self.activation}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def stage_inputs(inputs: Sequence[_T | None], stage: int, x: _T, stages: int) -> list[_T | None]:

@@ -9,7 +9,7 @@ from leanconv.graph.ops.chain import MOST_BLOCKS, ChainBlock
 
 def mergeable(graph: Graph) -> int:
     """How many blocks at a network's begin `merge_blocks` can make one of; 0 if fewer than two."""
-    run = _run(graph)
+    run = blocks_to_merge(graph)
     return len(run) if len(run) > 1 else 0
 
 
@@ -26,7 +26,7 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
     Returns:
         A graph with the same inputs and outputs.
     """
-    run = _run(graph)[:count]
+    run = blocks_to_merge(graph)[:count]
     assert 1 < count == len(run), f"{count} blocks of {len(run)} that can be merged"
     last = run[-1].outputs[0]
 
@@ -48,7 +48,7 @@ def _operands(node: Node) -> list[str]:
     return [node.input(i) for i in range(2, 2 + 2 * len(node.attributes["stages"]))]
 
 
-def _run(graph: Graph) -> list[Node]:
+def blocks_to_merge(graph: Graph) -> list[Node]:
     """The first ConvChain, and those behind it each of which alone reads the one before."""
     users = graph.users()
     first = next((node for node in graph.nodes if node.op == "ConvChain"), None)

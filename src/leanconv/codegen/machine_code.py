@@ -1,0 +1,94 @@
+"""From LLVM IR to machine code, on any number of threads at once."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+
+from leanconv.codegen.host import host
+from leanconv.errors import CompileError
+from leanconv.target import Target
+
+
+@functools.cache
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@functools.cache
+def _initialise_foreign() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
+    """What makes code for a target: to be loaded into this process, or to be read."""
+    _initialise()
+    if target.triple.split("-")[0] != host().triple.split("-")[0]:
+        _initialise_foreign()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu,
+        features=target.features,
+        opt=2,
+        reloc="pic" if jit else "default",
+        codemodel="small" if jit else "default",
+        jit=jit,
+    )
+
+
+@functools.cache
+def _emission() -> Callable[..., Any]:
+    """LLVM's function that makes machine code, without the lock that llvmlite puts around all.
+
+    LLVM needs none where threads have contexts and machines of their own.
+    """
+    locked = ffi.lib.LLVMPY_TargetMachineEmitToMemory
+    try:
+        free: Any = ctypes.CDLL(ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
+    except (AttributeError, OSError):
+        return locked  # type: ignore[no-any-return]
+    free.argtypes, free.restype = locked.argtypes, locked.restype
+    return free  # type: ignore[no-any-return]
+
+
+def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"the generator emitted invalid code: {error}") from error
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    with ffi.OutputString() as message:
+        buffer = _emission()(machine, module, int(as_object), message)
+        if not buffer:
+            raise CompileError(f"no machine code can be made of what was emitted: {message}")
+    try:
+        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """Compile LLVM IR to an object file.
+
+    Raises:
+        CompileError: the text is not valid LLVM IR, a fault of the generator.
+    """
+    return _emit(text, new_machine(target, True), True)
+
+
+def assembly_text(text: str, target: Target) -> str:
+    """Compile LLVM IR to assembly for reading.
+
+    Raises:
+        CompileError: the text is not valid LLVM IR, a fault of the generator.
+    """
+    return _emit(text, new_machine(target, False), False).decode()

@@ -1,0 +1,124 @@
+"""Implicit GEMM over patches of the output, loaded by bulk tensor copies (TMA).
+
+    y[m, n] = act(sum over taps t and channels c of x[cell(m) + t, c] w[n, t, c] + ...)
+
+A program computes TH x TW output positions of one image. For a stride of 1 the cells that one tap
+reads are such a patch of the input too, moved: one box of a tensor descriptor, whose cells outside
+the input are zeros. No thread computes an address or asks whether it is inside.
+"""
+
+import triton
+import triton.language as tl
+
+from leanconv.gpu.kernels.epilogue import finish
+from leanconv.gpu.kernels.gemm import flag_tile, multiply, unscaled
+
+
+@triton.jit
+def patch_gemm(
+    x,
+    w,
+    w_low,
+    scale,
+    bias,
+    residual,
+    slope,
+    flags,
+    y,
+    columns,
+    out_h,
+    out_w,
+    down,
+    across,
+    pad_h,
+    pad_w,
+    hop_h,
+    hop_w,
+    taps,
+    each,
+    blocks,
+    x_scale,
+    least,
+    a0,
+    a1,
+    TH: tl.constexpr,
+    TW: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    MODE: tl.constexpr,
+    FLAGS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Grid: (patches x tiles of columns).
+
+    Args:
+        x: descriptor of the input (images, height, width, channels), in boxes (1, TH, TW, BK).
+        w, w_low: descriptors of the weights of `segment_gemm`, tap by tap, in boxes (BN, BK).
+        scale, bias, residual, slope, flags, y, pad_h, pad_w, hop_h, hop_w, x_scale, least, a0, a1:
+            as of `segment_gemm`.
+        columns: output channels.
+        down, across: patches along each axis of an image.
+        taps: of one row of the window.
+        each, blocks: steps of BK for one tap, and in all.
+        BM: TH * TW.
+    """
+    tiles_n = tl.cdiv(columns, BN)
+    pid = tl.program_id(0)
+    if FLAGS == 2:
+        if tl.load(flags + pid) == 0:
+            return
+    n0 = (pid % tiles_n) * BN
+    patch = pid // tiles_n
+    left = (patch % across) * TW
+    top = (patch // across % down) * TH
+    image = patch // (across * down)
+    total = tl.zeros((BM, BN), ACC)
+    high = tl.zeros((BM, BN), ACC)
+    for k in range(blocks):
+        tap = k // each
+        r = tap // taps
+        s = tap - r * taps
+        a = x.load(
+            [image, top + r * hop_h - pad_h, left + s * hop_w - pad_w, (k - tap * each) * BK]
+        )
+        a = a.reshape(BM, BK)
+        b = w.load([n0, k * BK]).T
+        b_low = b
+        if MODE == 2 or MODE == 3:
+            b_low = w_low.load([n0, k * BK]).T
+        high = multiply(a, b, b_low, high, x_scale, MODE, ACC)
+        if MODE == 2 or MODE == 3:
+            # Tensor cores drop bits of the sum: go on from zero every 128 products.
+            if k % (128 // BK) == 128 // BK - 1:
+                total += high
+                high = tl.zeros((BM, BN), ACC)
+    total += high
+    cell = tl.arange(0, BM)
+    oh = top + cell // TW
+    ow = left + cell % TW
+    n = n0 + tl.arange(0, BN)
+    inside_n = n < columns
+    inside = ((oh < out_h) & (ow < out_w))[:, None] & inside_n[None, :]
+    if FLAGS == 1:
+        flag_tile(flags, pid, total, inside, least)
+    total = unscaled(total, scale, n, inside_n, x_scale, MODE)
+    finish(
+        total,
+        bias,
+        residual,
+        slope,
+        y,
+        (image * out_h + oh) * out_w + ow,
+        n,
+        columns,
+        inside,
+        a0,
+        a1,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        ACT,
+    )

@@ -1,0 +1,215 @@
+"""Implicit GEMM over patches of the output, whose inputs arrive by bulk tensor copies (TMA)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+
+import numpy as np
+
+from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
+from leanconv.gpu.launch import Boxes, Launch, Pointer, divisor, make_launch
+from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
+from leanconv.gpu.lowering.windows import Windows, in_place_windows, lowered_windows
+from leanconv.gpu.machine import Machine
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+
+_ARCH = 90  # that has bulk tensor copies
+_ALIGNED = 16  # bytes, of every stride of a tensor that is copied so
+_WIDTHS = (8, 16)  # of a patch; an image that is one row is cut into whole tiles
+_MODES = ("fp16x3", "tf32x3", "tf32", "native")  # strict products of boxes spill in Triton 3.6
+# Threads compute no addresses and ask for no bounds. An estimate: to be measured.
+_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Patching:
+    """How a product is cut: a tile, the patch that it covers, the arithmetic, the time expected."""
+
+    tile: Tile
+    width: int
+    arithmetic: Arithmetic
+    estimate_s: float
+
+    @property
+    def height(self) -> int:
+        """Rows of a patch."""
+        return self.tile.m // self.width
+
+    def __str__(self) -> str:
+        return f"tile {self.tile}, patches {self.height}x{self.width} by tensor copies"
+
+
+def patches_reject(task: ConvTask, machine: Machine) -> str | None:
+    """Why a convolution's inputs cannot arrive by bulk tensor copies, or None."""
+    spec = task.spec
+    if machine.arch < _ARCH:
+        return f"sm_{machine.arch} has no bulk tensor copies; expected sm_{_ARCH}"
+    if len(spec.size) > 2:
+        return "three spatial axes; expected one or two"
+    if max(spec.stride) > 1:
+        return f"stride is {spec.stride}; expected 1"
+    if spec.groups > 1:
+        return f"groups is {spec.groups}; expected 1"
+    if spec.in_channels * ITEMSIZE[task.dtype] % _ALIGNED:
+        return (
+            f"a cell has {spec.in_channels * ITEMSIZE[task.dtype]} bytes; expected a multiple of "
+            f"{_ALIGNED}"
+        )
+    if not any(a.name in _MODES for a in task.arithmetics) or task.dtype == "float64":
+        return f"{task.dtype} in {task.arithmetics[0].name} arithmetic is not on tensor cores"
+    return None
+
+
+def _flat(spec: ConvSpec) -> ConvSpec:
+    """The same convolution, as one image of one row where it is a matrix product."""
+    if not in_place_windows(spec):
+        return spec
+    return replace(
+        spec, batch=1, size=(1, spec.batch * prod(spec.size)), stride=(1, 1), dilation=(1, 1)
+    )
+
+
+def patchings(
+    task: ConvTask, machine: Machine, finite: bool, only: Tile | None = None
+) -> Iterator[Patching]:
+    """Every way to cut a convolution that `patches_reject` accepts.
+
+    Args:
+        task: what is computed.
+        machine: what to choose for.
+        finite: whether all weights are; halves of what is infinite are NaN.
+        only: a tile that was asked for.
+    """
+    spec = _flat(task.spec)
+    out_h, out_w = spec.output_size
+    for arithmetic in task.arithmetics:
+        if arithmetic.name not in _MODES or (arithmetic.split and not finite):
+            continue
+        for tile in (only,) if only else tiles(arithmetic, task.dtype, machine.arch):
+            for width in (tile.m,) if out_h == 1 else _WIDTHS:
+                height = tile.m // width
+                rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width
+                windows = _counted(spec, rows)
+                estimate = _SHARE * seconds(
+                    windows, spec.out_channels, arithmetic, task.dtype, machine, tile, 1
+                )
+                yield Patching(tile, width, arithmetic, estimate)
+
+
+def _counted(spec: ConvSpec, rows: tuple[int, int]) -> Windows:
+    """As much of the windows as the estimate asks for: tap by tap, patches filled up."""
+    image = prod(spec.size) * spec.in_channels
+    windows = lowered_windows(spec.batch, *rows, (image, 0, 0), spec.in_channels)
+    return replace(windows, segments=prod(spec.kernel))
+
+
+def best_patching(task: ConvTask, machine: Machine, finite: bool) -> Patching | None:
+    """What is expected to be fastest, or None if nothing is possible."""
+    if patches_reject(task, machine):
+        return None
+    found = patchings(task, machine, finite)
+    return min(found, key=lambda patching: patching.estimate_s, default=None)
+
+
+def lower_patches(task: ConvTask, w: np.ndarray, patching: Patching) -> Lowered:
+    """The launches for one way to cut.
+
+    Args:
+        task: what is computed.
+        w: (K, C, R, S).
+        patching: of `patchings`.
+    """
+    spec, tile, arithmetic = task.spec, patching.tile, patching.arithmetic
+    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, -1, spec.in_channels)
+    packed = pack(segments, tile.k, arithmetic, task.dtype)
+    constants = {f"{task.name}/{role}": array for role, array in packed.items()}
+    temporaries: dict[str, int] = {}
+    if arithmetic is FP16X3:
+        first = _launch(task, patching, arithmetic, 1)
+        again = replace(patching, tile=repair_tile(tile))
+        launches: Sequence[Launch] = (first, _launch(task, again, TF32X3, 2))
+        temporaries[f"{task.name}/flags"] = 4 * first.programs
+    else:
+        launches = (_launch(task, patching, arithmetic, 0),)
+    return Lowered(
+        tuple(launches),
+        constants,
+        temporaries,
+        "direct",
+        arithmetic.name,
+        str(patching),
+        sum_error(spec.reduction, arithmetic),
+        patching.estimate_s,
+    )
+
+
+def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: int) -> Launch:
+    spec, tile, dtype, epilogue = _flat(task.spec), patching.tile, task.dtype, task.epilogue
+    out_h, out_w = spec.output_size
+    down, across = ceil_div(out_h, patching.height), ceil_div(out_w, patching.width)
+    each = ceil_div(spec.in_channels, tile.k)
+    steps = prod(spec.kernel) * each
+    split = arithmetic.split
+    kept, columns = "float16" if split else dtype, spec.out_channels
+    name, w_shape, w_box = task.name, (columns, steps * tile.k), (tile.n, tile.k)
+    first, second = epilogue.parameters
+    return make_launch(
+        "patches.patch_gemm",
+        (spec.batch * down * across * ceil_div(columns, tile.n),),
+        {
+            "x": Boxes(
+                task.x,
+                dtype,
+                (spec.batch, *spec.size, spec.in_channels),
+                (1, patching.height, patching.width, tile.k),
+            ),
+            "w": Boxes(f"{name}/w", kept, w_shape, w_box),
+            "w_low": Boxes(f"{name}/w_low" if split else f"{name}/w", kept, w_shape, w_box),
+            "scale": Pointer(f"{name}/scale" if split else "", "float32"),
+            "bias": Pointer(epilogue.bias, dtype),
+            "residual": Pointer(epilogue.residual, dtype),
+            "slope": Pointer(epilogue.slope, dtype),
+            "flags": Pointer(f"{name}/flags" if flags else "", "int32"),
+            "y": Pointer(task.y, dtype),
+            "columns": columns,
+            "out_h": out_h,
+            "out_w": out_w,
+            "down": down,
+            "across": across,
+            "pad_h": spec.pad_begin[0],
+            "pad_w": spec.pad_begin[1],
+            "hop_h": spec.dilation[0],
+            "hop_w": spec.dilation[1],
+            "taps": spec.kernel[1],
+            "each": each,
+            "blocks": steps,
+            "x_scale": X_SCALE,
+            "least": LEAST_SUM * sqrt(spec.reduction),
+            "a0": first,
+            "a1": second,
+        },
+        {
+            "TH": patching.height,
+            "TW": patching.width,
+            "BM": tile.m,
+            "BN": tile.n,
+            "BK": tile.k,
+            "MODE": arithmetic.mode,
+            "FLAGS": flags,
+            **epilogue.constants(),
+            "ACC": accumulator(dtype),
+        },
+        writes="y",
+        warps=tile.warps,
+        stages=tile.stages,
+        divisible={"columns": divisor(columns)},
+        in_place="residual" if flags == 0 else "",
+        flops=0 if flags == 2 else spec.flops,
+        numbers=accumulator(dtype),
+    )

@@ -1,0 +1,29 @@
+"""What a plan says of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leanconv.graph.ir import Node
+from leanconv.spec import PLAIN, Format
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one node is computed.
+
+    Attributes:
+        reads: the format wanted of each image that it reads.
+        writes: the format of its output.
+        way: the name of one of `operations.ways`, None for the first.
+    """
+
+    reads: Mapping[str, Format]
+    writes: Format
+    way: str | None = None
+
+    def formats(self, node: Node) -> dict[str, Format]:
+        """How each value of the node stands in memory."""
+        formats = {name: PLAIN for name in node.inputs if name}
+        return {**formats, **self.reads, node.outputs[0]: self.writes}

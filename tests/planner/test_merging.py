@@ -1,0 +1,158 @@
+"""Plans in which the first blocks are one operation: what a limit makes of a network."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from examples.networks import FULL_NETWORKS
+from leanconv.errors import SpecError
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.passes.merge_blocks import mergeable
+from leanconv.planner import budget
+from leanconv.planner.budget import Planner
+from leanconv.planner.operations import Accuracy
+from leanconv.planner.outline import error_units
+from leanconv.planner.solver import fastest, leanest
+from leanconv.target import preset
+
+SHAPE = (1, 3, 96, 96)
+
+
+@cache
+def model(width: float = 0.5, image: int = 96) -> bytes:
+    return FULL_NETWORKS["mobilenetv2"](width=width, image=image).SerializeToString()
+
+
+def planner(
+    width: float = 0.5, image: int = 96, max_error: float | None = None, reproducible: bool = False
+) -> Planner:
+    shape = (1, 3, image, image)
+    graph = run_passes(read_model(model(width, image)).bind({"input": shape}, dtype="float32"))
+    accuracy = Accuracy(1e-6, reproducible)
+    return Planner(graph, preset("skylake-avx512"), 2, accuracy, max_error)
+
+
+def bound(limit: int | None) -> lc.Network:
+    net = lc.load(model(), threads=2, memory_limit=limit)
+    net.bind(SHAPE)
+    return net
+
+
+def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
+    """At every limit, the least time and bytes of those that each number gives by itself."""
+    plans = planner(width=1.0, image=224)
+    most = mergeable(plans.graph)
+    assert most > 2
+    assert [each.merged for each in plans.family] == [0, *range(2, most + 1)]
+    spaces = [(each.space.layers, each.space.base_bytes) for each in plans.family]
+    leans = [leanest(layers) for layers, _ in spaces]
+    least = min(way.bytes + base for way, (_, base) in zip(leans, spaces, strict=True) if way)
+    assert plans.leanest.memory_bytes == least
+    assert plans.leanest.planner.merged
+    assert plans.leanest.storage.arena_bytes < 0.4 * 2**20
+    free = plans.within(None)
+    assert plans.within(free.weight_bytes + 629_145).planner.merged
+    taken, times = set(), []
+    for limit in np.linspace(least, free.memory_bytes - 1, 16).astype(int).tolist():
+        ways = [fastest(layers, limit - base) for layers, base in spaces]
+        found = plans.within(limit)
+        assert found.memory_bytes <= limit
+        assert found.way is not None
+        assert found.way.time == min(way.time for way in ways if way is not None)
+        taken.add(found.planner.merged)
+        times.append(found.way.time)
+    assert times == sorted(times, reverse=True)
+    assert times[-1] >= sum(each.time_ns for each in plans.chosen(plans.defaults))
+    assert len(taken) > 2, "limits that never ask for other numbers of blocks show nothing"
+    with pytest.raises(lc.BudgetError) as caught:
+        plans.within(least - 1)
+    assert caught.value.smallest_bytes == least
+
+
+def test_the_front_is_that_of_all_numbers_of_merged_blocks() -> None:
+    plans = planner()
+    front = plans.front(points=8)
+    assert [(-point.time_ns, point.bytes) for point in front] == sorted(
+        (-point.time_ns, point.bytes) for point in front
+    )
+    assert front[0].bytes == plans.leanest.memory_bytes
+    assert front[0].merged == plans.leanest.planner.merged
+    for point in front:
+        found = plans.within(point.bytes)
+        assert point.exact
+        assert found.way is None or found.way.time == point.time_ns
+    assert plans.merging(2).front(points=8) == front
+
+
+def test_limits_of_bytes_and_error_are_kept_together() -> None:
+    least = planner(max_error=1.0).leanest
+    error = planner().realise(None, None)
+    for max_error in (6e-6, 1e-4):
+        plans = planner(max_error=max_error)
+        found = plans.within((least.memory_bytes + error.memory_bytes) // 2)
+        assert found.way is not None
+        assert found.way.error <= error_units(max_error, "float32")
+        assert found.planner.merged
+
+
+def test_no_limit_changes_the_bits_of_reproducible_plans() -> None:
+    plans = planner(reproducible=True)
+    assert plans.family == [plans]
+
+
+def test_only_blocks_that_are_there_are_merged() -> None:
+    plans = planner()
+    for count in (-1, 1, mergeable(plans.graph) + 1):
+        with pytest.raises(SpecError, match="cannot be merged"):
+            plans.merging(count)
+
+
+def test_a_merged_plan_runs_is_explained_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = bound(None)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
+    y = free(x)
+    with pytest.raises(lc.BudgetError) as caught:
+        bound(1)
+    least = caught.value.smallest_bytes
+    with pytest.raises(lc.BudgetError, match=str(least)):
+        bound(least - 1)
+    net = bound(least)
+    assert net.plan.memory_bytes == net.used_bytes == least
+    assert net.plan.planner.merged > 2
+    assert net.plan.arena_bytes < 0.6 * free.plan.arena_bytes
+    found = net(x)
+    np.testing.assert_allclose(found, y, rtol=0, atol=2e-5 * np.abs(y).max())
+
+    report = net.report()
+    assert report["merged_blocks"] == net.plan.planner.merged
+    assert report["exact"]
+    assert {point["merged_blocks"] for point in report["front"]} > {0, net.plan.planner.merged}
+    (chain,) = [layer for layer in report["layers"] if layer["op"] == "BlockChain"]
+    assert sum(candidate["chosen"] for candidate in chain["candidates"]) == 1
+    assert report["front"][0]["bytes"] == least
+    assert "BlockChain" in net.explain()
+
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    net.plan.save(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(budget, "make_space", None)
+        again = lc.load(model(), plan=first)
+        np.testing.assert_array_equal(again(x), found)
+    assert again.plan.storage.places == net.plan.storage.places
+    again.plan.save(second)
+    assert first.read_text() == second.read_text()
+    count = f'"merged_blocks": {net.plan.planner.merged},'
+    assert count in first.read_text()
+    for other in (0, 77):
+        first.write_text(second.read_text().replace(count, f'"merged_blocks": {other},'))
+        replanned = lc.load(model(), plan=first)
+        np.testing.assert_array_equal(replanned(x), found)
+        assert replanned.plan.memory_bytes == least
