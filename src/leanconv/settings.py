@@ -25,8 +25,9 @@ class Settings:
     """Every setting, with the environment variable that sets it.
 
     Attributes:
-        cache_dir: the folder of compiled code and tuning results. `LEANCONV_CACHE_DIR`; by default
-            `leanconv` in the user's cache folder. Made on first use.
+        cache_dir: the folder of compiled code, of what the model chose for networks and of tuning
+            results. `LEANCONV_CACHE_DIR`; by default `leanconv` in the user's cache folder. Made on
+            first use.
         cache_bytes: the most that this folder may hold; the oldest entries go first.
             `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 turns the cache off.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`

@@ -104,7 +104,7 @@ def check(spec: ConvSpec, algorithm: str, threads: int = 1) -> float:
     return error / plan.predicted_error
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=24, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs(), tile=st.sampled_from([None, 16, 32]), products=st.sampled_from([3, 4]))
 def test_any_convolution(spec: ConvSpec, tile: int | None, products: int) -> None:
     depthwise = spec.in_channels == spec.groups > 1

@@ -41,7 +41,7 @@ METHODS = (
 )
 # Each example is compiled: few of them, always the same.
 few = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=36, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -88,7 +88,7 @@ def test_whole_numbers_are_exact(problem: Problem, methods: list[str]) -> None:
         check_exact(problem, method)
 
 
-@settings(few, max_examples=25)
+@settings(few, max_examples=16)
 @given(problems(EXACT), st.sampled_from(METHODS))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem, method: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +123,7 @@ def test_chosen_problems_are_exact(method: str) -> None:
     assert taken >= len(CHOSEN)
 
 
-@settings(few, max_examples=20)
+@settings(few, max_examples=14)
 @given(problems(SMOOTH, BOTH), st.sampled_from(METHODS))
 def test_close_to_float64_and_to_the_stated_error(problem: Problem, method: str) -> None:
     problem = Problem(replace(problem.spec, activation=None), problem.seed)

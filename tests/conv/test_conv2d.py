@@ -19,7 +19,7 @@ from leanconv.target import preset
 BOTH = ("float32", "float64")
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
 few = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -54,7 +54,7 @@ def test_close_to_float64(problem: Problem) -> None:
     check_stated(problem, "uniform")
 
 
-@settings(few, max_examples=40)
+@settings(few, max_examples=20)
 @given(problems(EXACT))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -62,13 +62,13 @@ def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
         check_stated(problem, "whole")
 
 
-@settings(few, max_examples=25)
+@settings(few, max_examples=20)
 @given(problems(SMOOTH, BOTH), st.sampled_from([2, 3, 5]))
 def test_threads_change_no_bits(problem: Problem, threads: int) -> None:
     np.testing.assert_array_equal(run(problem, threads=1), run(problem, threads=threads))
 
 
-@settings(few, max_examples=25)
+@settings(few, max_examples=20)
 @given(problems(EXACT, BOTH), st.sampled_from([2, 5, 16]))
 def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batch: int) -> None:
     whole = Problem(replace(problem.spec, batch=batch, residual=False), problem.seed)

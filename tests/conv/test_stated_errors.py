@@ -18,7 +18,7 @@ from leanconv.algorithms import ALGORITHMS
 from leanconv.errors import SpecError
 
 BOTH = ("float32", "float64")
-FEW, MANY, ROUNDS = 10, 50, 3  # problems of a form: always, and in each round of all
+FEW, MANY, ROUNDS = 6, 50, 3  # problems of a form: always, and in each round of all
 always = settings(
     max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from configurations import depthwise_codes, gemm_codes, method_codes
+from configurations import depthwise_codes, gemm_codes, method_codes, patch_codes
 
 from leanconv.gpu.device.compiler import compile_cubin
 
@@ -29,24 +29,23 @@ def resources(image: bytes) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
-        texts = [
-            subprocess.run(
-                [TOOL, option, file.name], capture_output=True, text=True, check=True
-            ).stdout
-            for option in ("-res-usage", "-sass")
-        ]
-    used = dict(re.findall(r"(REG|STACK):(\d+)", texts[0]))
-    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", texts[1], re.M)
+        command = [TOOL, "-res-usage", "-sass", "-elf", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = dict(re.findall(r"(REG|STACK):(\d+)", text))
+    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", text, re.M)
+    sizes = re.findall(r"Ordinal : 0x(\w+)\s+Offset\s+: \w+\s+Size\s+: 0x(\w+)", text)
     return {
         "registers": int(used["REG"]),
         "stack": int(used["STACK"]),
         "instructions": Counter(found),
+        "parameters": [size for _, size in sorted((int(n, 16), int(s, 16)) for n, s in sizes)],
     }
 
 
 def main(arch: int) -> None:
     seen = set()
-    for name, code in chain(gemm_codes(arch), depthwise_codes(arch), method_codes(arch)):
+    families = (gemm_codes, patch_codes, depthwise_codes, method_codes)
+    for name, code in chain.from_iterable(family(arch) for family in families):
         if code in seen:
             continue
         seen.add(code)

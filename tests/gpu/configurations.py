@@ -22,6 +22,7 @@ from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowering_methods import Im2winForm
+from leanconv.gpu.lowering.patches import lower_patches, patches_reject, patchings
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, tiles
 from leanconv.gpu.lowering.windows import conv_windows
@@ -62,13 +63,37 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
     for arithmetic, dtype in KINDS:
         for tile in tiles(arithmetic, dtype, arch):
             for name, spec in (("checked", CHECKED), ("aligned", ALIGNED)):
-                if arithmetic is BRAIN and name == "checked":
+                if arithmetic is BRAIN and (name, tile) != ("aligned", _largest(dtype, arch)):
                     continue  # differs from float16 in the type of the products alone
+                if arithmetic is TF32X3 and name == "checked":
+                    continue  # the same code makes flagged tiles of fp16x3 again, in these tiles
                 for code in product_codes(spec, arithmetic, dtype, machine, tile):
                     yield f"{name} {arithmetic.name} {dtype} {tile}", code
+    deep = ConvSpec.parse("mb8ic64id9ih30oc64od9oh30kd3kh3")
+    for code in product_codes(deep, FP16X3, "float32", machine, tiles(FP16X3, "float32", 80)[0]):
+        yield "deep fp16x3 float32", code
     for form in (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False)):
         for code in product_codes(ALIGNED, IEEE, "float32", machine, form.tile):
             yield f"aligned ieee float32 {form.tile}", code
+
+
+def _largest(dtype: str, arch: int) -> Tile:
+    return tiles(BRAIN, dtype, arch)[0]
+
+
+def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """Implicit GEMM by tensor copies, in every tile, with one width of patch in turn."""
+    machine = MACHINES[arch]
+    for arithmetic, dtype in KINDS:
+        spec = replace(CHECKED, dtype=dtype, layout="NHWC", activation=RELU6)
+        task = ConvTask(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+        if patches_reject(task, machine):
+            continue
+        # How a tile is cut into rows changes nothing but the extents of boxes.
+        for number, cut in enumerate(patchings(task, machine, True)):
+            if number % 4 in (0, 3) and not (arithmetic is BRAIN and number):
+                for launch in lower_patches(task, np.ones(spec.weight_shape), cut).launches:
+                    yield f"{arithmetic.name} {dtype} {cut}", launch.code
 
 
 def _task(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvTask:

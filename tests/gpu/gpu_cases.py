@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from configurations import KINDS
-from node_runner import one_node
 
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.compiler import Compile
@@ -22,7 +21,7 @@ from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored, unstored
+from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
 from leanconv.gpu.lowering.patches import lower_patches, patches_reject, patchings
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import tiles
@@ -35,6 +34,7 @@ from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.format import aligned
 from networks import network_models
+from node_runner import one_node
 
 Row = dict[str, Any]
 Case = tuple[str, Callable[[], Row]]

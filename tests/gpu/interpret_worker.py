@@ -25,7 +25,7 @@ def main(kinds: Sequence[str]) -> None:
         for name, run in KINDS_OF_CASES[kind](stand):
             start = time.perf_counter()
             row = run_case(run)
-            row |= {"name": name, "seconds": time.perf_counter() - start}
+            row |= {"kind": kind, "name": name, "seconds": time.perf_counter() - start}
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
 

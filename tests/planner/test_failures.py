@@ -96,7 +96,7 @@ def test_every_allocation_of_one_convolution() -> None:
 
 
 def test_a_network_whose_second_shape_fails_keeps_its_first() -> None:
-    net = lc.load(MODEL, threads=2)
+    net = lc.load(MODEL, threads=2, reproducible=True)
     y = net(X)
     with failing(memory, "_private", 0, OSError(12, "no")), pytest.raises(lc.LeanConvError):
         net(np.concatenate([X, X]))

@@ -72,10 +72,19 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     return candidate.weight_bytes <= _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes
 
 
-def alternatives(problem: Problem, target: Target) -> list[tuple[Alternative, Candidate]]:
-    """All choices of algorithms and parameters that may be the best, the cheapest first."""
+def alternatives(
+    problem: Problem, target: Target, every: bool = False
+) -> list[tuple[Alternative, Candidate]]:
+    """All choices of algorithms and parameters that may be the best, the cheapest first.
+
+    Args:
+        problem, target: what is computed, and where.
+        every: whether algorithms count that are not considered for their time: they may be lean.
+    """
     found: list[tuple[Alternative, Candidate]] = []
-    for algorithm in _possible(problem, target):
+    for algorithm in ALGORITHMS if every else _possible(problem, target):
+        if every and algorithm.reject(problem, target):
+            continue
         if algorithm.alternatives is None:
             options = [Alternative(algorithm.cost(problem, target), algorithm.name)]
         else:

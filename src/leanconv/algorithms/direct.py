@@ -15,8 +15,8 @@ from leanconv.algorithms.problem import (
     Problem,
     packer,
     plane_cycles,
-    streamer,
     single,
+    streamer,
     walk_error,
 )
 from leanconv.codegen.geometry import Window, merge_rows

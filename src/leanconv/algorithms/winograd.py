@@ -39,6 +39,7 @@ _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` i
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles far from square are considered
 _STAGES_HANDICAP = 1.5  # how much faster separate stages must be to be chosen unasked
+_ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 
@@ -226,7 +227,7 @@ def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candida
     given = {"sums": str(LENGTH), **parameters}
     _, _, m = _best(parts[0].problem, target, tuple(given.items()))
     tiles = _tiles_of_parts(parts, m)
-    more = 1.5 if any(part.adds_up for part in parts) else 1.0
+    more = _ADDED if any(part.adds_up for part in parts) else 1.0
     return in_stages(problem, target, tiles, _error(problem, m, LENGTH) * more)
 
 
@@ -263,8 +264,7 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
     if len(pieces) > 1:
         text += f", {len(pieces)} pieces"
     arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums}"
-    # Pieces of a long kernel are added up in y, which rounds once more for each.
-    error = _error(problem, m, kernel.sums) * (1.5 if any(p.adds_up for p in parts) else 1.0)
+    error = _error(problem, m, kernel.sums) * (_ADDED if any(p.adds_up for p in parts) else 1.0)
     largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
     weights = sum(largest.values())
     return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)

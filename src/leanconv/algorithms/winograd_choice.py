@@ -85,7 +85,7 @@ class _Model:
     Attributes:
         kernel: whose blocks and register tile are still to be chosen.
         target: the machine.
-        steps: length of the reduction; `sums` partial sums.
+        steps: length of the reduction, the mean over the points; `sums` partial sums.
         tile_count, points, out_vectors: of the kernel.
         v_bytes, item: bytes of V for each tile, and of one element.
         into, back: cycles of the transforms.
@@ -93,7 +93,7 @@ class _Model:
 
     kernel: WinogradConv
     target: Target
-    steps: int
+    steps: float
     sums: int
     tile_count: int
     points: int
@@ -115,7 +115,7 @@ class _Model:
         return _Model(
             kernel,
             target,
-            kernel.steps,
+            kernel.all_steps / kernel.points,
             ceil_div(kernel.steps, kernel.sums),
             kernel.tile_count,
             kernel.points,

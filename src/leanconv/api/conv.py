@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
+from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -22,8 +23,7 @@ from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, spec_of
-from leanconv.spec.conv import DTYPES
+from leanconv.spec.arguments import Padding, Steps
 from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
@@ -104,7 +104,7 @@ def plan_conv2d(
         return cast(ConvPlan, made)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    spec = _spec(
+    spec = checked_spec(
         x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
     )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -165,7 +165,7 @@ def conv2d(
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if not isinstance(x, np.ndarray):
         raise InputError(f"x is {type(x).__name__}; expected a NumPy array")
-    spec = _spec(
+    spec = checked_spec(
         x.shape,
         w,
         bias,
@@ -276,11 +276,17 @@ class ConvPlan:
     ) -> tuple[Candidate, int]:
         """The fastest candidate within the limit, or the leanest one where none is, with its bytes.
 
-        Asked for an algorithm, or for the bits of one image, there is only the first one.
+        All algorithms and their parameters count, those too that are never chosen for their time.
+        Asked for an algorithm, there is only that one, with the parameters that are left open; for
+        the bits of one image, there is only the first.
         """
-        if algorithm is not None or reproducible:
-            return first, self._needed(first)
-        found = [c for _, c in convolution.alternatives(self._problem, self._target)]
+        found: list[Candidate] = []
+        if not reproducible:
+            found = [
+                candidate
+                for option, candidate in convolution.alternatives(self._problem, self._target, True)
+                if algorithm is None or option.name.partition(":")[0] == algorithm
+            ]
         pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
         fitting = [pair for pair in pairs if pair[1] <= limit]
         return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
@@ -335,7 +341,7 @@ class ConvPlan:
             InputError: an array does not fit the plan.
         """
         spec = self.spec
-        x = _fitting("x", x, spec.input_shape, spec.dtype)
+        x = fitting_array("x", x, spec.input_shape, spec.dtype)
         arrays = [x]
         if (residual is not None) != spec.residual:
             raise InputError(
@@ -344,11 +350,11 @@ class ConvPlan:
                 else "the plan adds no residual; plan with residual=True"
             )
         if residual is not None:
-            arrays.append(_fitting("residual", residual, spec.output_shape, spec.dtype))
+            arrays.append(fitting_array("residual", residual, spec.output_shape, spec.dtype))
         if out is None:
             out = np.empty(spec.output_shape, spec.dtype)
         else:
-            _check_output(out, arrays, spec)
+            check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])
         return out
 
@@ -397,76 +403,6 @@ def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
     if spec.layout == "NHWC":
         return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
     return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)
-
-
-def _spec(
-    x_shape: Sequence[int],
-    w: np.ndarray,
-    bias: np.ndarray | None,
-    stride: Steps,
-    padding: Padding,
-    dilation: Steps,
-    groups: int,
-    activation: str | Activation | None,
-    layout: str,
-    residual: bool,
-    slope: np.ndarray | None,
-) -> ConvSpec:
-    if not isinstance(w, np.ndarray) or str(w.dtype) not in DTYPES:
-        raise InputError(
-            f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
-        )
-    spec = spec_of(
-        x_shape,
-        w.shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dtype=str(w.dtype),
-        layout=layout,
-        bias=bias is not None,
-        residual=residual,
-        activation=activation,
-    )
-    for label, values in (("bias", bias), ("slope", slope)):
-        if values is not None:
-            _fitting(label, values, (spec.out_channels,), spec.dtype)
-    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
-    if wants_slope != (slope is not None):
-        raise SpecError(
-            "activation 'prelu' needs slope, an array (K,)"
-            if wants_slope
-            else f"slope is given, but the activation is {spec.activation}; expected 'prelu'"
-        )
-    return spec
-
-
-def _fitting(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """The array, contiguous, if it has that shape and dtype."""
-    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
-        have = (
-            f"{array.dtype}{list(array.shape)}"
-            if isinstance(array, np.ndarray)
-            else type(array).__name__
-        )
-        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}")
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
-
-
-def _check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:
-    """Check where the result goes; `inputs` are x and the residual, if there is one."""
-    checked = _fitting("out", out, spec.output_shape, spec.dtype)
-    if checked is not out or not out.flags.writeable:
-        raise InputError("out is not contiguous and writeable; expected an array that is")
-    if np.may_share_memory(out, inputs[0]):
-        raise InputError("out shares memory with x; expected an array of its own")
-    for residual in inputs[1:]:
-        if np.may_share_memory(out, residual) and out.ctypes.data != residual.ctypes.data:
-            raise InputError(
-                "out shares memory with a part of residual; expected the same array or another one"
-            )
 
 
 def _offsets(packed: dict[str, np.ndarray]) -> tuple[dict[str, int], int]:

@@ -14,11 +14,13 @@ from leanconv.gpu.conv import DeviceConvPlan, host_weights
 from leanconv.gpu.device.compiler import require_triton
 from leanconv.gpu.device.dlpack import is_device_array, take
 from leanconv.gpu.device.driver import Driver, driver
+from leanconv.gpu.fft import FftConvPlan, TorchFft
 from leanconv.runtime.locks import Lock
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import Padding, Steps, spec_of
 from leanconv.units import parse_bytes
 
+DevicePlan = DeviceConvPlan | FftConvPlan
 Weights = tuple[Any, Any, Any]  # w, bias, slope
 Window = tuple[Steps, Padding, Steps, int]  # stride, padding, dilation, groups
 _MOST_PLANS = 64
@@ -58,7 +60,7 @@ def plan_conv(
     window: Window,
     kind: tuple[str | Activation | None, str, bool],
     limits: tuple[str | None, int | str | None, float | None],
-) -> DeviceConvPlan:
+) -> DevicePlan:
     """Plan a convolution on a GPU.
 
     Args:
@@ -74,7 +76,24 @@ def plan_conv(
     spec, (w, bias, slope) = _spec(used, x_shape, weights, window, kind)
     algorithm, memory, max_error = limits
     limit = None if memory is None else parse_bytes(memory)
-    return DeviceConvPlan(spec, w, bias, slope, algorithm, limit, max_error, precision, used)
+    return _made(device, used, spec, (w, bias, slope), algorithm, limit, max_error, precision)
+
+
+def _made(
+    device: str,
+    used: Driver,
+    spec: ConvSpec,
+    arrays: tuple[np.ndarray, np.ndarray | None, np.ndarray | None],
+    algorithm: str | None,
+    limit: int | None,
+    max_error: float | None,
+    precision: str | None,
+) -> DevicePlan:
+    """The plan of our own kernels, or by transforms of torch."""
+    if algorithm == "fft":
+        library = TorchFft(device)
+        return FftConvPlan(spec, *arrays, limit, max_error, precision, library)
+    return DeviceConvPlan(spec, *arrays, algorithm, limit, max_error, precision, used)
 
 
 def convolve(
@@ -102,7 +121,7 @@ def convolve(
     with lock.held:
         plan = plans.pop(key, None)
         if plan is None:
-            plan = DeviceConvPlan(spec, *arrays, algorithm, None, None, precision, used)
+            plan = _made(device, used, spec, arrays, algorithm, None, None, precision)
         plans[key] = plan
         while len(plans) > _MOST_PLANS:
             plans.pop(next(iter(plans)))
@@ -110,7 +129,7 @@ def convolve(
 
 
 @functools.cache
-def _plans() -> tuple[dict[Any, DeviceConvPlan], Lock]:
+def _plans() -> tuple[dict[Any, DevicePlan], Lock]:
     return {}, Lock()
 
 

@@ -28,6 +28,7 @@ from leanconv.planner.solver import Way, fastest, leanest, least_error, least_ti
 from leanconv.planner.space import Space, make_space
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import weight_places
+from leanconv.spec import PLAIN
 from leanconv.target import Target
 from leanconv.units import format_bytes
 
@@ -72,7 +73,7 @@ class FrontPoint:
     """The fastest plan for some limit, by the solver's model; the faster, then leaner, the less.
 
     Attributes:
-        time_ns: predicted.
+        time_ns: predicted, of one thread.
         bytes: of arena and weights.
         arena_bytes: of the arena.
         merged: how many first blocks are one operation.
@@ -158,7 +159,7 @@ class Planner:
     def outliner(self) -> Outliner:
         """What is known of the nodes' ways."""
         rules = format_rules(self.graph, self.target)
-        outliner = Outliner(self.graph, rules, self.target, self.threads, self.accuracy)
+        outliner = Outliner(self.graph, rules, self.target, self.accuracy)
         if self.merged:
             outliner.follow(self._unmerged.outliner, lambda: self._merged_times)
         return outliner
@@ -245,6 +246,25 @@ class Planner:
         way = fastest(self.space.layers, way.bytes, self._error_limit) or way
         return self.realise(self.space.decisions(way.moves), way)
 
+    @cached_property
+    def _plain_space(self) -> Space:
+        """The plans in which each node is computed in its fastest way between given formats."""
+        return make_space(self.outliner, self.threads, every=False)
+
+    @cached_property
+    def settled(self) -> bool:
+        """Whether the formats of a plan without limits bring no value from one into another.
+
+        No plan is faster than such a one, in which each node is computed in its fastest way. (Nor
+        may any be looked for, where no limit is to change the bits.)
+        """
+        graph, formats = self.graph, dict.fromkeys(self.graph.types, PLAIN)
+        for node, decision in zip(graph.nodes, self.defaults, strict=True):
+            if any(formats[name] != form for name, form in decision.reads.items()):
+                return self.outliner.fixed
+            formats[node.outputs[0]] = decision.writes
+        return self.outliner.fixed or all(formats[name] == PLAIN for name in graph.outputs)
+
     @property
     def _error_limit(self) -> int | None:
         return None if self.max_error is None else error_units(self.max_error, self._dtype, False)
@@ -257,18 +277,18 @@ class Planner:
         """
         if self.merged:
             return self._unmerged.within(limit)
-        if self.max_error is None:
+        if self.max_error is None and self.settled:
             free = self.realise(None, None)
-            # Without reorders nothing is faster: each node is computed in its fastest way.
-            settled = all(step.op != "Reorder" for step in free.lowered.steps)
-            if limit is None or (settled and free.memory_bytes <= limit):
+            if limit is None or free.memory_bytes <= limit:
                 return free
         if limit is None:
-            # Merged blocks are neither faster nor more accurate than one by one.
-            way = fastest(self.space.layers, None, self._error_limit)
+            # Merged blocks are neither faster nor more accurate than one by one, and the ways that
+            # are varied for the sake of bytes or of the error are no faster than the first.
+            space = self._plain_space if self.max_error is None else self.space
+            way = fastest(space.layers, None, self._error_limit)
             if way is None:
                 raise self._inaccurate()
-            return self.realise(self.space.decisions(way.moves), way)
+            return self.realise(space.decisions(way.moves), way)
         least = self.leanest
         if limit < least.memory_bytes:
             needed = least.memory_bytes

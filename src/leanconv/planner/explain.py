@@ -11,7 +11,7 @@ from leanconv.planner import operations
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.planner.outline import Outline
+from leanconv.planner.outline import Outline, shared_ns
 from leanconv.spec import PLAIN
 from leanconv.spelling import spelled
 from leanconv.units import format_bytes, format_ns
@@ -38,18 +38,18 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
     for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.outlines, strict=True)):
         walked += chosen.error**2
         candidates = [
-            _candidate(outline, chosen, swaps.reason(number, outline, chosen))
+            _candidate(outline, chosen, swaps.reason(number, outline, chosen), plan.threads)
             for outline in _different(planner.space.outlines[number], chosen)
         ]
         if not any(candidate["chosen"] for candidate in candidates):
-            candidates.insert(0, _candidate(chosen, chosen, ""))
+            candidates.insert(0, _candidate(chosen, chosen, "", plan.threads))
         layers.append(
             {
                 "name": node.name or node.outputs[0],
                 "op": node.op,
                 "output": node.outputs[0],
                 "shape": list(planner.graph.types[node.outputs[0]].shape),
-                **_facts(chosen),
+                **_facts(chosen, plan.threads),
                 "error_so_far": math.sqrt(walked),
                 "candidates": candidates,
                 "rejected": _rejected(plan, node, chosen.decision),
@@ -107,7 +107,7 @@ def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
     return [
         {
             "bytes": point.bytes,
-            "time_ns": point.time_ns,
+            "time_ns": shared_ns(point.time_ns, plan.threads),
             "arena_bytes": point.arena_bytes,
             "merged_blocks": point.merged,
             "exact": point.exact,
@@ -152,14 +152,14 @@ def _peak(buffers: Sequence[Lifetime]) -> tuple[int, list[Lifetime]]:
     return best, alive
 
 
-def _facts(outline: Outline) -> dict[str, Any]:
+def _facts(outline: Outline, threads: int) -> dict[str, Any]:
     decision = outline.decision
     return {
         "algorithm": outline.algorithm,
         "way": decision.way,
         "reads": {name: str(form) for name, form in decision.reads.items()},
         "writes": str(decision.writes),
-        "time_ns": outline.time_ns,
+        "time_ns": shared_ns(outline.time_ns, threads),
         "weight_bytes": outline.weight_bytes,
         "scratch_bytes": outline.scratch_bytes,
         "temporary_bytes": sum(outline.temporaries.values()),
@@ -167,8 +167,8 @@ def _facts(outline: Outline) -> dict[str, Any]:
     }
 
 
-def _candidate(outline: Outline, chosen: Outline, reason: str) -> dict[str, Any]:
-    return {**_facts(outline), "chosen": outline == chosen, "reason": reason}
+def _candidate(outline: Outline, chosen: Outline, reason: str, threads: int) -> dict[str, Any]:
+    return {**_facts(outline, threads), "chosen": outline == chosen, "reason": reason}
 
 
 def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:
@@ -184,7 +184,7 @@ def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:
     """The outlines without those that are another name for the same: the chosen name stays."""
     found: dict[object, Outline] = {}
     for outline in sorted(outlines, key=lambda o: (o.time_ns, o != chosen)):
-        facts = _facts(outline)
+        facts = _facts(outline, 1)
         del facts["way"]
         found.setdefault(spelled(facts), outline)
     return list(found.values())
@@ -203,7 +203,7 @@ class _Swaps:
         if outline == chosen:
             return ""
         if outline.time_ns >= chosen.time_ns:
-            return self._slower(outline, chosen)
+            return _slower(outline, chosen, self._plan.threads)
         plan = self._plan
         allowed = plan.planner.max_error
         error = math.sqrt(plan.predicted_error**2 - chosen.error**2 + outline.error**2)
@@ -222,7 +222,9 @@ class _Swaps:
             return f"the plan would need {format_bytes(over)} more than the limit"
         return "its layouts cost its neighbours more"
 
-    def _slower(self, outline: Outline, chosen: Outline) -> str:
-        if outline.time_ns == chosen.time_ns:
-            return "no faster"
-        return f"slower, {format_ns(outline.time_ns)} against {format_ns(chosen.time_ns)}"
+
+def _slower(outline: Outline, chosen: Outline, threads: int) -> str:
+    if outline.time_ns == chosen.time_ns:
+        return "no faster"
+    times = [format_ns(shared_ns(each.time_ns, threads)) for each in (outline, chosen)]
+    return f"slower, {times[0]} against {times[1]}"

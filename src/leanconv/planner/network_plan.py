@@ -22,7 +22,7 @@ from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
 )
-from leanconv.planner.outline import Outline, reorder_ns
+from leanconv.planner.outline import Outline, reorder_ns, shared_ns
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
@@ -103,7 +103,8 @@ class NetworkPlan:
     def predicted_ns(self) -> int:
         """Estimated time of a run."""
         moved = [step.output_bytes for step in self.steps if step.op == "Reorder"]
-        return sum(o.time_ns for o in self.outlines) + sum(reorder_ns(size) for size in moved)
+        alone = sum(o.time_ns for o in self.outlines) + sum(reorder_ns(size) for size in moved)
+        return shared_ns(alone, self.threads)
 
     def file(self) -> PlanFile:
         """The plan as it is written to a file."""
@@ -121,7 +122,7 @@ class NetworkPlan:
                 way=outline.decision.way,
                 algorithm=outline.algorithm,
                 weight_bytes=outline.weight_bytes,
-                time_ns=outline.time_ns,
+                time_ns=shared_ns(outline.time_ns, self.threads),
                 error=outline.error,
                 kernels=digests[node.outputs[0]],
             )
@@ -212,7 +213,8 @@ class BoundNetwork:
         if pinned is not None:
             decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
             planner.check([node.output for node in pinned.nodes], decisions)
-        if decisions is None and (memory_limit is not None or planner.max_error is not None):
+        asked = memory_limit is not None or planner.max_error is not None
+        if decisions is None and (asked or not planner.settled):
             found = planner.within(memory_limit)
             decisions, planner = found.decisions, found.planner
             exact = found.way is None or found.way.exact

@@ -30,8 +30,13 @@ _CALL_NS = 400  # begin and end of a stage
 
 
 def reorder_ns(result_bytes: int) -> int:
-    """Estimated time of bringing a tensor of so many bytes into another format."""
+    """Estimated time of one thread to bring a tensor of so many bytes into another format."""
     return round(2 * result_bytes / _REORDER_BYTES_PER_NS) + _CALL_NS
+
+
+def shared_ns(time_ns: int, threads: int) -> int:
+    """Estimated time of several threads for what takes one alone so long."""
+    return round(time_ns / threads)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Outline:
     Attributes:
         decision: formats and the way's name.
         algorithm: for people.
-        time_ns: estimated, of all threads together.
+        time_ns: estimated, of one thread alone: what is chosen must not depend on their number.
         error: expected relative error.
         weight_bytes: constants of its own, each aligned.
         shared: constants of the graph that it reads as they are.
@@ -123,19 +128,19 @@ class Outliner:
     Args:
         graph: the network.
         rules: what its kernels can work on.
-        target, threads, accuracy: of the plan.
+        target, accuracy: of the plan.
     """
 
     def __init__(
-        self, graph: Graph, rules: FormatRules, target: Target, threads: int, accuracy: Accuracy
+        self, graph: Graph, rules: FormatRules, target: Target, accuracy: Accuracy
     ) -> None:
-        self.rules, self._graph, self._target = rules, graph, target
-        self._threads, self._accuracy = threads, accuracy
+        self.rules, self._graph = rules, graph
+        self._target, self._accuracy = target, accuracy
         self._known: dict[object, list[Outline]] = {}
         self._floors: Callable[[], Mapping[str, int]] = dict
 
     def follow(self, other: Outliner, floors: Callable[[], Mapping[str, int]]) -> None:
-        """Share what another outliner of the same target and threads knows of equal nodes.
+        """Share what another outliner of the same target knows of equal nodes.
 
         Args:
             other: of a graph of which this one was made by merging nodes.
@@ -149,7 +154,9 @@ class Outliner:
         """Whether no batch and no limit may change the bits, so that nothing is left to choose."""
         return self._accuracy.reproducible
 
-    def outlines(self, node: Node, default: Decision, others: list[Decision]) -> list[Outline]:
+    def outlines(
+        self, node: Node, default: Decision, others: list[Decision], every: bool = True
+    ) -> list[Outline]:
         """All ways of a node.
 
         Args:
@@ -157,8 +164,9 @@ class Outliner:
             default: its formats in a plan without limits; the first outline is the way taken there.
             others: other formats. No way with these counts as faster than the first outline: they
                 are considered for the bytes that they save.
+            every: whether parameters of an algorithm are varied, too.
         """
-        found = list(self._with(node, default, every=True))
+        found = list(self._with(node, default, every))
         first = self.least_ns(node, default)
         if found[0].alias is None:
             for decision in others:
@@ -261,7 +269,7 @@ class Outliner:
         return Outline(
             decision,
             lowered.algorithm,
-            round(way.cycles * _NS_PER_CYCLE / self._threads),
+            round(way.cycles * _NS_PER_CYCLE),
             way.error,
             sum(aligned(size) for size in own),
             tuple(number for n, number in taken.items() if n in self._graph.constants),

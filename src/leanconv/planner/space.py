@@ -76,12 +76,13 @@ class Space:
         ]
 
 
-def make_space(outliner: Outliner, threads: int) -> Space:
+def make_space(outliner: Outliner, threads: int, every: bool = True) -> Space:
     """Find the ways of every node, and the moves between all states that they lead to.
 
     Args:
         outliner: knows the nodes' ways.
         threads: how many need scratch.
+        every: whether ways are varied that are no faster, but save bytes or are more accurate.
     """
     rules = outliner.rules
     defaults = default_decisions(rules)
@@ -89,7 +90,7 @@ def make_space(outliner: Outliner, threads: int) -> Space:
     outlines = []
     for node, default in zip(rules.graph.nodes, defaults, strict=True):
         others = [] if outliner.fixed else other_decisions(node, rules, default, allowed)
-        outlines.append(tuple(outliner.outlines(node, default, others)))
+        outlines.append(tuple(outliner.outlines(node, default, others, every)))
     try:
         return _Builder(rules, outlines, threads).build()
     except _ManyStatesError:

@@ -7,13 +7,13 @@ import hashlib
 import json
 import logging
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from leanconv.algorithms import Candidate, Problem
-from leanconv.algorithms.convolution import alternatives
+from leanconv.algorithms.convolution import alternatives, choose
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
 from leanconv.planner.candidate_program import candidate_program
@@ -43,10 +43,12 @@ class Tuned:
     Attributes:
         name: the fastest choice, as the user would select it.
         seconds: of one run, for every choice that was measured to the end.
+        model: the choice of the model, which is measured to the end.
     """
 
     name: str
     seconds: Mapping[str, float]
+    model: str
 
 
 def tune(
@@ -72,35 +74,56 @@ def tune(
         recalled by later processes, for this target, version and number of threads.
     """
     key = _key(problem, target, threads, cold_weights, memory_limit)
-    recalled = _recall(key)
-    if recalled:
-        return recalled
-    found = _promising(problem, target, threads, memory_limit)
-    if len(found) < 2:
-        return Tuned(found[0][0] if found else "", {})
-    log.info("tuning %s: %d choices", problem.spec, len(found))
-    rigs = {name: _Rig(problem, c, target, threads, cold_weights) for name, c in found}
-    times = _race(rigs)
-    model = found[0][0]
-    best = min(times, key=lambda name: times[name])
-    if model in times and times[best] > _MARGIN * times[model]:
-        best = model
-    tuned = Tuned(best, times)
-    _store().put(key, json.dumps({"name": best, "seconds": times}).encode())
-    log.info("tuned %s: %s, %.1f us", problem.spec, best, times[best] * 1e6)
+    tuned = _recall(key)
+    if tuned is None:
+        tuned = measure(problem, target, threads, cold_weights, memory_limit)
+        if tuned.seconds:
+            _store().put(key, json.dumps(asdict(tuned)).encode())
     return tuned
 
 
+def measure(
+    problem: Problem,
+    target: Target,
+    threads: int,
+    cold_weights: int = 0,
+    memory_limit: int | None = None,
+) -> Tuned:
+    """As `tune`, but nothing is recalled or kept."""
+
+    def fits(candidate: Candidate) -> bool:
+        weights = max(candidate.weight_bytes, problem.spec.weight_bytes)
+        needed = candidate.workspace_bytes(threads) + weights
+        return memory_limit is None or needed <= memory_limit
+
+    found = _promising(problem, target, fits)
+    own = choose(problem, target)
+    kernels = [piece.kernel for piece in own.pieces]
+    same = (name for name, c in found if [piece.kernel for piece in c.pieces] == kernels)
+    model = next(same, None)
+    if model is None and fits(own):
+        model, found = own.arithmetic, [(own.arithmetic, own), *found]
+    model = model or (found[0][0] if found else "")
+    if len(found) < 2:
+        return Tuned(model, {}, model)
+    log.info("tuning %s: %d choices", problem.spec, len(found))
+    rigs = {name: _Rig(problem, c, target, threads, cold_weights) for name, c in found}
+    times = _race(rigs, model)
+    best = min(times, key=lambda name: times[name])
+    if times[best] > _MARGIN * times[model]:
+        best = model
+    log.info("tuned %s: %s, %.1f us", problem.spec, best, times[best] * 1e6)
+    return Tuned(best, times, model)
+
+
 def _promising(
-    problem: Problem, target: Target, threads: int, memory_limit: int | None
+    problem: Problem, target: Target, fits: Callable[[Candidate], bool]
 ) -> list[tuple[str, Candidate]]:
-    """Choices not far above the least estimate, the cheapest first."""
+    """Choices that fit and are not far above the least estimate, the cheapest first."""
     found: list[tuple[str, Candidate]] = []
     least = 0.0
     for option, candidate in alternatives(problem, target):
-        weights = max(candidate.weight_bytes, problem.spec.weight_bytes)
-        needed = candidate.workspace_bytes(threads) + weights
-        if memory_limit is not None and needed > memory_limit:
+        if not fits(candidate):
             continue
         least = least or option.cycles
         if option.cycles > _FACTOR * least and len(found) > 1:
@@ -198,14 +221,16 @@ def _constants(
     return candidate.pack(w.astype(spec.dtype), channels)
 
 
-def _race(rigs: Mapping[str, _Rig]) -> dict[str, float]:
-    """Seconds of each choice in its best round; the hopeless ones drop out after the first."""
+def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:
+    """Seconds of each choice in its best round; but for the one kept, the hopeless drop out."""
     rounds: dict[str, list[float]] = {name: [] for name in rigs}
     for _ in range(_ROUNDS):
         for name, row in rounds.items():
             row.append(rigs[name].time())
         least = min(min(row) for row in rounds.values())
-        rounds = {name: row for name, row in rounds.items() if min(row) <= _DROP * least}
+        rounds = {
+            name: row for name, row in rounds.items() if name == kept or min(row) <= _DROP * least
+        }
     # The least: whole rounds may fall into a time in which the threads share one core.
     return {name: min(row) * 1e-9 for name, row in rounds.items()}
 
@@ -229,6 +254,7 @@ def _recall(key: str) -> Tuned | None:
         return None
     try:
         found = json.loads(body)
-        return Tuned(str(found["name"]), {str(n): float(s) for n, s in found["seconds"].items()})
+        seconds = {str(name): float(value) for name, value in found["seconds"].items()}
+        return Tuned(str(found["name"]), seconds, str(found["model"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

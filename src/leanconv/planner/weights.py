@@ -12,7 +12,6 @@ from leanconv.planner.lowering import LoweredGraph
 from leanconv.runtime.memory import Block, give_back
 from leanconv.spec.format import aligned
 
-
 _READ_BYTES = 8 * 2**20  # packed between two times that what was read is given back
 
 
@@ -68,6 +67,7 @@ def fill_weights(
 def _fill(
     weights: Block, lowered: LoweredGraph, places: Mapping[str, int], files: Sequence[mmap.mmap]
 ) -> None:
+    give_back(files)
     sizes, filled, read = lowered.constant_bytes, dict.fromkeys(places, 0), 0
     for name, array in _pieces(lowered):
         start, filled[name] = filled[name], filled[name] + array.nbytes

@@ -1,0 +1,87 @@
+"""What `plan_conv2d` and `conv2d` are given, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from leanconv.errors import InputError, SpecError
+from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.arguments import Padding, Steps, spec_of
+from leanconv.spec.conv import DTYPES
+
+
+def checked_spec(
+    x_shape: Sequence[int],
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    stride: Steps,
+    padding: Padding,
+    dilation: Steps,
+    groups: int,
+    activation: str | Activation | None,
+    layout: str,
+    residual: bool,
+    slope: np.ndarray | None,
+) -> ConvSpec:
+    """The convolution that the arguments of `plan_conv2d` describe.
+
+    Raises:
+        InputError, SpecError: they describe none.
+    """
+    if not isinstance(w, np.ndarray) or str(w.dtype) not in DTYPES:
+        raise InputError(
+            f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
+        )
+    spec = spec_of(
+        x_shape,
+        w.shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        dtype=str(w.dtype),
+        layout=layout,
+        bias=bias is not None,
+        residual=residual,
+        activation=activation,
+    )
+    for label, values in (("bias", bias), ("slope", slope)):
+        if values is not None:
+            fitting_array(label, values, (spec.out_channels,), spec.dtype)
+    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
+    if wants_slope != (slope is not None):
+        raise SpecError(
+            "activation 'prelu' needs slope, an array (K,)"
+            if wants_slope
+            else f"slope is given, but the activation is {spec.activation}; expected 'prelu'"
+        )
+    return spec
+
+
+def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """The array, contiguous, if it has that shape and dtype."""
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        have = (
+            f"{array.dtype}{list(array.shape)}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
+        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}")
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+
+
+def check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:
+    """Check where the result goes; `inputs` are x and the residual, if there is one."""
+    checked = fitting_array("out", out, spec.output_shape, spec.dtype)
+    if checked is not out or not out.flags.writeable:
+        raise InputError("out is not contiguous and writeable; expected an array that is")
+    if np.may_share_memory(out, inputs[0]):
+        raise InputError("out shares memory with x; expected an array of its own")
+    for residual in inputs[1:]:
+        if np.may_share_memory(out, residual) and out.ctypes.data != residual.ctypes.data:
+            raise InputError(
+                "out shares memory with a part of residual; expected the same array or another one"
+            )

@@ -1,0 +1,72 @@
+"""The whole suite on a real device: every case and every tile, against float64.
+
+Buffers are poisoned and guarded. Kernels with eight warps are a known hazard of the compiler that
+nothing without a device shows: no configuration is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from fake_cuda import FakeCuda
+from gpu_cases import KINDS_OF_CASES, TENSOR, Stand, convolution, run_case
+from gpu_workers import HAS_TRITON
+from guarded_driver import GuardedDriver
+
+from leanconv.errors import DeviceError
+from leanconv.gpu.device.compiler import compile_cubin
+from leanconv.gpu.device.driver import load_library
+
+
+@functools.cache
+def device() -> Stand | None:
+    """The first device, or None."""
+    try:
+        driver = GuardedDriver(load_library())
+    except DeviceError:
+        return None
+    return Stand(driver, compile_cubin, driver.check_guards)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_TRITON or device() is None, reason="no GPU, or no triton")
+@pytest.mark.parametrize("kind", ["conv", "node", "network", "tile"])
+def test_every_case_is_right_on_the_device(kind: str) -> None:
+    stand = device()
+    assert stand is not None
+    wrong, checked = [], 0
+    for name, run in KINDS_OF_CASES[kind](stand):
+        row = run_case(run)
+        if "arch" in row.get("failure", "") and stand.driver.arch < 90:
+            continue
+        checked += 1
+        if "failure" in row or not row["error"] <= max(row["allowed"], 0.0):
+            wrong.append({"name": name, **row})
+    assert wrong == []
+    assert checked >= {"conv": 60, "node": 70, "network": 7, "tile": 60}[kind]
+
+
+def test_the_guarded_driver_sees_what_is_written_beside_a_buffer() -> None:
+    fake = FakeCuda()
+    driver = GuardedDriver(fake)
+    address = driver.allocate(100)
+    stand = Stand(driver, fake.compile, driver.check_guards)
+    stand.check_guards()
+    zero = bytes(4)
+    import ctypes
+
+    source = ctypes.create_string_buffer(zero, 4)
+    driver.write(address + 96, ctypes.addressof(source), 4)
+    stand.check_guards()
+    driver.write(address + 98, ctypes.addressof(source), 4)
+    with pytest.raises(AssertionError, match="written outside a buffer"):
+        stand.check_guards()
+
+
+def test_a_kernel_that_writes_nothing_is_found() -> None:
+    fake = FakeCuda()
+    driver = GuardedDriver(fake)
+    stand = Stand(driver, fake.compile, driver.check_guards)
+    row = convolution(stand, "mb1ic16ih9oc24kh3ph1", TENSOR, precision="tf32")
+    assert row["error"] == float("inf")
