@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -16,25 +18,38 @@ HAS_TRITON = find_spec("triton") is not None
 REASON = "triton is not installed: pip install 'leanconv[gpu]'"
 
 
-def start(script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+@dataclass(frozen=True)
+class Worker:
+    """A process, and the file that it prints to: a pipe that nobody reads yet would stop it."""
+
+    process: subprocess.Popen[str]
+    printed: IO[str]
+
+
+def start(script: str, *arguments: str, **environment: str) -> Worker:
     """Start a worker; its lines of JSON are read by `rows`."""
     path = os.pathsep.join(str(p) for p in (ROOT / "src", ROOT, ROOT / "tests", HERE))
     # TRITON_INTERPRET is read where kernels are defined, so that every layer needs its process.
     held = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    return subprocess.Popen(
+    printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `rows`
+    process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(HERE / script), *arguments],
-        stdout=subprocess.PIPE,
+        stdout=printed,
         stderr=subprocess.PIPE,
         text=True,
         env={**held, **environment, "PYTHONPATH": path},
     )
+    return Worker(process, printed)
 
 
-def rows(worker: subprocess.Popen[str], seconds: int) -> list[dict[str, Any]]:
+def rows(worker: Worker, seconds: int) -> list[dict[str, Any]]:
     """What a worker printed; it must end well within so many seconds."""
+    process = worker.process
     try:
-        out, err = worker.communicate(timeout=seconds)
+        _, err = process.communicate(timeout=seconds)
     finally:
-        worker.kill()
-    assert worker.returncode == 0, err[-3000:]
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        process.kill()
+    assert process.returncode == 0, err[-3000:]
+    with worker.printed as printed:
+        printed.seek(0)
+        return [json.loads(line) for line in printed if line.startswith("{")]

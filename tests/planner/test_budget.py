@@ -80,7 +80,7 @@ def every_plan(planner: Planner) -> list[Plan]:
         plans.append(
             Plan(
                 sum(outline.time_ns for outline in chosen) + reorders,
-                sum(error_units(outline.error, "float32") for outline in chosen),
+                sum(error_units(outline.passed_error, "float32") for outline in chosen),
                 storage.peak_bytes + weight_places(lowered)[1],
             )
         )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from network_models import FULL_NETWORKS
 
-# Beside the plan: tables, the pool's stacks, a layer's packed weights on their way, the input. (What
-# Winograd by stages packs is in memory five times, in float64; this network has none of it.)
+# Beside the plan: tables, stacks of the pool, a layer's packed weights on their way, the input.
+# (What Winograd by stages packs is in memory five times, in float64: this network has none of it.)
 CONSTANT_BYTES = 12 * 2**20
 _SCRIPT = """
 import sys

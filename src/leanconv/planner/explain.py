@@ -36,7 +36,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
     layers = []
     walked = 0.0
     for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.outlines, strict=True)):
-        walked += chosen.error**2
+        walked += chosen.passed_error**2
         candidates = [
             _candidate(outline, chosen, swaps.reason(number, outline, chosen), plan.threads)
             for outline in _different(planner.space.outlines[number], chosen)
@@ -206,7 +206,9 @@ class _Swaps:
             return _slower(outline, chosen, self._plan.threads)
         plan = self._plan
         allowed = plan.planner.max_error
-        error = math.sqrt(plan.predicted_error**2 - chosen.error**2 + outline.error**2)
+        error = math.sqrt(
+            plan.predicted_error**2 - chosen.passed_error**2 + outline.passed_error**2
+        )
         if allowed is not None and error > allowed:
             return f"the error would be {error:.2g}, over {allowed:.2g}"
         if plan.limit is None:

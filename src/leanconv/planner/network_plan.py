@@ -165,9 +165,9 @@ class NetworkPlan:
     def predicted_error(self) -> float:
         """Expected relative error of the outputs: those of the layers add up like independent ones.
 
-        To first order, with layers that pass relative errors on as they are.
+        To first order; `Outline.passed_error` says what a layer's error becomes.
         """
-        return math.sqrt(sum(outline.error**2 for outline in self.outlines))
+        return math.sqrt(sum(outline.passed_error**2 for outline in self.outlines))
 
     @property
     def memory_bytes(self) -> int:

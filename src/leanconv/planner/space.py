@@ -227,7 +227,7 @@ class _Builder:
                     weights = outline.weight_bytes + sum(
                         aligned(self._graph.constants[name].nbytes) for name in extra
                     )
-                    error = error_units(outline.error, dtype)
+                    error = error_units(outline.passed_error, dtype)
                     for step in self._steps(state, node, outline, uses):
                         place = after.setdefault(step.after, len(after))
                         time = outline.time_ns + step.reorder_ns
