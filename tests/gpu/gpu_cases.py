@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import network_models
 import numpy as np
 from configurations import KINDS
 
@@ -33,7 +34,6 @@ from leanconv.graph.ops import evaluate
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.format import aligned
-from networks import network_models
 from node_runner import one_node
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+TESTS, ROOT = HERE.parents[:2]
 HAS_TRITON = find_spec("triton") is not None
 REASON = "triton is not installed: pip install 'leanconv[gpu]'"
 
@@ -28,7 +28,7 @@ class Worker:
 
 def start(script: str, *arguments: str, **environment: str) -> Worker:
     """Start a worker; its lines of JSON are read by `rows`."""
-    path = os.pathsep.join(str(p) for p in (ROOT / "src", ROOT, ROOT / "tests", HERE))
+    path = os.pathsep.join(str(p) for p in (ROOT / "src", ROOT, TESTS, TESTS / "networks", HERE))
     # TRITON_INTERPRET is read where kernels are defined, so that every layer needs its process.
     held = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `rows`
