@@ -30,11 +30,12 @@ from leanconv.algorithms.problem import Problem
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.codegen.compiler import Library, load
+from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import Library
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target

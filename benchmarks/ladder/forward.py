@@ -22,6 +22,7 @@ from ladder.network import Layer, Version, layers_of
 from leanconv.codegen import compiler
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import Library
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program, Slot, Stage
@@ -160,7 +161,7 @@ class Forward:
         w, bias = (np.ascontiguousarray(array, self.dtype).reshape(-1) for array in arrays)
         return w, bias
 
-    def _program(self, launch: Launch, library: compiler.Library, threads: int) -> Program:
+    def _program(self, launch: Launch, library: Library, threads: int) -> Program:
         slots = iter(range(len(launch.values)))
         operands = tuple(
             Slot(next(slots)) if isinstance(o, str) else o.ctypes.data for o in launch.operands

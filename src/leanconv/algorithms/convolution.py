@@ -184,6 +184,7 @@ def lower(
     target: Target,
     max_error: float | None = None,
     reproducible: bool = False,
+    cold: bool = False,
     way: str | None = None,
 ) -> Lowered:
     """Lower a Conv or ConvTranspose node to one call, or one for each phase of the output.
@@ -192,10 +193,11 @@ def lower(
         node, graph, formats, target: as the kernels of other operations are given.
         max_error: relative error accepted of this layer; the default of one layer if None.
         reproducible: whether the batch must not change the bits of an image.
+        cold: whether weights come from memory in each run.
         way: the algorithm to take, with its parameters; None leaves it to the model.
     """
     x_name, y_name = node.inputs[0], node.outputs[0]
-    pieces = problems(node, graph, formats, max_error)
+    pieces = problems(node, graph, formats, max_error, cold)
     channels = {
         role: graph.constants[node.inputs[index]]
         for role, index in (("bias", 2), ("slope", 4))
@@ -247,7 +249,11 @@ def _packing(
 
 
 def problems(
-    node: Node, graph: Graph, formats: Mapping[str, Format], max_error: float | None
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    max_error: float | None,
+    cold: bool = False,
 ) -> list[tuple[Problem, np.ndarray]]:
     """The convolutions that a node consists of, each with its weights."""
     x_name, y_name = node.inputs[0], node.outputs[0]
@@ -255,8 +261,10 @@ def problems(
     y = Access.of_format(graph.types[y_name].shape, formats[y_name])
     w = graph.constants[node.inputs[1]]
     if node.op == "Conv":
-        return [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
-    return _phases(node, graph, x, y, w)
+        found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
+    else:
+        found = _phases(node, graph, x, y, w)
+    return [(replace(problem, cold=cold), weights) for problem, weights in found]
 
 
 @dataclass(frozen=True)
@@ -282,14 +290,15 @@ def choices(
     max_error: float | None = None,
     reproducible: bool = False,
     every: bool = True,
+    cold: bool = False,
 ) -> list[NodeChoice]:
     """The ways to compute a Conv or ConvTranspose node; the first is what `lower` takes by itself.
 
     Args:
-        node, graph, formats, target, max_error, reproducible: as of `lower`.
+        node, graph, formats, target, max_error, reproducible, cold: as of `lower`.
         every: whether parameters of the algorithms are varied, too.
     """
-    pieces = problems(node, graph, formats, max_error)
+    pieces = problems(node, graph, formats, max_error, cold)
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     first = [choose(problem, target, None, reproducible) for problem, _ in pieces]
     cycles = sum(
@@ -320,6 +329,7 @@ def named_choice(
     target: Target,
     max_error: float | None,
     name: str,
+    cold: bool = False,
 ) -> NodeChoice:
     """What an algorithm that is asked for costs a node.
 
@@ -328,7 +338,7 @@ def named_choice(
     """
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     cycles = error = 0.0
-    for problem, _ in problems(node, graph, formats, max_error):
+    for problem, _ in problems(node, graph, formats, max_error, cold):
         candidate = _named(name, problem, target)
         cycles += costs[candidate.algorithm](problem, target)
         error = max(error, candidate.error)

@@ -13,6 +13,7 @@ from leanconv.algorithms.problem import (
     Candidate,
     Parameters,
     Problem,
+    cold_cycles,
     packer,
     plane_cycles,
     single,
@@ -126,6 +127,7 @@ def _cost(problem: Problem, target: Target) -> float:
     cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
     weights = problem.spec.weight_bytes
     stream = weights / _STREAM if weights > target.l2_bytes else 0.0
+    stream = max(stream, cold_cycles(problem, weights))
     return _SEEN * cycles + stream + plane_cycles(problem, target)
 
 

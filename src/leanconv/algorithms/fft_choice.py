@@ -11,7 +11,7 @@ from math import prod
 from leanconv.algorithms.fft_layout import FftLayout
 from leanconv.algorithms.fft_multiply import bin_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft_tiles import Axis, axes_of
-from leanconv.algorithms.problem import Problem, plane_cycles
+from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
 from leanconv.codegen.fft import (
     Network,
     complex_forward,
@@ -60,7 +60,10 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         large = layout.output_tiles > 1 and layout.places[2] * layout.item > _MOST_BYTES
         return cycles * rounds * (4.0 if large else 1.0)
 
-    costs = [(_cycles(layout, target), layout) for layout in _layouts(problem, target, choices)]
+    costs = []
+    for layout in _layouts(problem, target, choices):
+        cold = cold_cycles(problem, weight_elements(layout) * layout.item)
+        costs.append((_cycles(layout, target) + cold, layout))
     if not costs:
         raise SpecError(f"fft: {problem.spec} is not cut into parts {choices.parts}; leave it out")
     cycles, layout = min(costs, key=rank)

@@ -25,6 +25,8 @@ _LINE_CYCLES = 20.0
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 
+_COLD_BYTES = 6.0  # that memory gives one core in a cycle
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -37,6 +39,7 @@ class Problem:
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
+        cold: whether the weights come from memory in each run, as in large networks.
     """
 
     spec: ConvSpec
@@ -46,6 +49,7 @@ class Problem:
     y_offset: int = 0
     max_error: float = 1.0
     x_offset: int = 0
+    cold: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
@@ -254,6 +258,11 @@ def plane_cycles(problem: Problem, target: Target, line: float = _LINE_CYCLES) -
     outside = 1 - target.l2_bytes / (spec.itemsize * sum(count for _, count in tensors))
     planes = sum(count for access, count in tensors if not access.lanes_contiguous)
     return line * planes * spec.itemsize / ALIGNMENT * max(0.0, outside)
+
+
+def cold_cycles(problem: Problem, weight_bytes: float) -> float:
+    """Cycles of one core to bring weights from memory; none where a cache holds them."""
+    return weight_bytes / _COLD_BYTES if problem.cold else 0.0
 
 
 def products(problem: Problem) -> int:

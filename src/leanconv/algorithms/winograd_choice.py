@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from leanconv.algorithms.problem import Problem, plane_cycles
+from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
@@ -52,7 +52,9 @@ def best_kernel(
     """
     lanes = target.lanes(problem.spec.dtype)
     kernels = [replace(unplanned(problem, m, lanes), sums=sums) for m, sums in sizes.items()]
-    models = sorted((_Model.of(kernel, target) for kernel in kernels), key=lambda m: m.least)
+    models = sorted(
+        (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least
+    )
     best: tuple[float, Tiling, _Model] | None = None
     for model in models:
         if best and model.least >= best[0]:
@@ -73,7 +75,7 @@ def ranked_tilings(
 ) -> list[tuple[float, Tiling]]:
     """All tilings for tiles of m outputs, the cheapest first, with their estimated cycles."""
     kernel = unplanned(problem, m, target.lanes(problem.spec.dtype))
-    model = _Model.of(replace(kernel, sums=sums), target)
+    model = _Model.of(problem, replace(kernel, sums=sums), target)
     traffic = plane_cycles(problem, target)
     return sorted((model.cycles(tiling) + traffic, tiling) for tiling in model.tilings({}))
 
@@ -83,6 +85,7 @@ class _Model:
     """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
 
     Attributes:
+        problem: what is computed.
         kernel: whose blocks and register tile are still to be chosen.
         target: the machine.
         steps: length of the reduction, the mean over the points; `sums` partial sums.
@@ -91,6 +94,7 @@ class _Model:
         into, back: cycles of the transforms.
     """
 
+    problem: Problem
     kernel: WinogradConv
     target: Target
     steps: float
@@ -104,7 +108,7 @@ class _Model:
     back: float
 
     @staticmethod
-    def of(kernel: WinogradConv, target: Target) -> _Model:
+    def of(problem: Problem, kernel: WinogradConv, target: Target) -> _Model:
         """The estimates of a kernel."""
         item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
         per_vector = _INPUT_CYCLES + (_PLANAR_CYCLES if kernel.planar else 0.0)
@@ -113,6 +117,7 @@ class _Model:
         back = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else _TURNED_CYCLES)
         each = kernel.tile_count * kernel.points
         return _Model(
+            problem,
             kernel,
             target,
             kernel.all_steps / kernel.points,
@@ -185,6 +190,8 @@ class _Model:
             share = weights / target.l3_bytes if target.l3_bytes else 0.0
             rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
             stream = weights * blocks / rate
+            first = cold_cycles(self.problem, weights)
+            stream += max(0.0, first - weights / rate)
             products = max(products, stream) + _BEHIND * min(products, stream)
         if self.scratch(tiling) > target.l2_bytes:
             products *= 1.3

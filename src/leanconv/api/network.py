@@ -320,7 +320,8 @@ class Network:
             return bound
 
     def _network(self, graph: Graph) -> BoundNetwork:
-        planner = Planner(graph, self._target, self._threads, self._accuracy, self._max_error)
+        accuracy = self._accuracy.of_network(graph, self._target)
+        planner = Planner(graph, self._target, self._threads, accuracy, self._max_error)
         pinned = self._pinned
         if pinned is not None and self._wants(pinned, graph):
             try:

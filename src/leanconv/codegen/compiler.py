@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
-import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,17 +14,11 @@ import llvmlite.binding as llvm
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import check_runs_here, host, usable_cores
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.machine_code import assembly_text, compile_text, new_machine
+from leanconv.codegen.linking import Library, link, lock
+from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.settings import current_settings
 from leanconv.spelling import spelled
 from leanconv.target import Target
-
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a forked child finds the compiler whole and unlocked
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
-_library_numbers = itertools.count()
 
 
 @functools.cache
@@ -87,34 +78,6 @@ def _named_text(key: str, kernel: Kernel, target: Target) -> str:
     return kernel.emit(target).replace(f"@{kernel.NAME}(", f"@k{key}(", 1)
 
 
-class Library:
-    """Compiled code in this process; it is freed with the last reference to this object."""
-
-    def __init__(self, addresses: Mapping[object, int], tracker: object, code_bytes: int) -> None:
-        self._addresses, self._tracker = addresses, tracker
-        self.code_bytes = code_bytes
-
-    def address(self, entry: Kernel | str) -> int:
-        """Address of a kernel's function, or of a function by its name."""
-        return self._addresses[entry]
-
-
-@functools.cache
-def _jit() -> llvm.LLJIT:
-    return llvm.create_lljit_compiler(new_machine(host(), True))  # it takes the machine over
-
-
-def _link(objects: Mapping[object, tuple[str, bytes]]) -> Library:
-    builder = llvm.JITLibraryBuilder()
-    for symbol, body in dict(objects.values()).items():
-        builder = builder.add_object_img(body)
-        builder = builder.export_symbol(symbol)
-    builder = builder.add_current_process()
-    tracker = builder.link(_jit(), f"leanconv.{next(_library_numbers)}")
-    addresses = {entry: tracker[symbol] for entry, (symbol, _) in objects.items()}
-    return Library(addresses, tracker, sum(len(body) for _, body in objects.values()))
-
-
 def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     """Compile kernels, or fetch them from the cache, and load them into this process.
 
@@ -130,22 +93,18 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     """
     wanted = target or host()
     check_runs_here(wanted)
-    with _lock:
+    with lock:
         keys = {kernel: _key(spelled(kernel), wanted) for kernel in dict.fromkeys(kernels)}
         objects = _objects({key: kernel for kernel, key in keys.items()}, wanted)
-        return _link({kernel: (f"k{key}", objects[key]) for kernel, key in keys.items()})
+        return link(objects, {kernel: f"k{key}" for kernel, key in keys.items()})
 
 
 def load_text(text: str, names: Sequence[str], description: str) -> Library:
     """Compile and load a hand-written module; `description` names it in the cache."""
-    with _lock:
+    with lock:
         key = _key(f"{description}\n{text}", host())
         body = _cache().get(key)
         if body is None:
             body = compile_text(text, host())
             _cache().put(key, body)
-        builder = llvm.JITLibraryBuilder().add_object_img(body)
-        for name in names:
-            builder = builder.export_symbol(name)
-        tracker = builder.link(_jit(), f"leanconv.{next(_library_numbers)}")
-        return Library({name: tracker[name] for name in names}, tracker, len(body))
+        return link({description: body}, {name: name for name in names})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leanconv import kernels
 from leanconv.algorithms import convolution, inverted_residual
@@ -29,10 +29,17 @@ class Accuracy:
     Attributes:
         layer_error: relative error accepted of one layer.
         reproducible: whether the batch must not change the bits of an image.
+        cold: whether weights come from memory in each run, because caches do not hold them all.
     """
 
     layer_error: float
     reproducible: bool = False
+    cold: bool = False
+
+    def of_network(self, graph: Graph, target: Target) -> Accuracy:
+        """The same for a network whose constants are known: whether they are cold."""
+        weights = sum(array.nbytes for array in graph.constants.values())
+        return replace(self, cold=weights > max(target.l3_bytes, target.l2_bytes) // 2)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def ways(
     """
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op in convolution.OPS:
-        found = convolution.choices(node, graph, formats, target, *asked, every)
+        found = convolution.choices(node, graph, formats, target, *asked, every, accuracy.cold)
         return [Way(choice.name, choice.cycles, choice.error) for choice in found]
     if node.op in inverted_residual.OPS:
         chains = inverted_residual.choices(node, graph, formats, target, *asked)
@@ -91,7 +98,7 @@ def first_way(
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op not in convolution.OPS:
         return inverted_residual.choices(node, graph, formats, target, *asked)[0].name
-    pieces = convolution.problems(node, graph, formats, accuracy.layer_error)
+    pieces = convolution.problems(node, graph, formats, accuracy.layer_error, accuracy.cold)
     if len(pieces) > 1:
         return None
     return convolution.choose(pieces[0][0], target, None, accuracy.reproducible).arithmetic
@@ -116,7 +123,7 @@ def named_way(
             f"of {', '.join(str(w.name) for w in ways(node, graph, formats, target, accuracy))}"
         )
     asked = (accuracy.layer_error, name)
-    found = convolution.named_choice(node, graph, formats, target, *asked)
+    found = convolution.named_choice(node, graph, formats, target, *asked, accuracy.cold)
     return Way(found.name, found.cycles, found.error)
 
 
@@ -146,7 +153,7 @@ def lower(
         return kernels.lower(node, graph, formats, target)
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op in convolution.OPS:
-        return convolution.lower(node, graph, formats, target, *asked, way=way)
+        return convolution.lower(node, graph, formats, target, *asked, accuracy.cold, way=way)
     return inverted_residual.lower(node, graph, formats, target, *asked, select=way)
 
 

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from leanconv.codegen.compiler import Library, load_text
+from leanconv.codegen.compiler import load_text
 from leanconv.codegen.host import host
+from leanconv.codegen.linking import Library
 
 _STEPS, _CHAIN, _TRIES = 1000, 8, 25
 _BUSY_STEPS = 100_000  # of the loop that keeps the multiply-add units full, about 0.4 ms

@@ -22,8 +22,9 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from leanconv.codegen.compiler import Library, load_text
+from leanconv.codegen.compiler import load_text
 from leanconv.codegen.host import host
+from leanconv.codegen.linking import Library
 
 # Byte offsets of the state's fields, each in a cache line of its own.
 TICKET, DONE, CURRENT, BUSY, SLEEPERS, STOP, INSIDE, PARTICIPANTS, YIELD = range(0, 576, 64)

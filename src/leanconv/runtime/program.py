@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leanconv.codegen.compiler import Library
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import Library
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pacing import Pacing
