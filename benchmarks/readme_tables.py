@@ -17,7 +17,6 @@ from pages.tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, README = ROOT / "docs" / "results", ROOT / "README.md"
-LEVEL, LEAST = 1.0, 0.8  # ratios that the summary of many layers counts
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -43,19 +42,6 @@ def cases_table(name: str, first: str) -> list[str]:
         rows.append([label, *times, f"{case['ratios']['best']:.2f}"])
     rows.append(["geometric mean", *[""] * len(engines), f"{geometric_mean(ratios):.2f}"])
     return table([first, *engines, "best other / ours"], rows)
-
-
-def summary_table(name: str) -> list[str]:
-    """Many layers in one row: how many, the mean ratio, how many are level, how many far behind."""
-    ratios = [case["ratios"]["best"] for case in _load(name)["cases"]]
-    level = sum(ratio >= LEVEL for ratio in ratios) / len(ratios)
-    row = [
-        str(len(ratios)),
-        f"{geometric_mean(ratios):.2f}",
-        f"{level:.0%}",
-        str(sum(ratio < LEAST for ratio in ratios)),
-    ]
-    return table(["layers", "geometric mean", "level or better", f"below {LEAST}"], [row])
 
 
 def contention_table() -> list[str]:
@@ -86,7 +72,6 @@ def rewritten(text: str) -> str:
         "networks_large": cases_table("networks_large", "network, batch"),
         "layers": cases_table("layers", "layer, batch 1"),
         "layers_batch8": cases_table("layers_batch8", "layer, batch 8"),
-        "layers_networks": summary_table("layers_networks"),
         "layers_float64": cases_table("layers_float64", "layer, float64"),
         "contention": contention_table(),
         "startup": startup_table(),

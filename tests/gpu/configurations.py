@@ -72,9 +72,10 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
     deep = ConvSpec.parse("mb8ic64id9ih30oc64od9oh30kd3kh3")
     for code in product_codes(deep, FP16X3, "float32", machine, tiles(FP16X3, "float32", 80)[0]):
         yield "deep fp16x3 float32", code
-    for form in (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False)):
-        for code in product_codes(ALIGNED, IEEE, "float32", machine, form.tile):
-            yield f"aligned ieee float32 {form.tile}", code
+    forms = (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False))
+    for tile in dict.fromkeys(form.tile(arch) for form in forms):
+        for code in product_codes(ALIGNED, IEEE, "float32", machine, tile):
+            yield f"aligned ieee float32 {tile}", code
 
 
 def _largest(dtype: str, arch: int) -> Tile:

@@ -16,6 +16,7 @@ from leanconv.cli.engines.machine import wait_for_cores
 from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
 
 OURS = "leanconv"
+INACCURATE = 1e-4  # of the largest output: no float32 arithmetic errs so much in these works
 _ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
 Report = Callable[[str], None]
 
@@ -143,7 +144,8 @@ def measure(
 def ratios(outcomes: Sequence[Outcome], ours: str = OURS) -> dict[str, float]:
     """Return, for each other engine, the median over rounds of its time over ours.
 
-    Above 1 we are faster. `"best"` is the same with, in each round, the fastest of the others.
+    Above 1 we are faster. `"best"` is the same with, in each round, the fastest of the others; an
+    engine whose answers are off by more than `INACCURATE` computes something else and is left out.
     """
     finished = {o.engine: o.round_medians_ns for o in outcomes if o.error is None}
     mine = finished.pop(ours, None)
@@ -153,8 +155,11 @@ def ratios(outcomes: Sequence[Outcome], ours: str = OURS) -> dict[str, float]:
         name: statistics.median(t / o for t, o in zip(times, mine, strict=True))
         for name, times in finished.items()
     }
-    best = [min(turn) for turn in zip(*finished.values(), strict=True)]
-    result["best"] = statistics.median(t / o for t, o in zip(best, mine, strict=True))
+    differences = {o.engine: o.difference or 0.0 for o in outcomes}
+    accurate = [times for name, times in finished.items() if differences[name] <= INACCURATE]
+    if accurate:
+        best = [min(turn) for turn in zip(*accurate, strict=True)]
+        result["best"] = statistics.median(t / o for t, o in zip(best, mine, strict=True))
     return result
 
 

@@ -194,7 +194,7 @@ class Im2winForm:
         micro: a thread computes a block of outputs; without, tiles of 32 x 32 with few a thread.
         vector: loads of 16 bytes; without, of one element.
         double: the next tile is loaded while one is used.
-        prefetch: two tiles are on their way.
+        prefetch: two tiles are on their way; one before sm_90, whose registers do not suffice.
     """
 
     micro: bool = True
@@ -219,10 +219,9 @@ class Im2winForm:
                 switches[key] = value == "1"
         return Im2winForm(**switches)
 
-    @property
-    def tile(self) -> Tile:
+    def tile(self, arch: int) -> Tile:
         """The tile of the GEMM in this form."""
-        stages = 3 if self.double and self.prefetch else 2 if self.double else 1
+        stages = 3 if self.double and self.prefetch and arch >= 90 else 2 if self.double else 1
         return Tile(128, 64, 16, 8, stages) if self.micro else Tile(32, 32, 16, 8, stages)
 
 
@@ -255,7 +254,7 @@ def lower_im2win(
     if form is None:
         return _lower(task, shape, windows, segments, machine, "im2win")
     arithmetics = (IEEE,) if task.dtype == "float32" else task.arithmetics
-    only = form.tile if task.dtype == "float32" else None
+    only = form.tile(machine.arch) if task.dtype == "float32" else None
     done = _lower(
         task, shape, windows, segments, machine, "im2win", arithmetics=arithmetics, tile=only
     )

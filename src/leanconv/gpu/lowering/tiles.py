@@ -38,6 +38,7 @@ _FMA = (
     Tile(32, 32, 32, 4, 3),
     Tile(16, 32, 32, 2, 3),
 )
+_FMA_80 = (Tile(128, 64, 16, 8, 2), *_FMA[1:])  # Triton 3.6 spills with three stages
 _SPLIT = (
     Tile(128, 64, 32, 8, 3),
     Tile(64, 64, 32, 4, 3),
@@ -65,7 +66,7 @@ def tiles(arithmetic: Arithmetic, dtype: str, arch: int) -> tuple[Tile, ...]:
     if dtype == "float64":
         return _DOUBLE
     if arithmetic.name == "ieee":
-        return _FMA
+        return _FMA if arch >= 90 else _FMA_80
     if arithmetic.name == "fp16x3":
         return _SPLIT_90 if arch >= 90 else _SPLIT
     if arithmetic.name == "tf32x3":
