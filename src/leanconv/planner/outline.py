@@ -176,6 +176,8 @@ class Outliner:
             every: whether parameters of an algorithm are varied, too.
         """
         found = list(self._with(node, default, every))
+        if self.fixed:  # the first way is that of one image, whatever the batch and the limit
+            found = found[:1]
         first = self.least_ns(node, default)
         if found[0].alias is None:
             for decision in others:
