@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
+import weakref
 from collections.abc import Mapping
 
 import llvmlite.binding as llvm
@@ -14,45 +14,11 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
 
 _LIBRARIES = 128  # of one linker
-lock = threading.RLock()  # ends of libraries come at any moment, also while this thread links
-if hasattr(os, "register_at_fork"):  # a forked child finds compiler and linker whole and unlocked
+lock = threading.RLock()  # the compiler's and the linker's
+if hasattr(os, "register_at_fork"):  # a forked child finds them whole and unlocked
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
-
-
-class _Linker:
-    """One of LLVM's linkers. What it was ever told stays in memory until it ends itself.
-
-    Each therefore takes so many libraries only, and ends with the last of them.
-    """
-
-    def __init__(self) -> None:
-        self._jit = llvm.create_lljit_compiler(new_machine(host(), True))  # takes the machine over
-        self._made = 0
-        self._alive = 0
-
-    @property
-    def full(self) -> bool:
-        return self._made >= _LIBRARIES
-
-    def link(self, objects: Mapping[str, bytes], symbols: list[str]) -> llvm.ResourceTracker:
-        builder = llvm.JITLibraryBuilder()
-        for body in objects.values():
-            builder = builder.add_object_img(body)
-        for symbol in symbols:
-            builder = builder.export_symbol(symbol)
-        builder = builder.add_current_process()
-        self._made += 1
-        return builder.link(self._jit, f"leanconv.{self._made}")
-
-    def enter(self) -> None:
-        self._alive += 1
-
-    def leave(self) -> None:
-        self._alive -= 1
-        if self.full and not self._alive:
-            self._jit.close()
 
 
 class Library:
@@ -63,28 +29,65 @@ class Library:
     """
 
     def __init__(
-        self,
-        linker: _Linker,
-        tracker: llvm.ResourceTracker,
-        addresses: Mapping[object, int],
-        code_bytes: int,
+        self, addresses: Mapping[object, int], tracker: llvm.ResourceTracker, code_bytes: int
     ) -> None:
-        self._addresses, self.code_bytes = addresses, code_bytes
-        linker.enter()
-        self._tracker, self._linker = tracker, linker
+        self._addresses, self._tracker = addresses, tracker
+        self.code_bytes = code_bytes
 
     def address(self, entry: Kernel | str) -> int:
         """Address of a kernel's function, or of a function by its name."""
         return self._addresses[entry]
 
-    def __del__(self) -> None:
-        if hasattr(self, "_linker") and not sys.is_finalizing():
-            with lock:
-                self._tracker.close()  # before its linker may end
-                self._linker.leave()
+
+class _Linker:
+    """One of LLVM's linkers. What it was ever told stays in memory until it ends itself.
+
+    Each therefore takes so many libraries only, and is let go some time after the last of them.
+    """
+
+    def __init__(self) -> None:
+        self._jit = llvm.create_lljit_compiler(new_machine(host(), True))  # takes the machine over
+        self._begun = 0
+        self._trackers: list[weakref.ref[llvm.ResourceTracker]] = []
+        self.unused_before = False
+
+    @property
+    def full(self) -> bool:
+        return self._begun >= _LIBRARIES
+
+    @property
+    def unused(self) -> bool:
+        """Whether no library is left; never so after a Ctrl-C that may have lost sight of one."""
+        return self._begun == len(self._trackers) and all(t() is None for t in self._trackers)
+
+    def link(self, objects: Mapping[str, bytes], symbols: list[str]) -> llvm.ResourceTracker:
+        builder = llvm.JITLibraryBuilder()
+        for body in objects.values():
+            builder = builder.add_object_img(body)
+        for symbol in symbols:
+            builder = builder.export_symbol(symbol)
+        builder = builder.add_current_process()
+        self._begun += 1
+        tracker = builder.link(self._jit, f"leanconv.{self._begun}")
+        self._trackers.append(weakref.ref(tracker))
+        return tracker
 
 
-_current: list[_Linker] = []
+_linkers: list[_Linker] = []  # the last one takes new libraries
+
+
+def _free_linker() -> _Linker:
+    """The linker that takes the next library.
+
+    A linker is let go at the second look that finds it unused: a library in a circle that is being
+    collected seems gone shortly before it is.
+    """
+    if not _linkers or _linkers[-1].full:
+        _linkers[:] = [each for each in _linkers if not (each.unused and each.unused_before)]
+        for each in _linkers:
+            each.unused_before = each.unused
+        _linkers.append(_Linker())
+    return _linkers[-1]
 
 
 def link(objects: Mapping[str, bytes], symbols: Mapping[object, str]) -> Library:
@@ -95,9 +98,6 @@ def link(objects: Mapping[str, bytes], symbols: Mapping[object, str]) -> Library
         symbols: the symbol to be found for each entry of the library.
     """
     with lock:
-        if not _current or _current[0].full:
-            _current[:] = [_Linker()]
-        linker = _current[0]
-        tracker = linker.link(objects, list(dict.fromkeys(symbols.values())))
-        addresses = {entry: tracker[symbol] for entry, symbol in symbols.items()}
-        return Library(linker, tracker, addresses, sum(map(len, objects.values())))
+        tracker = _free_linker().link(objects, list(dict.fromkeys(symbols.values())))
+    addresses = {entry: tracker[symbol] for entry, symbol in symbols.items()}
+    return Library(addresses, tracker, sum(map(len, objects.values())))
