@@ -133,20 +133,37 @@ def test_the_command_line_takes_algorithms_by_layer(
     assert main(["explain", "ic8ih9oc8oh7kh3", "--algorithm", "a=im2col"]) == 1
 
 
-def test_a_transposed_convolution_takes_what_was_predicted() -> None:
-    """Their taps are those of the window, not of the spec."""
-    w = np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype("f4")
+def transposed(w: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    """A network of one ConvTranspose named `up`, of stride 1."""
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="up", strides=[1, 1])
     graph = helper.make_graph(
         [node],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 2, 5, 6))],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(w, "w")],
     )
     built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     built.ir_version = 8
+    return built.SerializeToString()
+
+
+def test_a_transposed_convolution_takes_what_was_predicted() -> None:
+    """Its taps are those of the window, not of the spec."""
+    w = np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype("f4")
+    built = transposed(w, (1, 2, 5, 6))
     net = lc.load(built, algorithms={"up": "planar"})
     x = np.random.default_rng(1).standard_normal((1, 2, 5, 6)).astype("f4")
-    assert error(net(x), exact(net, built.SerializeToString(), x)) < 1e-5
+    assert error(net(x), exact(net, built, x)) < 1e-5
     assert net.used_bytes == net.plan.memory_bytes
+
+
+def test_a_transposed_convolution_keeps_the_error_of_a_layer() -> None:
+    """64 channels on 40x40 would be fastest with large tiles, which err by 2e-5 and more."""
+    w = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype("f4")
+    built = transposed(w, (1, 64, 40, 40))
+    usual, tight = lc.load(built), lc.load(built, max_error=2e-6)
+    x = np.random.default_rng(1).standard_normal((1, 64, 40, 40)).astype("f4")
+    y = exact(usual, built, x)
+    for net in (usual, tight):
+        assert error(net(x), y) < net.plan.outlines[0].error < 2e-6

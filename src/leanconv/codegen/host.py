@@ -10,7 +10,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from leanconv.codegen.library_pages import release_llvm_pages
+from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.library_pages import release_llvm_pages
+from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.budget import Planner
