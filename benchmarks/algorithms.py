@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
 import statistics
 import time
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import leanconv as lc
-from harness import ROOT, Patience, script
+from harness import ROOT, Patience, rewrite_page, script, write_results
 from leanconv.algorithms.convolution import choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
@@ -401,14 +400,10 @@ def main() -> int:
     """Measure what the command line asks for."""
     options = parse_options()
     if options.page:
-        document = json.loads(RESULTS.read_text(encoding="utf-8"))
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+        rewrite_page(RESULTS, page)
         return 0
     document = run(options)
-    if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if options.out == RESULTS:
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+    write_results(document, options.out, RESULTS, page)
     if options.json:
         print_json(document)
     return 0

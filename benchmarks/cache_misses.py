@@ -16,7 +16,6 @@ Needs valgrind and a C compiler's linker driver (gcc or cc). Nothing here depend
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import subprocess
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ROOT, script
+from harness import ROOT, rewrite_page, script, write_results
 from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.problem import Candidate
 from leanconv.api.conv import conv_problem
@@ -303,8 +302,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        document = json.loads(RESULTS.read_text(encoding="utf-8"))
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+        rewrite_page(RESULTS, page)
         return 0
     chosen = (options.layer, options.batch, options.layout) != ("cv10", 1, "NCHW")
     if not (chosen or options.method or options.last or options.out):
@@ -325,10 +323,7 @@ def main() -> int:
             document["methods"][method] = result
             if not options.json:
                 print_method(method, result)
-    if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if options.out == RESULTS:
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+    write_results(document, options.out, RESULTS, page)
     if options.json:
         print_json(document)
     return 0

@@ -14,7 +14,6 @@ less than 2 % is not preferred to the model's. The cost is the model's time over
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,7 +22,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import leanconv
-from harness import ROOT, model_file, script
+from harness import ROOT, model_file, rewrite_page, script, write_results
 from leanconv.algorithms import Problem
 from leanconv.algorithms.convolution import problems
 from leanconv.api.conv import conv_problem
@@ -146,8 +145,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        earlier = json.loads(RESULTS.read_text(encoding="utf-8"))
-        RESULTS.with_suffix(".md").write_text(page(earlier), encoding="utf-8")
+        rewrite_page(RESULTS, page)
         return 0
     if not (options.parts or options.out):
         options.out = RESULTS
@@ -162,10 +160,7 @@ def main() -> int:
             if not options.json:
                 print(line(rows[-1]))
     document |= {"means": summary(rows), "layers": rows}
-    if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if options.out == RESULTS:
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+    write_results(document, options.out, RESULTS, page)
     if options.json:
         print_json(document)
     else:

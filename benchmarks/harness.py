@@ -6,12 +6,13 @@ The machinery itself (processes, rounds, ratios, tables) is `leanconv.cli.engine
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import ENGINES, Engine
@@ -21,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 MODELS = ROOT / "models"
 _ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
+Document = dict[str, Any]
 T = TypeVar("T")
 
 ALL_ENGINES: tuple[Engine, ...] = (
@@ -98,6 +100,29 @@ class Patience:
             if alone or self.left_s <= 0:
                 break
         return taken, alone
+
+
+def rewrite_page(results: Path, page: Callable[[Document], str]) -> None:
+    """Write the page of earlier results again, beside their JSON."""
+    document = json.loads(results.read_text(encoding="utf-8"))
+    results.with_suffix(".md").write_text(page(document), encoding="utf-8")
+
+
+def write_results(
+    document: Document, out: Path | None, results: Path, page: Callable[[Document], str]
+) -> None:
+    """Write a benchmark's JSON where it is wanted; its page as well where results stand for good.
+
+    Args:
+        document: what was measured.
+        out: where the JSON goes, None for nowhere.
+        results: the file in docs/results; its page stands beside it.
+        page: makes the page.
+    """
+    if out is not None:
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if out == results:
+        rewrite_page(results, page)
 
 
 def script(body: Callable[[], int]) -> None:

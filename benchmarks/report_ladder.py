@@ -15,7 +15,6 @@ answers are compared with the engine's before the first round.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import leanconv
-from harness import ROOT, Patience, script
+from harness import ROOT, Patience, rewrite_page, script, write_results
 
 sys.path.insert(0, str(ROOT))
 
@@ -191,8 +190,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        document = json.loads(RESULTS.read_text(encoding="utf-8"))
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+        rewrite_page(RESULTS, page)
         return 0
     if options.quick:
         options.images, options.rounds, options.wait = 2, 1, 0.0
@@ -212,10 +210,7 @@ def main() -> int:
             document["settings"].append(measure(dtype, size, options))
             if not options.json:
                 print_setting(document["settings"][-1])
-    if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if options.out == RESULTS:
-        RESULTS.with_suffix(".md").write_text(page(document), encoding="utf-8")
+    write_results(document, options.out, RESULTS, page)
     if options.json:
         print_json(document)
     return 0

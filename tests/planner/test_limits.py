@@ -18,26 +18,12 @@ from leanconv.algorithms import convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.host import host
+from leanconv.reference import layers
 from leanconv.reference.direct import convolve
 from leanconv.spec.format import aligned
 
 THREADS = 2
 MODELS = Path(__file__).resolve().parents[2] / "models"
-# Channels, image, filters, kernel, stride: the layers that MEC and im2win are measured on.
-LAYERS = {
-    "cv1": (3, 227, 96, 11, 4),
-    "cv2": (3, 231, 96, 11, 4),
-    "cv3": (3, 227, 64, 7, 2),
-    "cv4": (64, 224, 64, 7, 2),
-    "cv5": (96, 24, 256, 5, 1),
-    "cv6": (256, 12, 512, 3, 1),
-    "cv7": (3, 224, 64, 3, 1),
-    "cv8": (64, 112, 128, 3, 1),
-    "cv9": (64, 56, 64, 3, 1),
-    "cv10": (128, 28, 128, 3, 1),
-    "cv11": (256, 14, 256, 3, 1),
-    "cv12": (512, 7, 512, 3, 1),
-}
 
 
 @dataclass(frozen=True)
@@ -55,11 +41,11 @@ class Case:
 
 
 def layer(name: str) -> Case:
-    inputs, size, outputs, kernel, stride = LAYERS[name]
+    spec = layers.layer(name)
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((1, inputs, size, size), dtype=np.float32)
-    w = rng.standard_normal((outputs, inputs, kernel, kernel), dtype=np.float32)
-    return Case(x, w, {"stride": stride})
+    x = rng.standard_normal(spec.input_shape, dtype=np.float32)
+    w = rng.standard_normal(spec.weight_shape, dtype=np.float32)
+    return Case(x, w, {"stride": spec.stride})
 
 
 def drawn(seed: int) -> Case:
@@ -142,7 +128,7 @@ def test_limits_of_a_thousand_convolutions(block: int) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", layers.NAMES)
 def test_limits_of_the_layers(name: str) -> None:
     check_conv(layer(name), [0.0, 0.15, 0.4, 0.7, 1.0])
 

@@ -252,7 +252,7 @@ class Planner:
         return make_space(self.outliner, self.threads, every=False)
 
     @cached_property
-    def settled(self) -> bool:
+    def needs_no_reorder(self) -> bool:
         """Whether the formats of a plan without limits bring no value from one into another.
 
         No plan is faster than such a one, in which each node is computed in its fastest way. (Nor
@@ -277,7 +277,7 @@ class Planner:
         """
         if self.merged:
             return self._unmerged.within(limit)
-        if self.max_error is None and self.settled:
+        if self.max_error is None and self.needs_no_reorder:
             free = self.realise(None, None)
             if limit is None or free.memory_bytes <= limit:
                 return free

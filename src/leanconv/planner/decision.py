@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leanconv.graph.ir import Node
+from leanconv.graph.ir import Graph, Node
 from leanconv.spec import PLAIN, Format
+from leanconv.spelling import spelled
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,19 @@ class Decision:
         """How each value of the node stands in memory."""
         formats = {name: PLAIN for name in node.inputs if name}
         return {**formats, **self.reads, node.outputs[0]: self.writes}
+
+
+def node_key(node: Node, graph: Graph, decision: Decision) -> str:
+    """All that a node's ways depend on besides target and accuracy: not names, not weights."""
+    names = (*node.inputs, *node.outputs)
+    return spelled(
+        (
+            node.op,
+            sorted(node.attributes.items()),
+            [graph.types.get(name) for name in names],
+            [name in graph.constants for name in names],
+            [names.index(name) for name in names],
+            [decision.reads.get(name) for name in names],
+            decision.writes,
+        )
+    )

@@ -189,7 +189,7 @@ class BoundNetwork:
         planner: of the same graph, nothing merged; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan made before, to be taken as it is; what the planner finds if None.
-        decisions: how each node is computed, if that is settled without the planner.
+        decisions: how each node is computed, if that is decided without the planner.
 
     Attributes:
         plan: what runs.
@@ -214,7 +214,7 @@ class BoundNetwork:
             decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
             planner.check([node.output for node in pinned.nodes], decisions)
         asked = memory_limit is not None or planner.max_error is not None
-        if decisions is None and (asked or not planner.settled):
+        if decisions is None and (asked or not planner.needs_no_reorder):
             found = planner.within(memory_limit)
             decisions, planner = found.decisions, found.planner
             exact = found.way is None or found.way.exact

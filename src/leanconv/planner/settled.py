@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph
 from leanconv.planner import operations
-from leanconv.planner.decision import Decision
+from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.operations import Accuracy
 from leanconv.settings import current_settings
 from leanconv.spelling import spelled
@@ -36,7 +36,7 @@ def settled(
         decisions: one for each node.
     """
     texts = {
-        number: _spelled_node(node, graph, decision)
+        number: node_key(node, graph, decision)
         for number, (node, decision) in enumerate(zip(graph.nodes, decisions, strict=True))
         if decision.way is None and node.op in operations.SEVERAL
     }
@@ -60,22 +60,6 @@ def settled(
         replace(decision, way=way[texts[number]]) if number in texts else decision
         for number, decision in enumerate(decisions)
     ]
-
-
-def _spelled_node(node: Node, graph: Graph, decision: Decision) -> str:
-    """All that a choice depends on besides target and accuracy: not names, not weights."""
-    names = (*node.inputs, *node.outputs)
-    return spelled(
-        (
-            node.op,
-            sorted(node.attributes.items()),
-            [graph.types.get(name) for name in names],
-            [name in graph.constants for name in names],
-            [names.index(name) for name in names],
-            [decision.reads.get(name) for name in names],
-            decision.writes,
-        )
-    )
 
 
 def _key(nodes: Sequence[str], target: Target, accuracy: Accuracy) -> str:
