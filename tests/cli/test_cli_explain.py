@@ -49,6 +49,8 @@ def test_every_layer_with_every_candidate(call: Call, residual: str) -> None:
     errors = [layer["error_so_far"] for layer in document["layers"]]
     assert errors == sorted(errors)
     assert errors[-1] == pytest.approx(document["predicted_error"])
+    passed = [layer["passed_error"] for layer in document["layers"]]
+    assert sum(error**2 for error in passed) == pytest.approx(errors[-1] ** 2)
 
 
 def test_the_arena_is_told_as_it_is(call: Call, residual: str) -> None:

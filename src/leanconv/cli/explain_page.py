@@ -196,8 +196,8 @@ def _error(report: Report) -> str:
     body = _levels(most, lambda value: f"{value:.1e}")
     path = ""
     for number, layer in enumerate(layers):
-        x, height = _LEFT + number * step, _place(layer["error"] / most)
-        about = f"{layer['name']} by {layer['algorithm']}: {layer['error']:.1e}"
+        x, height = _LEFT + number * step, _place(layer["passed_error"] / most)
+        about = f"{layer['name']} by {layer['algorithm']}: {layer['passed_error']:.1e}"
         body.append(
             f'<rect class=value x="{x + 1:.2f}" y="{height:.2f}" width="{max(1.0, step - 2):.2f}" '
             f'height="{_place(0) - height:.2f}"><title>{escape(about)}</title></rect>'

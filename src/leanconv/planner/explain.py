@@ -164,6 +164,7 @@ def _facts(outline: Outline, threads: int) -> dict[str, Any]:
         "scratch_bytes": outline.scratch_bytes,
         "temporary_bytes": sum(outline.temporaries.values()),
         "error": outline.error,
+        "passed_error": outline.passed_error,
     }
 
 
@@ -206,9 +207,8 @@ class _Swaps:
             return _slower(outline, chosen, self._plan.threads)
         plan = self._plan
         allowed = plan.planner.max_error
-        error = math.sqrt(
-            plan.predicted_error**2 - chosen.passed_error**2 + outline.passed_error**2
-        )
+        others = max(0.0, plan.predicted_error**2 - chosen.passed_error**2)
+        error = math.sqrt(others + outline.passed_error**2)
         if allowed is not None and error > allowed:
             return f"the error would be {error:.2g}, over {allowed:.2g}"
         if plan.limit is None:
