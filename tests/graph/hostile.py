@@ -1,0 +1,85 @@
+"""What tests of hostile model files share: small models, and bounds on time and memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from graph.onnx_models import model
+from leanconv.errors import LeanConvError
+from leanconv.graph.onnx_import import read_model
+
+MIB = 1 << 20
+
+
+@contextmanager
+def bounded(seconds: float = 2.0, peak_bytes: int = 16 * MIB) -> Iterator[None]:
+    """Fail when the body takes longer or holds more memory at once."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        taken = time.perf_counter() - start
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert taken < seconds, f"took {taken:.2f} s"
+    assert peak < peak_bytes, f"held {peak / MIB:.1f} MiB"
+
+
+def refused(data: bytes, what: str, **bounds: Any) -> None:
+    """Reading, or else binding, must raise an error that says `what`."""
+    with bounded(**bounds), pytest.raises(LeanConvError, match=what):
+        bound(data)
+
+
+def bound(data: bytes) -> None:
+    """Read a model and bind it, 2 standing for every extent that it leaves open."""
+    found = read_model(data)
+    found.bind(
+        {
+            each.name: tuple(n if isinstance(n, int) else 2 for n in each.shape or ())
+            for each in found.inputs
+        }
+    )
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
+    names = ["" if name == "-" else name for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attributes)
+
+
+def network(
+    nodes: list[onnx.NodeProto], held: dict[str, Any] | None = None, opset: int = 17
+) -> bytes:
+    return model(nodes, {"x": (1, 4, 8, 8)}, ["y"], held, opset).SerializeToString()
+
+
+WINDOW_ERRORS = "expected|weight|larger"
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def held(dims: list[int], data: bytes = b"", **fields: Any) -> bytes:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims, raw_data=data)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            getattr(tensor, name).extend(value)
+        else:
+            setattr(tensor, name, value)
+    proto = model([node("Conv", "x w")], {"x": (1, 4, 8, 8)}, ["y"])
+    proto.graph.initializer.append(tensor)
+    return proto.SerializeToString()

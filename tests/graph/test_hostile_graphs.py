@@ -1,0 +1,293 @@
+"""Whatever a graph in a model file tries, it ends as an error, quickly, in little memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graph.hostile import MIB, WINDOW_ERRORS, bounded, network, node, refused, varint
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.onnx_import import read_model
+
+# -- the graph ---------------------------------------------------------------------------------
+
+
+def test_circles() -> None:
+    refused(network([node("Relu", "y")]), "circle")
+    refused(network([node("Relu", "a", "b"), node("Relu", "b", "a"), node("Relu", "x")]), "circle")
+    ring = [node("Relu", f"v{i}", f"v{(i + 1) % 5000}") for i in range(5000)]
+    refused(network([*ring, node("Relu", "v0")]), "circle")
+
+
+def test_names() -> None:
+    refused(network([node("Relu", "nothing")]), "nothing defines")
+    refused(network([node("Relu", "x"), node("Relu", "x")]), "defined once")
+    refused(network([node("Relu", "x", "x"), node("Relu", "x")]), "defined once")
+    refused(network([node("Relu", "x", "z")]), "output 'y' is defined by nothing")
+    refused(network([node("Relu", "-")]), "input 0 is absent")
+    refused(network([node("Relu", "", "y")]), "0 inputs; expected 1")
+    refused(network([helper.make_node("Relu", ["x"], [])]), "no output")
+    long = "n" * (4 * MIB)
+    refused(network([node("Relu", long)]), "nothing defines", peak_bytes=64 * MIB)
+
+
+def test_inputs_and_outputs_twice() -> None:
+    proto = onnx.load_from_string(network([node("Relu", "x")]))
+    for field, what in (("input", "stands twice"), ("output", "stands twice")):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(proto)
+        getattr(changed.graph, field).append(getattr(proto.graph, field)[0])
+        refused(changed.SerializeToString(), what)
+        del getattr(changed.graph, field)[:]
+        refused(changed.SerializeToString(), "output|inputs|nothing defines")
+
+
+def test_a_million_nodes() -> None:
+    each = b"\x0a\x1a" + node("Relu", "x", "y" * 9).SerializeToString()[:26].ljust(26, b"\0")
+    data = each * 1_000_000
+    proto = b"\x42\x02\x10\x11\x3a" + varint(len(data)) + data
+    with bounded(10, 64 * MIB), pytest.raises(ModelError, match="over 100000 entries 'node'"):
+        read_model(proto)
+
+
+def test_a_hundred_thousand_nodes_take_linear_time() -> None:
+    def chain(count: int) -> bytes:
+        nodes = [node("Relu", "x" if i == 0 else f"v{i}", f"v{i + 1}") for i in range(count - 1)]
+        return network([*nodes, node("Relu", f"v{count - 1}")])
+
+    def seconds(data: bytes) -> float:
+        start = time.perf_counter()
+        assert len(read_model(data).bind().nodes) > 1000
+        return time.perf_counter() - start
+
+    seconds(chain(2_000))
+    small, large = seconds(chain(2_000)), seconds(chain(20_000))
+    assert large < 40 * small + 0.5
+
+
+def test_deep_chains_do_not_recurse() -> None:
+    depth = 3 * sys.getrecursionlimit()
+    nodes = [node("Identity", "x" if i == 0 else f"v{i}", f"v{i + 1}") for i in range(depth)]
+    data = network([*nodes, node("Relu", f"v{depth}")])
+    assert len(read_model(data).bind().nodes) == 1
+
+
+# -- shapes and constants ----------------------------------------------------------------------
+
+
+def shape_of(*extents: int) -> dict[str, Any]:
+    return {"s": np.array(extents, np.int64)}
+
+
+def added(each: onnx.NodeProto, arrays: dict[str, Any], opset: int = 17) -> bytes:
+    """A network that adds the constant `k` of a node."""
+    cast = node("Cast", "k", "f", to=TensorProto.FLOAT)
+    return network([each, cast, node("Add", "x f")], arrays, opset)
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [(2**60,), (2**30, 2**30), (2**62, 2**62, 2**62), (2**36,), (2**26,), (-1,), (1,) * 17],
+)
+def test_constant_of_shape(extents: tuple[int, ...]) -> None:
+    refused(added(node("ConstantOfShape", "s", "k"), shape_of(*extents)), "expected")
+
+
+def test_other_constants_without_end() -> None:
+    zero, far = np.int64(0), np.int64(2**62)
+    arrays = {"zero": zero, "far": far, "one": np.int64(1)}
+    refused(added(node("Range", "zero far one", "k"), arrays), "bytes")
+    floats = {"zero": np.float32(0), "far": np.float32(1e38), "one": np.float32(1e-38)}
+    refused(added(node("Range", "zero far one", "k"), floats), "bytes")
+    floats["one"] = np.float32("nan")
+    refused(added(node("Range", "zero far one", "k"), floats), "expected a range")
+    column = {"c": np.zeros((2**12, 1), "f4"), **shape_of(1, 2**50)}
+    refused(added(node("Expand", "c s", "k"), column), "bytes")
+    refused(added(node("Tile", "c s", "k"), column), "bytes")
+    wide = {"a": np.zeros((2**14, 1), "f4"), "b": np.zeros((1, 2**14), "f4")}
+    for op in ("Add", "Mul", "MatMul"):
+        refused(added(node(op, "a b", "k"), wide), "traffic")
+    pads = {"c": np.zeros(4, "f4"), "s": np.array([2**61, 2**61])}
+    refused(added(node("Pad", "c s", "k"), pads), "bytes")
+    huge = {"c": np.zeros((1, 1, 2, 2), "f4"), "t": np.array([1, 1, 1e30, 1e30], "f4")}
+    refused(added(node("Resize", "c - t", "k"), huge), "bytes|smaller")
+
+
+def test_constants_that_double() -> None:
+    nodes = [node("Concat", f"c{i} c{i}", f"c{i + 1}", axis=0) for i in range(60)]
+    refused(
+        network([*nodes, node("Add", "x c60")], {"c0": np.zeros(4, "f4")}),
+        "traffic",
+        peak_bytes=128 * MIB,
+    )
+
+
+def test_values_that_double() -> None:
+    nodes = [node("Concat", f"{'x' if i == 0 else f'v{i}'} {'x' if i == 0 else f'v{i}'}",
+                  f"v{i + 1}", axis=0) for i in range(60)]  # fmt: skip
+    refused(network([*nodes, node("Relu", "v60")]), "expected at most 1099511627776 bytes")
+
+
+def test_many_reductions_of_one_constant() -> None:
+    """Little output, much work: what is read counts as well."""
+    nodes = [node("ReduceSum", "c", f"k{i}", keepdims=0) for i in range(3000)]
+    nodes.append(node("Sum", "x " + " ".join(f"k{i}" for i in range(3000))))
+    data = network(nodes, {"c": np.zeros(MIB // 4, "f4")})
+    refused(data, "traffic", seconds=5)
+
+
+def test_much_work_on_constants() -> None:
+    tall = {"c": np.zeros((1, 1, 600, 600), "f4"), "w": np.zeros((64, 1, 25, 25), "f4")}
+    refused(added(node("Conv", "c w", "k"), tall), "traffic")
+    one = {"c": np.zeros((1, 1, 2, 2), "f4")}
+    wide = [2**30] * 2
+    refused(
+        added(node("MaxPool", "c", "k", kernel_shape=wide, pads=[2**30 - 1] * 4), one),
+        "traffic|bytes",
+    )
+    refused(added(node("LRN", "c", "k", size=2**62), one), "size")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("strides", [0, 1]),
+        ("strides", [-1, 1]),
+        ("strides", [2**62, 1]),
+        ("strides", [1]),
+        ("strides", [1] * 1000),
+        ("dilations", [0, 1]),
+        ("dilations", [2**62, 1]),
+        ("dilations", [2**31 - 1] * 2),
+        ("pads", [-1, 0, 0, 0]),
+        ("pads", [2**63 - 1] * 4),
+        ("pads", [2**31 - 1] * 4),
+        ("pads", [0, 0]),
+        ("group", 0),
+        ("group", -1),
+        ("group", 3),
+        ("group", 2**62),
+        ("kernel_shape", [3, 2]),
+        ("kernel_shape", [2**62] * 2),
+        ("auto_pad", "SOME"),
+        ("auto_pad", b"\xff"),
+        ("strides", 1.5),
+        ("strides", [1.5, float("nan")]),
+    ],
+)
+def test_attributes_of_windows(name: str, value: Any) -> None:
+    weight = {"w": np.zeros((4, 4, 3, 3), "f4")}
+    refused(network([node("Conv", "x w", **{name: value})], weight), WINDOW_ERRORS)
+    refused(network([node("ConvTranspose", "x w", **{name: value})], weight), WINDOW_ERRORS)
+    if name not in ("group",) and value != [3, 2]:
+        window = {"kernel_shape": [3, 3], name: value}
+        for op in ("MaxPool", "AveragePool"):
+            refused(network([node(op, "x", **window)], opset=19), "expected|larger|attribute")
+
+
+@pytest.mark.parametrize(
+    ("each", "arrays"),
+    [
+        (node("Softmax", "x", axis=4), {}),
+        (node("Softmax", "x", axis=-(2**63)), {}),
+        (node("Concat", "x x", axis=9), {}),
+        (node("Concat", "x x"), {}),
+        (node("Transpose", "x", perm=[0, 1, 2]), {}),
+        (node("Transpose", "x", perm=[0, 0, 1, 2]), {}),
+        (node("Flatten", "x", axis=5), {}),
+        (node("Reshape", "x s"), shape_of(3, 3)),
+        (node("Reshape", "x s"), shape_of(-1, -1)),
+        (node("Reshape", "x s"), shape_of(2**62, 2**62)),
+        (node("Reshape", "x s"), {"s": np.zeros(10**5, np.int64)}),
+        (node("Reshape", "x s"), {"s": np.array([1.5])}),
+        (node("Unsqueeze", "x s"), {"s": np.arange(40)}),
+        (node("Squeeze", "x s"), shape_of(1)),
+        (node("Slice", "x s s s s"), shape_of(0)),
+        (node("Slice", "x s s s"), shape_of(1, 1)),
+        (node("Split", "x", "y", axis=7), {}),
+        (node("Split", "x s", "y", axis=1), shape_of(5)),
+        (node("Split", "x s", "y z", axis=1), shape_of(-4, 8)),
+        (node("Expand", "x s"), shape_of(3)),
+        (node("Expand", "x s"), shape_of(2**40, 1, 1, 1, 1)),
+        (node("Gather", "x s"), shape_of(9)),
+        (node("Gather", "x s"), {"s": np.float32(1)}),
+        (node("Pad", "x s"), shape_of(1, 1)),
+        (node("Pad", "x s"), shape_of(-9, 0, 0, 0, 0, 0, 0, 0)),
+        (node("Pad", "x s", mode="reflect"), shape_of(0, 0, 9, 0, 0, 0, 0, 0)),
+        (node("ReduceMean", "x", axes=[0, 0]), {}),
+        (node("ReduceMean", "x", axes=[2**40]), {}),
+        (node("ReduceMean", "x", keepdims=2), {}),
+        (node("Clip", "x s"), {"s": np.float32("nan")}),
+        (node("Clip", "x s"), {"s": np.zeros(2, "f4")}),
+        (node("Resize", "x - s"), {"s": np.array([1, 1, float("nan"), 1], "f4")}),
+        (node("Resize", "x - s"), {"s": np.array([1, 1, 0, 1], "f4")}),
+        (node("Resize", "x - s"), {"s": np.array([1, 1, -1, 1], "f4")}),
+        (node("Resize", "x - - s"), shape_of(1, 4, 0, 8)),
+        (node("Resize", "x"), {}),
+        (node("Gemm", "x s"), {"s": np.zeros((3, 3), "f4")}),
+        (node("MatMul", "x s"), {"s": np.zeros((3, 3), "f4")}),
+        (node("MatMul", "x s"), {"s": np.float32(3)}),
+        (node("Add", "x s"), {"s": np.zeros(3, "f4")}),
+        (node("Add", "x s"), {"s": np.zeros(8, "f8")}),
+        (node("Add", "x s"), {"s": np.zeros(8, "i8")}),
+        (node("PRelu", "x s"), {"s": np.zeros((2, 1, 4, 8, 8), "f4")}),
+        (node("BatchNormalization", "x s s s s"), {"s": np.zeros(3, "f4")}),
+        (node("LRN", "x", size=0), {}),
+        (node("LRN", "x"), {}),
+        (node("Constant", "", "y"), {}),
+        (node("Cast", "x"), {}),
+    ],
+)
+def test_operands_that_do_not_fit(each: onnx.NodeProto, arrays: dict[str, Any]) -> None:
+    refused(network([each], arrays), "expected|does not|which")
+
+
+@pytest.mark.parametrize(
+    ("each", "arrays"),
+    [
+        (node("Div", "s t", "k"), {"s": np.array([1]), "t": np.array([0])}),
+        (node("Mod", "s t", "k"), {"s": np.array([1]), "t": np.array([0])}),
+        (node("Pow", "s t", "k"), {"s": np.array([2]), "t": np.array([-1])}),
+        (node("Neg", "s", "k"), {"s": np.array([True])}),
+        (node("Sub", "s s", "k"), {"s": np.array([True])}),
+        (node("ReduceMax", "s", "k"), {"s": np.zeros(0, "f4")}),
+        (node("ReduceMean", "s", "k"), {"s": np.zeros(0, "f4")}),
+        (node("Where", "s s s", "k"), {"s": np.zeros(1, "f4")}),
+        (node("Not", "s", "k"), {"s": np.zeros(1, "f4")}),
+        (node("Equal", "s t", "k"), {"s": np.zeros(1, "f4"), "t": np.zeros(1, "i8")}),
+        (node("Constant", "", "k", value_int=1, value_float=1.0), {}),
+        (node("Constant", "", "k", value_string="text"), {}),
+    ],
+)
+def test_constants_that_do_not_fit(each: onnx.NodeProto, arrays: dict[str, Any]) -> None:
+    refused(added(each, arrays), "expected|do not fit")
+
+
+def test_messages_stay_short() -> None:
+    proto = onnx.load_from_string(network([node("Relu", "x")]))
+    proto.graph.node[0].op_type = "R" * MIB
+    proto.graph.node[0].name = "n" * MIB
+    with pytest.raises(UnsupportedError) as caught:
+        read_model(proto.SerializeToString())
+    assert len(str(caught.value)) < 3000
+
+
+def test_sparse_and_sequence_tensors() -> None:
+    proto = onnx.load_from_string(network([node("Relu", "x")]))
+    proto.graph.sparse_initializer.add()
+    refused(proto.SerializeToString(), "sparse")
+    sequence: Callable[..., Any] = helper.make_tensor_sequence_value_info
+    proto = onnx.load_from_string(network([node("Relu", "x")]))
+    proto.graph.input[0].CopyFrom(sequence("x", TensorProto.FLOAT, None))
+    refused(proto.SerializeToString(), "no tensor")
+    segment = numpy_helper.from_array(np.zeros(4, "f4"), "w")
+    segment.segment.begin = 0
+    proto.graph.initializer.append(segment)
+    refused(proto.SerializeToString(), "segments")
