@@ -6,122 +6,138 @@ Checks, measures, and writes `gpu.json` and `gpu.md`, in under eight minutes: wh
 for is written down as not measured. Where there is no GPU (or no torch for CUDA), the files say
 "not yet measured" for each figure. Compared with are both memory layouts of torch with
 `cudnn.benchmark`, the best of which counts, and im2col + cuBLAS (`unfold` and `matmul`).
+
+Everything runs in a process beside this one, job after job, what matters most first. A job that
+fails is written down; if it takes its process with it, or says nothing for too long, the next
+process goes on behind it. Both files are written anew after every row.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import exp, log
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import leanconv as lc
-from harness import model_file
-from leanconv.errors import LeanConvError
+from gpu_codes import compile_all, conv_codes, network_codes
+from gpu_networks import REPORT_SIZE, Networks, mobilenet
+from gpu_page import FIGURES, PARTS, Row, table
+from gpu_supervisor import Job, perform, said, supervised
+from leanconv.gpu.device.driver import driver
+from leanconv.gpu.machine import machine_of
 from leanconv.reference.layers import layer
 from leanconv.spec import ConvSpec
 
 SECONDS = 460.0
+COMPILING = 130.0  # seconds at most for all kernels
 NAMES = tuple(f"cv{number}" for number in range(1, 13))
 MODES: dict[str, tuple[str, str | None]] = {
     "fp32": ("float32", None),
     "tf32": ("float32", "tf32"),
     "fp16": ("float16", None),
 }
+# What matters most first.
+LAYERS = ((128, "fp32"), (128, "fp16"), (1, "fp32"), (128, "tf32"), (1, "fp16"), (1, "tf32"))
+IM2WIN = ("im2win", "im2win:form=high")
+ABLATED = ("cv9", "cv12")
 ABLATION = (
     "im2win:form=high",
     "im2win:prefetch=0",
+    "im2win:double=0",
     "im2win:vector=0",
     "im2win:micro=0",
     "im2win:form=basic",
 )
-DEPTHWISE = ("g96mb32ic96ih112oc96oh112kh3ph1", "g144mb32ic144ih56oc144oh28kh3sh2ph1")
-FIGURES = (
-    "fp32-accurate error on the twelve layers",
-    "fp32-accurate time over cuDNN's strict fp32, batch 128 and 1",
-    "TF32 and fp16 time over cuDNN's",
-    "memory beyond the tensors against im2col + cuBLAS and cuDNN",
-    "explicit im2win over im2col + cuBLAS, and its ablation",
-    "depthwise layers in GB/s against a copy",
-    "MobileNetV2 batch 1 and 128 against torch eager, graphs and compile",
-    "MobileNetV2 in float64, 10 images of 244x244, against the report's 7.78 ms",
+# MobileNetV2's, of a batch that the L2 cache does not hold.
+DEPTHWISE = (
+    "g32mb128ic32ih112oc32oh112kh3ph1",
+    "g96mb128ic96ih112oc96oh56kh3sh2ph1",
+    "g144mb128ic144ih56oc144oh56kh3ph1",
+    "g192mb128ic192ih28oc192oh28kh3ph1",
+    "g384mb128ic384ih14oc384oh14kh3ph1",
+    "g960mb256ic960ih7oc960oh7kh3ph1",
 )
-REPORT_SIZE = (244, 244)
 BATCHES = (1, 128)  # of MobileNetV2
+FORMS: tuple[tuple[str, str | None], ...] = (
+    ("float32", None),
+    ("float32", "tf32"),
+    ("float16", None),
+)
 COPIED = 1 << 28  # elements
-Row = dict[str, Any]
 
 
-def _same(array: Any) -> Any:
-    return array
+class Bench(Networks):
+    """Everything that is measured on one device; arguments as of `Stopwatch`."""
 
+    def jobs(self) -> Iterator[Job]:
+        """Everything, what matters most first; the order never changes."""
+        yield "compile", "all kernels", self.compiled
+        for batch in BATCHES:
+            for dtype, precision in FORMS:
+                yield (
+                    "networks",
+                    f"MobileNetV2 batch {batch} {precision or dtype}",
+                    partial(self.network, batch, dtype, precision),
+                )
+        yield "networks", "MobileNetV2 float64", partial(self.network, 10, "float64", None)
+        for batch in BATCHES:
+            yield "networks", f"torch batch {batch}", partial(self.torch_network, batch)
+        for number, (batch, mode) in enumerate(LAYERS):
+            for name in NAMES:
+                yield (
+                    "layers",
+                    f"{name} batch {batch} {mode}",
+                    partial(self.layer, name, batch, mode),
+                )
+            if number == 0:
+                yield "depthwise", "copy", self.copy
+                for problem in DEPTHWISE:
+                    for dtype in ("float32", "float16"):
+                        yield (
+                            "depthwise",
+                            f"{problem} {dtype}",
+                            partial(self.depthwise, problem, dtype),
+                        )
+                for name in ABLATED:
+                    yield "ablation", name, partial(self.ablation, name)
+        for batch in BATCHES:
+            yield "networks", f"torch.compile {batch}", partial(self.torch_compiled, batch)
 
-class Bench:
-    """Everything that is measured on one device.
-
-    Args:
-        torch: the module.
-        device: where torch computes.
-        ours: a tensor as leanconv takes it. With a device, itself; a rehearsal without one hands
-            NumPy arrays to a driver that only records (`tests/gpu/test_gpu_bench.py`).
-    """
-
-    def __init__(
-        self, torch: Any, device: str = "cuda", ours: Callable[[Any], Any] = _same
-    ) -> None:
-        self.torch, self.device, self.ours = torch, device, ours
-        self.end = time.monotonic() + SECONDS
-        torch.backends.cudnn.benchmark = True
-
-    def left(self) -> float:
-        """Seconds that are left."""
-        return self.end - time.monotonic()
-
-    def milliseconds(self, run: Callable[[], object]) -> float:
-        """Time of a run, the median of up to 20 rows of them, in some 0.3 s.
-
-        Short runs stand in rows of 20, so that waiting for the device does not count.
-        """
-        wait = self.torch.cuda.synchronize
-
-        def row(count: int) -> float:
-            start = time.perf_counter_ns()
-            for _ in range(count):
-                run()
-            wait()
-            return (time.perf_counter_ns() - start) / 1e6 / count
-
-        run()
-        wait()
-        count = 20 if row(1) < 1.0 else 1
-        times: list[float] = []
-        begun = time.monotonic()
-        while len(times) < 3 or (len(times) < 20 and time.monotonic() - begun < 0.3):
-            times.append(row(count))
-        return statistics.median(times)
-
-    def peak_bytes(self, run: Callable[[], Any]) -> int:
-        """Bytes that torch takes during a run beyond its result."""
-        torch = self.torch
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        result = run()
-        torch.cuda.synchronize()
-        held = result.numel() * result.element_size()
-        return int(torch.cuda.max_memory_allocated() - before - held)
+    # -- before ------------------------------------------------------------------------------
+    def compiled(self) -> Iterator[Row]:
+        """All kernels, on all cores."""
+        used = driver(0)
+        machine = machine_of(used)
+        codes = []
+        for batch, mode in LAYERS:
+            dtype, precision = MODES[mode]
+            for name in NAMES:
+                spec = replace(layer(name, batch), dtype=dtype, layout="NHWC")
+                codes += conv_codes(spec, precision, None, machine)
+                if (batch, mode) == LAYERS[0]:
+                    for algorithm in (*IM2WIN, *(ABLATION if name in ABLATED else ())):
+                        codes += conv_codes(spec, None, algorithm, machine)
+        for problem in DEPTHWISE:
+            for dtype in ("float32", "float16"):
+                spec = ConvSpec.parse(problem, layout="NHWC", dtype=dtype)
+                codes += conv_codes(spec, None, None, machine)
+        for batch in BATCHES:
+            for dtype, precision in FORMS:
+                shape = (batch, 3, 224, 224)
+                codes += network_codes(mobilenet(224, 224), shape, dtype, precision, machine)
+        shape = (10, 3, *REPORT_SIZE)
+        codes += network_codes(mobilenet(*REPORT_SIZE), shape, "float64", None, machine)
+        yield dict(compile_all(codes, used.arch, min(COMPILING, self.left() / 3)))
 
     # -- single layers -----------------------------------------------------------------------
-    def layer(self, name: str, batch: int, mode: str) -> Row:
+    def layer(self, name: str, batch: int, mode: str) -> Iterator[Row]:
         """One layer: ours, cuDNN in both layouts, im2col + cuBLAS; times, memory, errors."""
         torch, (dtype, precision) = self.torch, MODES[mode]
         spec = replace(layer(name, batch), dtype=dtype, layout="NHWC")
@@ -129,56 +145,102 @@ class Bench:
         allowed = mode == "tf32"
         torch.backends.cudnn.allow_tf32 = allowed
         torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.cuda.empty_cache()
         x = torch.randn(spec.input_shape, device=self.device, dtype=kind)
         w = torch.randn(spec.weight_shape, device=self.device, dtype=kind) / spec.reduction**0.5
-        plan: Any = lc.plan_conv2d(
+        row: Row = {"layer": name, "batch": batch, "mode": mode, "problem": str(spec)}
+        try:
+            self.own(spec, precision, x, w, row)
+        except Exception as error:  # the others are measured all the same
+            row["failure"] = said(error)
+        self.rivals(spec, x, w, row)
+        if (batch, mode) == LAYERS[0]:
+            self.explicit(spec, x, w, row)
+        yield row
+
+    def own(self, spec: ConvSpec, precision: str | None, x: Any, w: Any, row: Row) -> None:
+        """Our plan."""
+        plan = self.plan(spec, w, precision=precision)
+        held = self.ours(x)
+        y = self.torch.from_dlpack(plan(held))
+        self.torch.cuda.synchronize()
+        row["plan"] = f"{plan.algorithm} {plan.arithmetic} {plan.parameters}"
+        row["error"] = self.error(spec, x, w, y)
+        run = plan.record().run if spec.batch == 1 else plan.start
+        row["ms"] = self.milliseconds(run)
+        row["tflops"] = spec.flops / row["ms"] / 1e9
+        row["extra_bytes"] = plan.memory_bytes - spec.weight_bytes
+
+    def plan(self, spec: ConvSpec, w: Any, **options: Any) -> Any:
+        """A plan of leanconv for a spec with NHWC arrays."""
+        return lc.plan_conv2d(
             spec.input_shape,
             self.ours(w),
             stride=spec.stride,
+            padding=(*spec.pad_begin, *spec.pad_end),
+            groups=spec.groups,
             layout="NHWC",
             device="cuda",
-            precision=precision,
+            **options,
         )
-        y = torch.from_dlpack(plan(self.ours(x)))
-        torch.cuda.synchronize()
-        row: Row = {"layer": name, "batch": batch, "mode": mode, "problem": str(spec)}
-        row["plan"] = f"{plan.algorithm} {plan.arithmetic} {plan.parameters}"
-        row["error"] = self.error(spec, x, w, y)
-        row["ms"] = self.milliseconds(plan.start)
-        row["tflops"] = spec.flops / row["ms"] / 1e9
-        row["extra_bytes"] = plan.memory_bytes - spec.weight_bytes
-        self.rivals(spec, x, w, row)
-        return row
 
     def rivals(self, spec: ConvSpec, x: Any, w: Any, row: Row) -> None:
-        """torch's convolutions, and unfold with matmul."""
-        conv = self.torch.nn.functional.conv2d
+        """torch's convolutions, and unfold with matmul; of one image from graphs, as ours."""
+        conv, torch = self.torch.nn.functional.conv2d, self.torch
         first = x.permute(0, 3, 1, 2)
+
+        def timed(run: Callable[[], Any]) -> float:
+            if spec.batch == 1:
+                with contextlib.suppress(RuntimeError):  # what cannot be recorded runs as it is
+                    return self.milliseconds(self.recorded(run))
+            return self.milliseconds(run)
+
         best: list[tuple[float, int, float]] = []
-        for given, weights in (
-            (first.contiguous(), w),
-            (first, w.contiguous(memory_format=self.torch.channels_last)),
+        for label, given, weights in (
+            ("nchw", first.contiguous(), w),
+            ("nhwc", first, w.contiguous(memory_format=torch.channels_last)),
         ):
 
             def run(a: Any = given, b: Any = weights) -> Any:
                 return conv(a, b, stride=spec.stride)
 
-            found = self.milliseconds(run), self.peak_bytes(run)
-            best.append((*found, self.error(spec, x, w, run().permute(0, 2, 3, 1))))
-        row["cudnn_ms"], row["cudnn_extra_bytes"], row["cudnn_error"] = min(best)
-        row["ratio"] = row["cudnn_ms"] / row["ms"]
+            try:
+                found = timed(run), self.peak_bytes(run)
+                row[f"cudnn_{label}_ms"] = found[0]
+                best.append((*found, self.error(spec, x, w, run().permute(0, 2, 3, 1))))
+            except Exception as error:
+                row[f"cudnn_{label}_failure"] = said(error)
+        if best:
+            row["cudnn_ms"], row["cudnn_extra_bytes"], row["cudnn_error"] = min(best)
+            if "ms" in row:
+                row["ratio"] = row["cudnn_ms"] / row["ms"]
         plain = first.contiguous()
 
         def unfolded() -> Any:
-            columns = self.torch.nn.functional.unfold(plain, spec.kernel, stride=spec.stride)
-            return self.torch.matmul(w.reshape(spec.out_channels, -1), columns)
+            columns = torch.nn.functional.unfold(plain, spec.kernel, stride=spec.stride)
+            return torch.matmul(w.reshape(spec.out_channels, -1), columns)
 
         try:
-            row["im2col_ms"] = self.milliseconds(unfolded)
+            row["im2col_ms"] = timed(unfolded)
             row["im2col_extra_bytes"] = self.peak_bytes(unfolded)
-        except RuntimeError as error:  # out of memory, or an index over 2^31
+        except Exception as error:  # out of memory, or an index over 2^31
             row["im2col_ms"] = row["im2col_extra_bytes"] = None
-            row["im2col_failure"] = str(error)[:120]
+            row["im2col_failure"] = said(error)
+
+    def explicit(self, spec: ConvSpec, x: Any, w: Any, row: Row) -> None:
+        """im2win with its tensor stored: in the fastest arithmetic, and as the thesis has it."""
+        times = []
+        for algorithm in IM2WIN:
+            try:
+                plan, held = self.plan(spec, w, algorithm=algorithm), self.ours(x)
+                y = plan(held)
+                times.append(self.milliseconds(plan.start))
+                row[f"{algorithm}_ms"], row["im2win_extra_bytes"] = times[-1], plan.memory_bytes
+                del y, plan
+            except Exception as error:
+                row[f"{algorithm}_failure"] = said(error)
+        if times:
+            row["im2win_ms"] = min(times)
 
     def error(self, spec: ConvSpec, x: Any, w: Any, y: Any) -> float:
         """Relative error of the first and the last image against float64."""
@@ -191,176 +253,109 @@ class Bench:
             worst = max(worst, float((found - exact).abs().max() / exact.abs().max()))
         return worst
 
-    def layers(self) -> Iterator[Row]:
-        """All layers while time is left, the largest share of it for batch 128 in fp32."""
-        for batch, mode in ((128, "fp32"), (1, "fp32"), (128, "fp16"), (128, "tf32")):
-            for name in NAMES:
-                if self.left() < 150:
-                    yield {"layer": name, "batch": batch, "mode": mode, "skipped": "no time left"}
-                    continue
-                yield self.layer(name, batch, mode)
-                self.torch.cuda.empty_cache()
-
     # -- the rest ----------------------------------------------------------------------------
-    def ablation(self) -> Iterator[Row]:
+    def ablation(self, name: str) -> Iterator[Row]:
         """Figure 4-9 of the thesis: its kernel without one of its parts."""
-        for name in ("cv9", "cv12"):
-            spec = replace(layer(name, 128), layout="NHWC")
-            x = self.torch.randn(spec.input_shape, device=self.device)
-            w = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(np.float32)
-            for algorithm in ABLATION:
-                plan: Any = lc.plan_conv2d(
-                    spec.input_shape, w, layout="NHWC", algorithm=algorithm, device="cuda"
-                )
-                plan(self.ours(x))
-                yield {"layer": name, "form": algorithm, "ms": self.milliseconds(plan.start)}
+        spec = replace(layer(name, 128), layout="NHWC")
+        x = self.ours(self.torch.randn(spec.input_shape, device=self.device))
+        w = self.torch.randn(spec.weight_shape, device=self.device)
+        for algorithm in ABLATION:
+            plan = self.plan(spec, w, algorithm=algorithm)
+            y = plan(x)
+            yield {"layer": name, "form": algorithm, "ms": self.milliseconds(plan.start)}
+            del y, plan
 
-    def depthwise(self) -> Iterator[Row]:
-        """Bytes a second of depthwise layers, and of a copy."""
+    def copy(self) -> Iterator[Row]:
+        """Bytes a second of a copy."""
         a = self.torch.empty(COPIED, device=self.device)
         b = self.torch.empty_like(a)
-        copied = 2 * a.numel() * 4 / self.milliseconds(lambda: b.copy_(a)) / 1e6
-        yield {"problem": "copy", "gb_per_s": copied}
-        for problem in DEPTHWISE:
-            spec = ConvSpec.parse(problem, layout="NHWC")
-            w = np.ones(spec.weight_shape, np.float32)
-            plan: Any = lc.plan_conv2d(
-                spec.input_shape,
-                w,
-                stride=spec.stride,
-                padding=(*spec.pad_begin, *spec.pad_end),
-                groups=spec.groups,
-                layout="NHWC",
-                device="cuda",
+        self.copied = 2 * a.numel() * 4 / self.milliseconds(lambda: b.copy_(a)) / 1e6
+        yield {"problem": "copy", "gb_per_s": self.copied}
+
+    def depthwise(self, problem: str, dtype: str) -> Iterator[Row]:
+        """Bytes a second of a depthwise layer."""
+        if not hasattr(self, "copied"):  # another process has measured it
+            list(self.copy())
+        spec, kind = ConvSpec.parse(problem, layout="NHWC", dtype=dtype), getattr(self.torch, dtype)
+        x = self.torch.randn(spec.input_shape, device=self.device, dtype=kind)
+        w = self.torch.randn(spec.weight_shape, device=self.device, dtype=kind)
+        plan, held = self.plan(spec, w), self.ours(x)
+        y = plan(held)
+        ms = self.milliseconds(plan.start)
+        rate = (spec.input_bytes + spec.output_bytes) / ms / 1e6
+        row: Row = {"problem": problem, "dtype": dtype, "ms": ms, "gb_per_s": rate}
+        row["of_copy"] = rate / self.copied
+        del y
+        first = x.permute(0, 3, 1, 2)
+        weights = w.contiguous(memory_format=self.torch.channels_last)
+        row["cudnn_ms"] = self.milliseconds(
+            lambda: self.torch.nn.functional.conv2d(
+                first, weights, stride=spec.stride, padding=spec.pad_begin, groups=spec.groups
             )
-            plan(self.ours(self.torch.randn(spec.input_shape, device=self.device)))
-            rate = (spec.input_bytes + spec.output_bytes) / self.milliseconds(plan.start) / 1e6
-            yield {"problem": problem, "gb_per_s": rate, "of_copy": rate / copied}
-
-    def networks(self) -> Iterator[Row]:
-        """MobileNetV2 in one graph, against torch in three ways; then the report's own setting."""
-        import onnx
-
-        from engines.onnx_to_torch import OnnxModule
-
-        file = model_file("mobilenetv2")
-        model = OnnxModule(onnx.load(file).graph).to(self.device).eval()
-        for batch in BATCHES:
-            x = self.torch.randn((batch, 3, 224, 224), device=self.device)
-            for dtype, precision in ((None, None), (None, "tf32"), ("float16", None)):
-                net: Any = lc.load(file, device="cuda", dtype=dtype, precision=precision)
-                yield self.network(net, x.half() if dtype else x, dtype or "float32", precision)
-            yield from self.torch_networks(model, x, batch)
-        # The report's: ten images of 244x244 in double precision, 7.78 ms there.
-        larger = onnx.load(file)
-        for dim, extent in zip(
-            larger.graph.input[0].type.tensor_type.shape.dim[2:], REPORT_SIZE, strict=True
-        ):
-            dim.dim_value = extent
-        net = lc.load(larger, device="cuda", dtype="float64")
-        shape = (10, 3, *REPORT_SIZE)
-        yield self.network(net, self.torch.randn(shape, device=self.device).double(), "float64")
-
-    def network(self, net: Any, x: Any, dtype: str, precision: str | None = None) -> Row:
-        """A network of ours, from its graph."""
-        held = self.ours(x)
-        net(held)
-        out = net.bound.memory.array((len(x), 1000), dtype)
-        address = held.data_ptr() if hasattr(held, "data_ptr") else held.ctypes.data
-        addresses = [address, out.address]
-        for _ in range(2):
-            net.bound.start(addresses)
-        return {
-            "batch": len(x),
-            "size": tuple(x.shape[2:]),
-            "engine": f"leanconv {precision or dtype}",
-            "ms": self.milliseconds(lambda: net.bound.start(addresses)),
-            "bytes": net.plan.memory_bytes,
-            "launches": net.plan.launches,
-        }
-
-    def torch_networks(self, model: Any, x: Any, batch: int) -> Iterator[Row]:
-        """torch by itself, from a graph, and compiled."""
-        with self.torch.inference_mode():
-            alone = self.milliseconds(lambda: model(x))
-            yield {"batch": batch, "engine": "torch", "ms": alone}
-            graph = self.torch.cuda.CUDAGraph()
-            with self.torch.cuda.graph(graph):
-                model(x)
-            yield {"batch": batch, "engine": "torch, graph", "ms": self.milliseconds(graph.replay)}
-            if self.left() > 60:
-                made = self.torch.compile(model, mode="reduce-overhead")
-                compiled = self.milliseconds(lambda: made(x))
-                yield {"batch": batch, "engine": "torch.compile", "ms": compiled}
+        )
+        yield row
 
 
-def guarded(rows: Iterator[Row]) -> list[Row]:
-    """All rows up to the first failure, which is written down."""
-    found: list[Row] = []
-    try:
-        found.extend(rows)
-    except (LeanConvError, RuntimeError, ImportError) as error:
-        found.append({"failure": f"{type(error).__name__}: {error}"[:300]})
-    return found
+# -- in a process of its own -------------------------------------------------------------------
 
 
-def measure() -> Row:
+def worker(skip: int, seconds: float) -> int:
+    """What the process beside the first one does: lines of JSON."""
+    import torch
+
+    def say(row: Row) -> None:
+        sys.stdout.write(json.dumps(row) + "\n")
+        sys.stdout.flush()
+
+    bench = Bench(torch, seconds=seconds)
+    say(facts(torch))
+    perform(bench.jobs(), bench.left, skip, say)
+    return 0
+
+
+def facts(torch: Any) -> Row:
+    """The device and what runs on it."""
+    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    return {"device": torch.cuda.get_device_name(), "versions": versions}
+
+
+def measure(folder: Path) -> Row:
     """Everything, or "not yet measured" for each figure and why."""
-    head: Row = {"date": datetime.date.today().isoformat()}
+    result: Row = {"date": datetime.date.today().isoformat()}
+
+    def save() -> None:
+        text = json.dumps(result, indent=1) + "\n"
+        (folder / "gpu.json").write_text(text, encoding="utf-8")
+        (folder / "gpu.md").write_text(table(result), encoding="utf-8")
+
     try:
         import torch
 
         if not torch.cuda.is_available():
             raise RuntimeError("torch finds no CUDA device")
     except (ImportError, RuntimeError) as error:
-        return {**head, "reason": str(error), **dict.fromkeys(FIGURES, "not yet measured")}
-    return {**head, **measured(Bench(torch), torch)}
-
-
-def measured(bench: Bench, torch: Any) -> Row:
-    """Every part, what matters most first."""
-    head: Row = {}
-    head["device"] = torch.cuda.get_device_name()
-    head["versions"] = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    return {
-        **head,
-        "networks": guarded(bench.networks()),
-        "depthwise": guarded(bench.depthwise()),
-        "ablation": guarded(bench.ablation()),
-        "layers": guarded(bench.layers()),
-    }
-
-
-def table(result: Row) -> str:
-    """The result as a page."""
-    lines = ["# On a GPU", "", f"`python benchmarks/gpu.py`, {result['date']}"]
-    lines.append(f"Device: {result.get('device', 'none')} {result.get('versions', '')}".strip())
-    lines.append("")
-    if "layers" not in result:
-        lines += [f"- {figure}: not yet measured" for figure in FIGURES]
-        return "\n".join([*lines, ""])
-    for part in ("layers", "depthwise", "networks", "ablation"):
-        lines += [f"## {part}", ""]
-        lines += [f"- {', '.join(f'{k} {v}' for k, v in row.items())}" for row in result[part]]
-        lines.append("")
-    for mode in MODES:
-        rows = [r for r in result["layers"] if r.get("mode") == mode and "ratio" in r]
-        if rows:
-            mean = exp(sum(log(r["ratio"]) for r in rows) / len(rows))
-            least = min(r["ratio"] for r in rows)
-            lines.append(f"{mode}: {mean:.2f} of cuDNN's speed (geometric mean), least {least:.2f}")
-    return "\n".join([*lines, ""])
+        result.update({"reason": str(error), **dict.fromkeys(FIGURES, "not yet measured")})
+        save()
+        return result
+    result.update({"device": "unknown", **{part: [] for part in PARTS}})
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
+    supervised(result, save, command, SECONDS)
+    save()
+    return result
 
 
 def main() -> int:
     """Measure and write both files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    folder: Path = parser.parse_args().out
-    result = measure()
-    (folder / "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (folder / "gpu.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        return worker(given.skip, given.seconds)
+    given.out.mkdir(parents=True, exist_ok=True)
+    print(table(measure(given.out)))
     return 0
 
 

@@ -22,7 +22,13 @@ from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowering_methods import Im2winForm
-from leanconv.gpu.lowering.patches import lower_patches, patches_reject, patchings
+from leanconv.gpu.lowering.patches import (
+    TAPS,
+    WINDOWS,
+    lower_patches,
+    patches_reject,
+    patchings,
+)
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, tiles
 from leanconv.gpu.lowering.windows import conv_windows
@@ -44,6 +50,7 @@ EPILOGUE = Epilogue("bias", "residual", "", RELU6)
 # Padded, so that every load is checked; and in place, with all that alignment allows.
 CHECKED = ConvSpec.parse("mb32ic24ih28oc192oh28kh3ph1")
 ALIGNED = ConvSpec.parse("mb32ic256ih30oc256oh28kh3")
+STRIDED = ConvSpec.parse("mb32ic24ih29oc192oh14kh3sh2")  # for tensor copies of its windows
 
 
 def product_codes(
@@ -83,18 +90,19 @@ def _largest(dtype: str, arch: int) -> Tile:
 
 
 def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
-    """Implicit GEMM by tensor copies, in every tile, with one width of patch in turn."""
+    """Implicit GEMM by tensor copies in both forms, in every tile, one width of patch in turn."""
     machine = MACHINES[arch]
     for arithmetic, dtype in KINDS:
-        spec = replace(CHECKED, dtype=dtype, layout="NHWC", activation=RELU6)
-        task = ConvTask(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
-        if patches_reject(task, machine):
-            continue
-        # How a tile is cut into rows changes nothing but the extents of boxes.
-        for number, cut in enumerate(patchings(task, machine, True)):
-            if number % 4 in (0, 3) and not (arithmetic is BRAIN and number):
-                for launch in lower_patches(task, np.ones(spec.weight_shape), cut).launches:
-                    yield f"{arithmetic.name} {dtype} {cut}", launch.code
+        for form, problem in ((TAPS, CHECKED), (WINDOWS, STRIDED)):
+            spec = replace(problem, dtype=dtype, layout="NHWC", activation=RELU6)
+            task = ConvTask(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+            if patches_reject(task, machine, form):
+                continue
+            # How a tile is cut into rows changes nothing but the extents of boxes.
+            for number, cut in enumerate(patchings(task, machine, True, form)):
+                if number % 4 in (0, 3) and not (arithmetic is BRAIN and number):
+                    for launch in lower_patches(task, np.ones(spec.weight_shape), cut).launches:
+                        yield f"{arithmetic.name} {dtype} {cut}", launch.code
 
 
 def _task(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvTask:
@@ -129,7 +137,14 @@ def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
 def method_codes(arch: int) -> Iterator[tuple[str, Code]]:
     """What the documents' methods add: copies, and Winograd's transforms."""
     spec = ConvSpec.parse("mb8ic64ih30oc64oh28kh3")
-    for algorithm in ("im2col", "mec:solution=A", "im2win", "winograd:m=2", "winograd:m=4"):
+    for algorithm in (
+        "im2col",
+        "mec:solution=A",
+        "im2win",
+        "winograd:m=2",
+        "winograd:m=4",
+        "winograd:m=8",
+    ):
         task = replace(_task(spec, IEEE, "float32"), epilogue=Epilogue("bias", "", "", RELU6))
         done = choose_algorithm(task, np.ones(spec.weight_shape), MACHINES[arch], algorithm)
         for launch in done.launches:

@@ -34,15 +34,35 @@ class Tensor:
     box: tuple[int, ...]
 
 
+_MAP = (
+    "<HHxxxxQ5I5Q5H"  # rank, bytes of an element, address; extents, strides and boxes of five axes
+)
 _ITEM = {6: 2, 7: 4, 9: 2}  # bytes, by the driver's number of a dtype
 
 
 def read_map(blob: bytes) -> Tensor:
     """The tensor map that the fake driver has written."""
-    rank, item, address, *rest = struct.unpack("<16Q", blob)
-    shape, strides, box = (tuple(rest[i * rank : (i + 1) * rank]) for i in range(3))
+    rank, item, address, *rest = struct.unpack_from(_MAP, blob)
+    shape, strides, box = (tuple(rest[5 * i : 5 * i + rank]) for i in range(3))
     assert all(stride * item % 16 == 0 for stride in strides[:-1]), "strides of 16 bytes"
     return Tensor(address, shape, strides, box)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What `cuTensorMapEncodeTiled` was given: the fastest axis first, strides in bytes.
+
+    Attributes:
+        modes: interleaving, swizzle, promotion to L2, and what is outside.
+    """
+
+    kind: int
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    modes: tuple[int, int, int, int]
 
 
 @dataclass
@@ -69,6 +89,8 @@ class FakeCuda:
     launches: list[Launched] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     codes: list[Code] = field(default_factory=list)
+    encoded: list[Encoded] = field(default_factory=list)
+    refuses_overlap: bool = False
 
     def __post_init__(self) -> None:
         self.buffers: dict[int, tuple[Any, int]] = {}
@@ -249,18 +271,45 @@ class FakeCuda:
         for launched in self._graphs[graph - 1]:
             self._run(launched)
 
-    def _cuTensorMapEncodeTiled(self, target: int, kind: int, rank: int, *rest: Any) -> None:  # noqa: N802
+    def _cuTensorMapEncodeTiled(self, target: int, kind: int, rank: int, *rest: Any) -> int | None:  # noqa: N802
+        """The manual's rules; one that is broken is refused, as the driver does."""
         address, shape, strides, box, steps, interleave, swizzle, promoted, fill = rest
-        assert target % 64 == 0
-        assert address % 16 == 0
-        assert (interleave, promoted, fill, list(steps[:rank])) == (0, 2, 0, [1] * rank)
         item = _ITEM[kind]
-        assert box[0] * item <= 16 << swizzle, "a row of a box is wider than its swizzle"
-        assert all(each <= 256 for each in box[:rank])
-        elements = [stride // item for stride in strides[: rank - 1]]
-        facts = [*shape[:rank][::-1], *elements[::-1], 1, *box[:rank][::-1]]
-        blob = struct.pack("<16Q", rank, item, address, *facts, *[0] * (13 - len(facts)))
-        ctypes.memmove(target, blob, 128)
+        encoded = Encoded(
+            kind,
+            address,
+            tuple(shape[:rank]),
+            tuple(strides[: rank - 1]),
+            tuple(box[:rank]),
+            tuple(steps[:rank]),
+            (interleave, swizzle, promoted, fill),
+        )
+        self.encoded.append(encoded)
+        wide = 1 << 20 if swizzle == 0 else 16 << swizzle
+        pairs = zip(encoded.shape[1:], encoded.strides, encoded.strides[1:], strict=False)
+        overlap = any(outer < extent * inner for extent, inner, outer in pairs)
+        kept = (
+            target % 64 == 0
+            and address % 16 == 0
+            and 1 <= rank <= 5
+            and all(1 <= extent <= 2**32 for extent in encoded.shape)
+            and all(0 < s < 2**40 and s % 16 == 0 for s in encoded.strides)
+            and all(1 <= extent <= 256 for extent in encoded.box)
+            and all(1 <= step <= 8 for step in encoded.steps)
+            and box[0] * item % 16 == 0
+            and box[0] * item <= wide
+            and encoded.modes in {(0, swizzle, 2, 0) for swizzle in range(4)}
+            and not (overlap and self.refuses_overlap)
+        )
+        if not kept:
+            return 1
+        elements = (*(stride // item for stride in encoded.strides[::-1]), 1)
+        filled = [
+            (*e, *[0] * (5 - rank)) for e in (encoded.shape[::-1], elements, encoded.box[::-1])
+        ]
+        blob = struct.pack(_MAP, rank, item, address, *filled[0], *filled[1], *filled[2])
+        ctypes.memmove(target, blob.ljust(128, b"\0"), 128)
+        return None
 
     def check_guards(self) -> None:
         """Raise if anything was written beside a buffer."""

@@ -15,6 +15,7 @@ import network_models
 import numpy as np
 from configurations import KINDS
 
+from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.compiler import Compile
 from leanconv.gpu.device.driver import Driver
@@ -23,7 +24,13 @@ from leanconv.gpu.device.runner import Module
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
-from leanconv.gpu.lowering.patches import lower_patches, patches_reject, patchings
+from leanconv.gpu.lowering.patches import (
+    TAPS,
+    WINDOWS,
+    lower_patches,
+    patches_reject,
+    patchings,
+)
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
@@ -38,7 +45,7 @@ from node_runner import one_node
 
 Row = dict[str, Any]
 Case = tuple[str, Callable[[], Row]]
-TENSOR = "direct:loads=tma"
+TENSOR, VIEW = "direct:loads=tma", "direct:loads=windows"
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,12 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("mb2ic40ih7oc72kh1", TENSOR, {"dtype": "float16", "residual": True}),
     ("mb1ic16ih9oc24kh3ph1", TENSOR, {"dtype": "bfloat16"}),
     ("mb1ic64iw70oc24kw5pw2", TENSOR, {"precision": "tf32"}),
+    ("mb2ic8ih11iw13oc18kh3kw2sh2sw3", VIEW, {"precision": "tf32x3", "residual": True}),
+    ("mb1ic4ih23oc24kh7sh2", VIEW, {"precision": "fp16x3", "activation": "relu"}),
+    ("mb1ic16ih23oc24kh3sh4dh1dw0", VIEW, {"precision": "fp16x3", "layout": "NCHW"}),
+    ("mb2ic8ih19iw21oc24kh11sh4", TENSOR, {"dtype": "float16", "residual": True}),
+    ("mb2ic16ih9oc24kh1sh2", TENSOR, {"precision": "tf32"}),
+    ("mb1ic16ih9iw11oc24kh3", VIEW, {"dtype": "bfloat16"}),
     ("mb2ic64ih9oc24kh3ph1", "direct", {"dtype": "float64"}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": "float16"}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": "bfloat16"}),
@@ -94,6 +107,8 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd", {"residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd:m=2", {"precision": "fp16x3"}),
     ("mb1ic4ih9oc6kh5ph2", "winograd:m=2", {"dtype": "float64"}),
+    ("mb1ic5ih19iw17oc6kh3ph1", "winograd:m=8", {"residual": True}),
+    ("mb1ic5ih13oc6kh11kw2", "winograd:m=6", {"dtype": "float64", "residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0sh2sw1", "im2col", {"residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0dh1", "im2col", {"precision": "fp16x3"}),
     ("mb2ic16ih9iw11oc8kh3kw2ph1pw0", "mec:solution=A", {}),
@@ -191,12 +206,13 @@ def convolutions(stand: Stand) -> Iterator[Case]:
                     stand, "mb2ic7ih9oc11kh3ph1", a, precision=p, integers=True
                 ),
             )
-    yield (
-        "conv integers tensor copies",
-        lambda: convolution(
-            stand, "mb2ic8ih9oc11kh3ph1", TENSOR, precision="fp16x3", integers=True
-        ),
-    )
+    for algorithm, problem in ((TENSOR, "mb2ic8ih9oc11kh3ph1"), (VIEW, "mb2ic8ih11oc11kh3sh2")):
+        yield (
+            f"conv integers {algorithm}",
+            lambda a=algorithm, p=problem: convolution(
+                stand, p, a, precision="fp16x3", integers=True
+            ),
+        )
     yield (
         "conv integers depthwise",
         lambda: convolution(stand, "g12mb2ic12ih9oc12kh3ph1", "depthwise", integers=True),
@@ -308,6 +324,17 @@ def _nodes() -> Iterator[tuple[Any, ...]]:
         {**line, "output_padding": (1,)},
         {"w": _array(4, 3, 3)},
     )
+    block = {"strides": (2, 3, 1), "pads": (1, 0, 1, 0, 1, 1), "dilations": (1, 1, 2)}
+    block |= {"group": 2, "activation": Activation("relu"), "output_padding": (0, 1, 0)}
+    yield (
+        "ConvTranspose",
+        [_array(2, 4, 3, 2, 4)],
+        block,
+        {"w": _array(4, 3, 3, 2, 2), "b": _array(6)},
+    )
+    same = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    same |= {"activation": None, "output_padding": (0, 0)}
+    yield "ConvTranspose", [_array(1, 4, 5, 6)], same, {"w": _array(4, 3, 3, 3)}
 
 
 def nodes(stand: Stand) -> Iterator[Case]:
@@ -357,6 +384,7 @@ def networks(stand: Stand) -> Iterator[Case]:
 
 # Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
 TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")
+STRIDED = "mb2ic24ih29iw23oc136kh3sh2"
 
 
 def run_lowered(stand: Stand, lowered: Lowered, spec: ConvSpec, x: np.ndarray) -> np.ndarray:
@@ -406,7 +434,7 @@ def tile(stand: Stand, spec: ConvSpec, make: Callable[[np.ndarray], Lowered]) ->
 def tile_cases(stand: Stand) -> Iterator[Case]:
     """The main kernel by pointers and by tensor copies, in every tile and arithmetic."""
     driver = stand.driver
-    machine = machine_of(driver.name, driver.arch, driver.processors)
+    machine = machine_of(driver)
     for arithmetic, dtype in KINDS:
         for problem in TILED:
             spec = ConvSpec.parse(problem, dtype=dtype, layout="NHWC")
@@ -423,20 +451,26 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
                     f"tile {arithmetic.name} {dtype} {each} {problem}",
                     lambda s=spec, m=pointers: tile(stand, s, m),
                 )
-            task = ConvTask(spec, dtype, (arithmetic,), "x", "y", Epilogue(), "c")
-            if patches_reject(task, machine) is None:
-                for cut in patchings(task, machine, True):
-                    yield (
-                        f"tile {arithmetic.name} {dtype} {cut} {problem}",
-                        lambda s=spec, t=task, c=cut: tile(
-                            stand, s, lambda w: lower_patches(t, w, c)
-                        ),
-                    )
+            yield from _patch_tiles(stand, spec, arithmetic)
+        yield from _patch_tiles(stand, ConvSpec.parse(STRIDED, dtype=dtype), arithmetic)
+
+
+def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
+    """Every way to cut a convolution for tensor copies, in both forms of its input."""
+    machine, spec = machine_of(stand.driver), replace(spec, layout="NHWC")
+    task = ConvTask(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
+    for form in (TAPS, WINDOWS):
+        if patches_reject(task, machine, form) is None:
+            for cut in patchings(task, machine, True, form):
+                yield (
+                    f"tile {arithmetic.name} {spec.dtype} {cut} {spec}",
+                    lambda c=cut: tile(stand, spec, lambda w: lower_patches(task, w, c)),
+                )
 
 
 def sampled_tiles(stand: Stand) -> Iterator[Case]:
     """A few of `tile_cases`: that these run at all."""
-    return (case for number, case in enumerate(tile_cases(stand)) if number % 29 == 0)
+    return (case for number, case in enumerate(tile_cases(stand)) if number % 43 == 0)
 
 
 KINDS_OF_CASES: dict[str, Callable[[Stand], Iterator[Case]]] = {

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "gpu_bench", module)
     spec.loader.exec_module(module)
     small = ConvSpec.parse("mb2ic8ih9oc16kh3sh2")
-    monkeypatch.setattr(module, "layer", lambda name, batch: small)
+    monkeypatch.setattr(module, "layer", lambda name, batch: replace(small, batch=batch % 100))
     monkeypatch.setattr(module, "NAMES", ("cv1", "cv2"))
+    monkeypatch.setattr(module, "ABLATED", ("cv1",))
     monkeypatch.setattr(module, "DEPTHWISE", ("g16mb2ic16ih8oc16oh8kh3ph1",))
     monkeypatch.setattr(module, "BATCHES", (1, 2))
     monkeypatch.setattr(module, "REPORT_SIZE", (64, 64))
+    monkeypatch.setattr(sys.modules["gpu_networks"], "REPORT_SIZE", (64, 64))
     monkeypatch.setattr(module, "COPIED", 1 << 10)
     return module
 
@@ -94,13 +97,102 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
     def ours(tensor: Any) -> np.ndarray:
         return tensor.numpy()
 
-    result = bench.measured(bench.Bench(torch, "cpu", ours), torch)
-    for part in ("networks", "depthwise", "ablation", "layers"):
-        assert [row for row in result[part] if "failure" in row or "skipped" in row] == []
-    assert len(result["layers"]) == 8
-    assert {row["mode"] for row in result["layers"]} == {"fp32", "tf32", "fp16"}
-    assert len(result["ablation"]) == 10
-    assert len(result["networks"]) == 13
-    assert result["networks"][-1]["engine"] == "leanconv float64"
-    page = bench.table({"date": "today", **result})
-    assert "of cuDNN's speed" in page
+    monkeypatch.setattr(bench, "driver", lambda number: driver)
+    monkeypatch.setattr(bench, "compile_all", lambda codes, arch, seconds: {"kernels": len(codes)})
+    found, begun = rows_of(bench, bench.Bench(torch, "cpu", ours))
+    assert [row for rows in found.values() for row in rows if failed(row)] == []
+    assert len(found["layers"]) == 12
+    assert {(row["batch"], row["mode"]) for row in found["layers"]} == set(bench.LAYERS)
+    assert len(found["ablation"]) == 6
+    assert len(found["depthwise"]) == 3
+    assert len(found["networks"]) == 7 + 12 + 2
+    assert found["compile"][0]["kernels"] > 40
+    page = bench.table({"date": "today", "device": "a rehearsal", **found})
+    assert "MobileNetV2 batch 1 in at most 150 us" in page
+    # A process that goes on behind the first jobs begins where it should.
+    rest: list[Any] = []
+    bench.perform(bench.Bench(torch, "cpu", ours).jobs(), lambda: 0.0, len(begun) - 1, rest.append)
+    assert [line["label"] for line in rest if "label" in line] == [begun[-1]]
+    assert rest[1]["row"]["skipped"] == "no time left"
+
+
+def failed(row: dict[str, Any]) -> bool:
+    return any("failure" in key or key == "skipped" for key in row)
+
+
+def rows_of(bench: Any, made: Any) -> tuple[dict[str, list[Any]], list[str]]:
+    """The rows of each part, and the labels of the jobs."""
+    said: list[Any] = []
+    bench.perform(made.jobs(), lambda: 100.0, 0, said.append)
+    found: dict[str, list[Any]] = {part: [] for part in bench.PARTS}
+    for line in said:
+        if "row" in line:
+            found[line["part"]].append(line["row"])
+    return found, [line["label"] for line in said if "label" in line]
+
+
+# -- jobs that fail, crash and hang -----------------------------------------------------------
+
+WORKER = """
+import argparse, json, os, sys, time
+sys.path[:0] = {path!r}
+from gpu_supervisor import perform
+parser = argparse.ArgumentParser()
+parser.add_argument("--skip", type=int)
+parser.add_argument("--seconds", type=float)
+given = parser.parse_args()
+def good():
+    yield {{"value": 1}}
+def bad():
+    yield {{"value": 2}}
+    raise MemoryError("too large")
+def crash():
+    yield {{"value": 3}}
+    os.abort()
+def hang():
+    time.sleep(100)
+    yield {{}}
+jobs = [("layers", f.__name__, f) for f in (good, bad, crash, hang, good)]
+perform(jobs, lambda: given.seconds, given.skip, lambda row: print(json.dumps(row), flush=True))
+"""
+
+
+def test_a_job_that_fails_crashes_or_hangs_does_not_lose_the_others(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    supervisor = sys.modules["gpu_supervisor"]
+    monkeypatch.setattr(supervisor, "SILENCE", 3.0)
+    monkeypatch.setattr(supervisor, "FIRST_SILENCE", 20.0)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER.format(path=[str(FOLDER), str(FOLDER.parent / "src")]))
+    result: dict[str, Any] = {}
+    saved: list[str] = []
+    command = [sys.executable, str(script)]
+    bench.supervised(result, lambda: saved.append(json.dumps(result)), command, 60.0)
+    assert [row.get("value", row.get("job")) for row in result["layers"]] == [
+        *(1, 2, "bad", 3, "crash", "hang", 1)
+    ]
+    assert "MemoryError: too large" in result["layers"][2]["failure"]
+    assert "the process ended with" in result["layers"][4]["failure"]
+    assert "nothing was heard for 3 s" in result["layers"][5]["failure"]
+    assert any('"value": 2' in text and '"value": 3' not in text for text in saved)
+
+
+def test_limits_are_met_missed_or_not_measured(bench: Any) -> None:
+    page = sys.modules["gpu_page"]
+    assert {met for _, _, met in page.verdicts({})} == {None}
+    row = {"mode": "fp32", "batch": 128, "error": 1e-6, "ratio": 2.5, "extra_bytes": 10}
+    row |= {"cudnn_extra_bytes": 10, "im2col_extra_bytes": 100, "im2win_ms": 1.0, "im2col_ms": 4.0}
+    layers = [{**row, "layer": f"cv{n}"} for n in range(1, 13)]
+    layers += [{**each, "mode": "fp16", "ratio": 0.9} for each in layers]
+    networks = [{"engine": "leanconv float32", "batch": 1, "ms": 0.2}]
+    networks += [{"engine": "leanconv float64", "batch": 10, "ms": 5.0}]
+    found = page.verdicts({"layers": layers, "networks": networks, "depthwise": [{"of_copy": 0.8}]})
+    met = [met for _, _, met in found]
+    assert met == [True, True, False, True, True, True, True, False, True]
+    layers[0] |= {"ratio": 0.9, "extra_bytes": 11}
+    met = [met for _, _, met in page.verdicts({"layers": layers[:12]})]
+    assert met == [True, False, None, False, False, True, None, None, None]
+    shown = page.table({"date": "today", "device": "x", "layers": layers, "networks": networks})
+    assert "| not met |" in shown
+    assert "| not yet measured |" in shown

@@ -108,13 +108,16 @@ def test_parameters_are_laid_as_the_launcher_passes_them(compiled: Compiled, arc
 
 def test_patches_arrive_by_tensor_copies_alone(compiled: Compiled) -> None:
     found = list(_of(compiled, 90, "patches.patch_gemm"))
-    assert len(found) >= 20
+    assert len(found) >= 40
+    assert {row["constants"]["WINDOWS"] for row in found} == {False, True}
     for row in found:
         split = row["constants"]["MODE"] in (2, 3)
-        # x in boxes of four axes, each half of the weights in boxes of two.
-        boxes = row["instructions"]
-        assert boxes["UTMALDG.4D"] > 0, row["name"]
-        assert boxes["UTMALDG.2D"] == (1 + split) * boxes["UTMALDG.4D"], row["name"]
+        # x in boxes of four axes, of windows five, each half of the weights in boxes of two.
+        boxes, windows = row["instructions"], row["constants"]["WINDOWS"]
+        taken, other = ("UTMALDG.5D", "UTMALDG.4D")[:: 1 if windows else -1]
+        assert boxes[taken] > 0, row["name"]
+        assert other not in boxes, row["name"]
+        assert boxes["UTMALDG.2D"] == (1 + split) * boxes[taken], row["name"]
         assert _count(row, "HGMMA") > 0, row["name"]
         assert _count(row, "LDGSTS") == 0, row["name"]
     assert not list(_of(compiled, 80, "patches.patch_gemm"))

@@ -9,7 +9,7 @@ from gpu_workers import HAS_TRITON, REASON, rows, start
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
 SECONDS = 400
-LEAST = {"conv": 66, "node": 71, "network": 7, "sample": 3}
+LEAST = {"conv": 78, "node": 79, "network": 7, "sample": 3}
 
 
 @pytest.fixture(scope="module")

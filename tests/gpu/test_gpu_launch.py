@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from dataclasses import replace
 from typing import Any
 
 import network_models
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
+from fake_cuda import Encoded, FakeCuda
 from gpu_workers import HAS_TRITON
 
 import leanconv as lc
@@ -355,20 +356,107 @@ def test_without_a_device_the_error_says_what_is_missing(monkeypatch: pytest.Mon
 
 
 def test_what_no_kernel_computes_is_named() -> None:
-    from leanconv.gpu.device.driver import Driver as Real
     from leanconv.gpu.network import BoundDeviceNetwork
     from node_runner import one_node
 
     fake = FakeCuda()
-    x, w = np.zeros((1, 2, 4, 4, 4), np.float32), np.ones((2, 3, 1, 1, 1), np.float32)
+    x, w = np.zeros((1, 2, 4, 4), np.float32), np.ones((2, 3, 40, 40), np.float32)
     attributes = {
-        "strides": (1, 1, 1),
-        "pads": (0,) * 6,
-        "dilations": (1, 1, 1),
+        "strides": (40, 40),
+        "pads": (0,) * 4,
+        "dilations": (1, 1),
         "group": 1,
         "activation": Activation("relu"),
-        "output_padding": (0, 0, 0),
+        "output_padding": (0, 0),
     }
     _, graph = one_node("ConvTranspose", {"x": x}, {"w": w}, ("x", "w"), attributes)
-    with pytest.raises(UnsupportedError, match="three spatial axes; expected one or two on a GPU"):
-        BoundDeviceNetwork(graph, Real(fake), "float32", compile_code=fake.compile)
+    with pytest.raises(UnsupportedError, match="split the output into 1600 phases"):
+        BoundDeviceNetwork(graph, Driver(fake), "float32", compile_code=fake.compile)
+
+
+# -- tensor maps -----------------------------------------------------------------------------
+
+STRIDED = ConvSpec.parse("mb2ic8ih11iw16oc24kh3kw5sh2sw3", layout="NHWC")
+
+
+@pytest.mark.parametrize(("precision", "kind", "item"), [("tf32", 7, 4), (None, 6, 2)])
+def test_windows_are_an_overlapping_view_of_the_input(
+    precision: str | None, kind: int, item: int
+) -> None:
+    fake = FakeCuda()
+    spec = STRIDED if item == 4 else replace(STRIDED, dtype="float16")
+    plan = plan_on(fake, spec, algorithm="direct:loads=windows", precision=precision)
+    x = plan._memory.array(spec.input_shape, spec.dtype)
+    fake.encoded.clear()
+    plan(x)
+    windows, weights, _ = fake.encoded
+    _, height, width, channels = spec.input_shape
+    out_h, out_w = spec.output_size
+    box = dict(plan.launches[0].code.types)["x"].partition("[")[2].rstrip("]>").split(", ")
+    assert windows == Encoded(
+        kind=kind,
+        address=x.address,
+        shape=(5 * channels, 3, out_w, out_h, 2),
+        strides=tuple(item * step * channels for step in (width, 3, 2 * width, height * width)),
+        box=tuple(int(extent) for extent in reversed(box)),
+        steps=(1,) * 5,
+        modes=(0, 3, 2, 0),  # not interleaved, swizzled by 128 bytes, lines of 128 bytes, zeros
+    )
+    assert windows.strides[1] < 5 * channels * item  # the next window begins within this one
+    assert (len(windows.box), windows.box[1], windows.box[-1]) == (5, 1, 1)
+    assert weights.shape == (3 * -(-5 * channels // windows.box[0]) * windows.box[0], 24)
+    assert weights.strides == (weights.shape[0] * item,)
+    assert "of overlapping windows" in plan.explain()
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ("mb2ic3ih12oc24kh3sh2", "has a stride of 24 bytes; expected multiples of 16"),
+        ("mb2ic8ih11oc24kh3ph1sh2", r"stride is \(2, 2\); expected 1; the input is padded by"),
+        ("mb2ic8ih19oc24kh3sh2dh1", "no row of a window is contiguous"),
+        ("g2mb2ic8ih11oc24kh3sh2", "groups is 2; expected 1"),
+    ],
+)
+def test_tensor_copies_say_what_they_cannot_bring(problem: str, reason: str) -> None:
+    spec = ConvSpec.parse(problem, layout="NHWC")
+    with pytest.raises(SpecError, match=reason):
+        plan_on(FakeCuda(), spec, algorithm="direct:loads=tma", precision="tf32")
+    assert plan_on(FakeCuda(), spec, precision="tf32").algorithm == "direct"
+
+
+def test_a_driver_that_makes_no_overlapping_maps_gets_none() -> None:
+    fake = FakeCuda(refuses_overlap=True)
+    with pytest.raises(SpecError, match="makes no tensor maps whose cells overlap"):
+        plan_on(fake, STRIDED, algorithm="direct:loads=windows")
+    plan_on(fake, STRIDED)(np.zeros(STRIDED.input_shape, np.float32))
+    assert all(one.code.function != "patches.patch_gemm" for one in fake.launches)
+    assert not Driver(FakeCuda(refuses_overlap=True)).overlapping_maps
+    assert Driver(FakeCuda()).overlapping_maps
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"address": 8},
+        {"strides": (66, 6, 1)},  # 24 bytes
+        {"strides": (2**38, 64, 1)},
+        {"box": (1, 257, 32)},
+        {"box": (1, 8, 2)},  # 8 bytes
+        {"box": (1, 8, 64)},  # wider than the swizzle
+        {"shape": (0, 5, 64)},
+        {"shape": (1, 1, 1, 5, 5, 64), "strides": (64,) * 5 + (1,), "box": (1,) * 5 + (32,)},
+    ],
+)
+def test_the_fake_driver_refuses_what_the_manual_forbids(changes: dict[str, Any]) -> None:
+    driver = Driver(FakeCuda())
+    held = ctypes.create_string_buffer(256)
+    target = ctypes.addressof(held) + -ctypes.addressof(held) % 64
+    given = {"address": 0x1000, "shape": (2, 5, 64), "strides": (320, 64, 1), "box": (1, 8, 32)}
+
+    def encode(address: int, shape: Any, strides: Any, box: Any) -> None:
+        driver.encode(target, "float32", address, shape, strides, box, 3)
+
+    encode(**given)
+    with pytest.raises(DeviceError, match="cuTensorMapEncodeTiled failed"):
+        encode(**(given | changes))

@@ -23,7 +23,7 @@ from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps
+from leanconv.spec.arguments import Padding, Steps, check_residual
 from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes, parse_bytes
@@ -343,12 +343,7 @@ class ConvPlan:
         spec = self.spec
         x = fitting_array("x", x, spec.input_shape, spec.dtype)
         arrays = [x]
-        if (residual is not None) != spec.residual:
-            raise InputError(
-                "the plan adds a residual; give one"
-                if spec.residual
-                else "the plan adds no residual; plan with residual=True"
-            )
+        check_residual(spec.residual, residual is not None)
         if residual is not None:
             arrays.append(fitting_array("residual", residual, spec.output_shape, spec.dtype))
         if out is None:

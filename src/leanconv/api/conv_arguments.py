@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leanconv.errors import InputError, SpecError
+from leanconv.errors import InputError
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, spec_of
+from leanconv.spec.arguments import Padding, Steps, check_slope, spec_of
 from leanconv.spec.conv import DTYPES
 
 
@@ -50,13 +50,7 @@ def checked_spec(
     for label, values in (("bias", bias), ("slope", slope)):
         if values is not None:
             fitting_array(label, values, (spec.out_channels,), spec.dtype)
-    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
-    if wants_slope != (slope is not None):
-        raise SpecError(
-            "activation 'prelu' needs slope, an array (K,)"
-            if wants_slope
-            else f"slope is given, but the activation is {spec.activation}; expected 'prelu'"
-        )
+    check_slope(spec.activation, slope is not None)
     return spec
 
 

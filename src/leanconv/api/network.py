@@ -30,6 +30,7 @@ from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, rea
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
+from leanconv.runtime.profile import ProfileRow, profile_rows
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
 from leanconv.units import parse_bytes
@@ -39,21 +40,6 @@ log = logging.getLogger(__name__)
 # The error aimed at if the user does not say, and the share of it that one layer may have.
 _DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 _LAYER_SHARE = 0.12
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """How long one step took over the repeats of a profile, in nanoseconds."""
-
-    name: str
-    op: str
-    algorithm: str
-    calls: int
-    average_ns: float
-    least_ns: int
-    most_ns: int
-    share: float
-    flops: int
 
 
 def load(
@@ -426,21 +412,7 @@ class Network:
         addresses = [array.ctypes.data for array in (*given, *results)]
         bound.run(addresses)
         times = bound.time_steps(addresses, repeats)
-        total = sum(sum(row) for row in times) or 1
-        return [
-            ProfileRow(
-                step.name,
-                step.op,
-                step.algorithm,
-                len(row),
-                sum(row) / max(1, len(row)),
-                min(row, default=0),
-                max(row, default=0),
-                sum(row) / total,
-                step.flops,
-            )
-            for step, row in zip(bound.plan.steps, times, strict=True)
-        ]
+        return profile_rows(bound.plan.steps, times)
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""

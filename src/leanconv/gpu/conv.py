@@ -13,7 +13,7 @@ from leanconv.errors import BudgetError, InputError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
-from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.device.driver import Driver, Graph
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.launch import Launch
@@ -25,6 +25,7 @@ from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import plane
 from leanconv.gpu.machine import machine_of
 from leanconv.spec import ConvSpec
+from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
 
@@ -56,7 +57,7 @@ class DeviceConvPlan:
         compile_code: Compile = compile_cubin,
     ) -> None:
         self.spec, self._driver = spec, driver
-        self.machine = machine_of(driver.name, driver.arch, driver.processors)
+        self.machine = machine_of(driver)
         arithmetics = choices(spec.dtype, precision)
         if max_error is not None:
             kept = [a for a in arithmetics if sum_error(spec.reduction, a) <= max_error]
@@ -209,12 +210,7 @@ class DeviceConvPlan:
             DeviceError: the driver refuses something.
         """
         spec = self.spec
-        if (residual is not None) != spec.residual:
-            raise InputError(
-                "the plan adds a residual; give one"
-                if spec.residual
-                else "the plan adds no residual; plan with residual=True"
-            )
+        check_residual(spec.residual, residual is not None)
         self._driver.enter()
         held = [("x", self._arrived("x", x, spec.input_shape))]
         if residual is not None:
@@ -237,6 +233,16 @@ class DeviceConvPlan:
         """Start all launches on the arrays of the last call, without waiting."""
         for run in self._runs:
             run()
+
+    def record(self) -> Graph:
+        """The launches on the arrays of the last call as a graph: its `run` starts all at once."""
+        self._driver.enter()
+        self._driver.begin_capture()
+        try:
+            self.start()
+        finally:
+            graph = self._driver.end_capture()
+        return graph
 
     def _arrived(
         self, label: str, array: Any, shape: tuple[int, ...], copies: bool = True

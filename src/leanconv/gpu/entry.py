@@ -17,7 +17,7 @@ from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
 from leanconv.runtime.locks import Lock
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, spec_of
+from leanconv.spec.arguments import Padding, Steps, check_slope, spec_of
 from leanconv.units import parse_bytes
 
 DevicePlan = DeviceConvPlan | FftConvPlan
@@ -167,11 +167,5 @@ def _spec(
                 f"{label} is {kept}{list(array.shape)}; expected {dtype}[{spec.out_channels}]"
             )
         channels.append(array)
-    wants_slope = spec.activation is not None and spec.activation.kind == "prelu"
-    if wants_slope != (channels[1] is not None):
-        raise SpecError(
-            "activation 'prelu' needs slope, an array (K,)"
-            if wants_slope
-            else f"slope is given, but the activation is {spec.activation}; expected 'prelu'"
-        )
+    check_slope(spec.activation, channels[1] is not None)
     return spec, (w, channels[0], channels[1])

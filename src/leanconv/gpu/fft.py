@@ -20,6 +20,7 @@ import numpy as np
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.arguments import check_residual
 from leanconv.units import format_bytes
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -287,12 +288,7 @@ class FftConvPlan:
             InputError: an array does not fit the plan.
         """
         spec, library = self.spec, self._library
-        if (residual is not None) != spec.residual:
-            raise InputError(
-                "the plan adds a residual; give one"
-                if spec.residual
-                else "the plan adds no residual; plan with residual=True"
-            )
+        check_residual(spec.residual, residual is not None)
         for label, array, shape in (
             ("x", x, spec.input_shape),
             ("residual", residual, spec.output_shape),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from leanconv.spec.format import ceil_div
 
@@ -20,6 +21,11 @@ TRITON_TYPES = {
 }
 BOXES = "tensordesc"  # how Triton's types of tensor maps begin
 _MOST_DIVISIBLE = 16
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a row-major array."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass(frozen=True)
@@ -69,18 +75,26 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Boxes:
-    """A dense buffer as an argument, that the kernel copies from in boxes, by a tensor map.
+    """A buffer as an argument, that the kernel copies from in boxes, by a tensor map.
 
     Attributes:
         name, dtype: as of `Pointer`.
         shape: of the tensor; cells outside are read as zeros.
         box: extents of what one copy brings.
+        strides: in elements, 1 the last; None for row-major. They may be smaller than the extents
+            behind them: then cells overlap, and one element is several cells of the tensor.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     box: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return dense_strides(self.shape) if self.strides is None else self.strides
 
     @property
     def kind(self) -> str:
@@ -99,7 +113,7 @@ class Launch:
         values: the buffers that it touches, what it writes last.
         in_place: buffers (indices of `values`) whose memory the last one may take over.
         flops: floating point operations.
-        shapes: of the tensors that are copied in boxes, in the arguments' order.
+        tensors: shape and strides of those that are copied in boxes, in the arguments' order.
     """
 
     code: Code
@@ -108,7 +122,7 @@ class Launch:
     values: tuple[str, ...]
     in_place: tuple[int, ...] = ()
     flops: int = 0
-    shapes: tuple[tuple[int, ...], ...] = ()
+    tensors: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     @property
     def kernel(self) -> Code:
@@ -195,7 +209,7 @@ def make_launch(
         (*reads, result.name),
         in_turn,
         flops,
-        tuple(a.shape for a in buffers if isinstance(a, Boxes)),
+        tuple((a.shape, a.steps) for a in buffers if isinstance(a, Boxes)),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from leanconv.errors import BudgetError, InputError, SpecError
@@ -16,26 +15,12 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.profile import ProfileRow, profile_rows
 from leanconv.units import parse_bytes
 
 Shape = tuple[int, ...]
 _HALVES = ("float16", "bfloat16")
 _MOST_SHAPES = 8
-
-
-@dataclass(frozen=True)
-class DeviceProfileRow:
-    """How long one step took over the repeats of a profile, in nanoseconds of the device."""
-
-    name: str
-    op: str
-    algorithm: str
-    calls: int
-    average_ns: float
-    least_ns: int
-    most_ns: int
-    share: float
-    flops: int
 
 
 def load_on(
@@ -195,7 +180,7 @@ class DeviceNetwork:
         """Say how every step is computed, in which arithmetic, and what makes the memory."""
         return explain(self.plan)
 
-    def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[DeviceProfileRow]:
+    def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[ProfileRow]:
         """Run step by step and time each one on the device, launch by launch."""
         if repeats < 1:
             raise SpecError(f"repeats is {repeats}; expected at least 1")
@@ -203,18 +188,4 @@ class DeviceNetwork:
         self._run(arrays)
         with self._lock.held:
             times = self.bound.time(arrays, repeats)
-        total = sum(sum(row) for row in times) or 1
-        return [
-            DeviceProfileRow(
-                step.name,
-                step.op,
-                step.algorithm,
-                len(row),
-                sum(row) / max(1, len(row)),
-                min(row, default=0),
-                max(row, default=0),
-                sum(row) / total,
-                step.flops,
-            )
-            for step, row in zip(self.plan.steps, times, strict=True)
-        ]
+        return profile_rows(self.plan.steps, times)

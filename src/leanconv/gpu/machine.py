@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from leanconv.errors import SpecError
+
+TENSOR_COPIES = 90  # the first architecture that has bulk tensor copies
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Machine:
         shared_bytes: shared memory that one program may have.
         fma_rate: float32 operations a second outside the tensor cores.
         tensor_rate: float16 operations a second of the tensor cores.
+        overlapping_maps: whether its driver makes tensor maps whose cells overlap.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Machine:
     shared_bytes: int
     fma_rate: float
     tensor_rate: float
+    overlapping_maps: bool = True
 
     def rate(self, arithmetic: str, dtype: str) -> float:
         """Operations a second, useful ones: fp16x3 makes three products of each."""
@@ -51,12 +56,25 @@ PRESETS = {
 }
 
 
-def machine_of(name: str, arch: int, processors: int) -> Machine:
+class Device(Protocol):
+    """What a driver says about its device; see `device.driver.Driver`."""
+
+    name: str
+    arch: int
+    processors: int
+
+    @property
+    def overlapping_maps(self) -> bool:
+        """Whether the driver makes tensor maps whose cells overlap."""
+
+
+def machine_of(device: Device) -> Machine:
     """The machine for what a driver says about its device.
 
     Raises:
         SpecError: the device is older than sm_80.
     """
+    name, arch, processors = device.name, device.arch, device.processors
     if arch < 80:
         raise SpecError(
             f"device {name!r} has compute capability {arch / 10}; expected 8.0 or newer "
@@ -75,4 +93,5 @@ def machine_of(name: str, arch: int, processors: int) -> Machine:
         shared,
         base.fma_rate * share,
         base.tensor_rate * share,
+        arch >= TENSOR_COPIES and device.overlapping_maps,
     )

@@ -100,7 +100,7 @@ class BoundDeviceNetwork:
         compile_code: Compile = compile_cubin,
     ) -> None:
         self._driver, self._dtype = driver, dtype
-        machine = machine_of(driver.name, driver.arch, driver.processors)
+        machine = machine_of(driver)
         lowered, storage = _within(graph, machine, dtype, precision, memory_limit)
         self.plan = DevicePlan(
             steps=lowered.steps,

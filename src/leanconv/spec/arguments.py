@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import index
 
-from leanconv.errors import SpecError
+from leanconv.errors import InputError, SpecError
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import ConvSpec, effective_extent
 from leanconv.spec.format import ceil_div
@@ -80,6 +80,35 @@ def spec_of(
         residual=residual,
         activation=Activation.parse(activation),
     )
+
+
+def check_slope(activation: Activation | None, given: bool) -> None:
+    """Check that slopes are given for "prelu", and for nothing else.
+
+    Raises:
+        SpecError: they are missing, or not wanted.
+    """
+    wanted = activation is not None and activation.kind == "prelu"
+    if wanted != given:
+        raise SpecError(
+            "activation 'prelu' needs slope, an array (K,)"
+            if wanted
+            else f"slope is given, but the activation is {activation}; expected 'prelu'"
+        )
+
+
+def check_residual(planned: bool, given: bool) -> None:
+    """Check that a run is given a residual if its plan adds one, and only then.
+
+    Raises:
+        InputError: it is missing, or not wanted.
+    """
+    if planned != given:
+        raise InputError(
+            "the plan adds a residual; give one"
+            if planned
+            else "the plan adds no residual; plan with residual=True"
+        )
 
 
 def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.launch import dense_strides
 from leanconv.gpu.lowering.lowered import ITEMSIZE, unstored
-from leanconv.gpu.lowering.moves import dense_strides
 
 _CUDA = 2
 _CODES = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}

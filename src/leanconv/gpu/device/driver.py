@@ -9,7 +9,6 @@ from typing import Any
 
 from leanconv.errors import DeviceError
 from leanconv.gpu.lowering.lowered import ITEMSIZE
-from leanconv.gpu.lowering.moves import dense_strides
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _SHARED_LIMIT = 48 * 1024  # more must be asked for
@@ -190,19 +189,24 @@ class Driver:
         dtype: str,
         address: int,
         shape: tuple[int, ...],
+        strides: tuple[int, ...],
         box: tuple[int, ...],
         swizzle: int,
     ) -> None:
-        """Write the tensor map of a dense tensor.
+        """Write the tensor map of a tensor.
 
         Args:
             target: of 128 bytes in the host's memory, aligned to 64.
             dtype, address, shape: the tensor's, the last axis fastest.
+            strides: in elements, 1 the last.
             box: extents of one copy.
             swizzle: how a box lies in shared memory, the driver's number.
+
+        Raises:
+            DeviceError: the driver refuses such a map.
         """
         rank, item = len(shape), ITEMSIZE[dtype]
-        strides = [item * stride for stride in dense_strides(shape)]
+        steps = [item * stride for stride in strides[:-1]]
         self.call(
             "cuTensorMapEncodeTiled",
             target,
@@ -210,7 +214,7 @@ class Driver:
             rank,
             address,
             (c_ulonglong * rank)(*reversed(shape)),
-            (c_ulonglong * rank)(*reversed(strides[:-1])),
+            (c_ulonglong * rank)(*reversed(steps)),
             (c_uint * rank)(*reversed(box)),
             (c_uint * rank)(*[1] * rank),
             _NOT_INTERLEAVED,
@@ -218,6 +222,21 @@ class Driver:
             _PROMOTED_TO_128,
             _ZEROS_OUTSIDE,
         )
+
+    @functools.cached_property
+    def overlapping_maps(self) -> bool:
+        """Whether the driver makes tensor maps whose cells overlap; its manual does not say."""
+        blob = ctypes.create_string_buffer(128 + 64)
+        target = ctypes.addressof(blob) + -ctypes.addressof(blob) % 64
+        shape, strides = (2, 3, 3, 3, 12), (256, 64, 8, 32, 1)  # 3x3 windows of 8x8x4, stride 2
+        address = self.allocate(2 * 256 * ITEMSIZE["float32"])
+        try:
+            self.encode(target, "float32", address, shape, strides, (1, 1, 1, 1, 4), 0)
+        except DeviceError:
+            return False
+        finally:
+            self.free(address)
+        return True
 
     # -- order between streams -------------------------------------------------------------
     def follow(self, stream: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code, Launch
-from leanconv.gpu.lowering.moves import dense_strides
 
 _NUMBERS: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -34,26 +33,29 @@ class TensorMap:
         driver: Driver,
         kind: str,
         place: ctypes.c_uint64,
-        shape: tuple[int, ...],
+        tensor: tuple[tuple[int, ...], tuple[int, ...]],
         box: tuple[int, ...],
         swizzle: int,
     ) -> None:
         self._driver, self._place, self._encoded = driver, place, 0
-        self._tensor = _DTYPES[kind.partition("<")[2].partition("[")[0]], shape, box, swizzle
+        shape, strides = tensor
+        dtype = _DTYPES[kind.partition("<")[2].partition("[")[0]]
+        self._tensor = dtype, shape, strides, box, swizzle
         self._raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
         offset = -ctypes.addressof(self._raw) % _MAP_ALIGNMENT
         self._map = (ctypes.c_char * _MAP_BYTES).from_buffer(self._raw, offset)
         extents = [ctypes.c_int32(extent) for extent in shape]
-        strides = [ctypes.c_int64(stride) for stride in dense_strides(shape)]
-        self.values: list[Any] = [self._map, *extents, *strides]
+        steps = [ctypes.c_int64(stride) for stride in strides]
+        self.values: list[Any] = [self._map, *extents, *steps]
 
     def refresh(self) -> None:
         """Make the map for where the tensor is now."""
         address = self._place.value
         if address == self._encoded:
             return
-        dtype, shape, box, swizzle = self._tensor
-        self._driver.encode(ctypes.addressof(self._map), dtype, address, shape, box, swizzle)
+        dtype, shape, strides, box, swizzle = self._tensor
+        target = ctypes.addressof(self._map)
+        self._driver.encode(target, dtype, address, shape, strides, box, swizzle)
         self._encoded = address
 
 
@@ -85,7 +87,7 @@ class Module:
         """A launch on buffers whose addresses stand in `places` when it is called."""
         cubin, function = self._kernels[launch.code]
         values: list[Any] = []
-        shapes, boxes, maps = iter(launch.shapes), iter(cubin.boxes), []
+        tensors, boxes, maps = iter(launch.tensors), iter(cubin.boxes), []
         for (_, kind), argument in zip(launch.code.types, launch.arguments, strict=True):
             if kind[0] == "*":
                 assert isinstance(argument, str)
@@ -93,7 +95,7 @@ class Module:
             elif kind.startswith(BOXES):
                 assert isinstance(argument, str)
                 box, swizzle = next(boxes)
-                made = TensorMap(self._driver, kind, places[argument], next(shapes), box, swizzle)
+                made = TensorMap(self._driver, kind, places[argument], next(tensors), box, swizzle)
                 maps.append(made)
                 values += made.values
             else:

@@ -2,9 +2,14 @@
 
     y[m, n] = act(sum over taps t and channels c of x[cell(m) + t, c] w[n, t, c] + ...)
 
-A program computes TH x TW output positions of one image. For a stride of 1 the cells that one tap
-reads are such a patch of the input too, moved: one box of a tensor descriptor, whose cells outside
-the input are zeros. No thread computes an address or asks whether it is inside.
+A program computes TH x TW output positions of one image. What a step reads is one box of a tensor
+descriptor, whose cells outside are zeros: no thread computes an address or asks whether it is
+inside. There are two descriptors of the same input:
+
+    taps     (n, h, w, c)        for a stride of 1, one tap of all positions is a patch, moved
+    windows  (n, oh, ow, r, q)   im2win's window order, q running over S*C: for any stride, without
+                                 padding. Its strides are those of the windows, so that its cells
+                                 overlap and nothing is copied before.
 """
 
 import triton
@@ -41,6 +46,7 @@ def patch_gemm(
     least,
     a0,
     a1,
+    WINDOWS: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
     BM: tl.constexpr,
@@ -56,14 +62,16 @@ def patch_gemm(
     """Grid: (patches x tiles of columns).
 
     Args:
-        x: descriptor of the input (images, height, width, channels), in boxes (1, TH, TW, BK).
-        w, w_low: descriptors of the weights of `segment_gemm`, tap by tap, in boxes (BN, BK).
+        x: descriptor of the input (images, height, width, channels), in boxes (1, TH, TW, BK); if
+            WINDOWS of (images, out_h, out_w, R, S * channels), in boxes (1, TH, TW, 1, BK).
+        w, w_low: descriptors of the weights of `segment_gemm`, tap by tap or row by row, in boxes
+            (BN, BK).
         scale, bias, residual, slope, flags, y, pad_h, pad_w, hop_h, hop_w, x_scale, least, a0, a1:
             as of `segment_gemm`.
         columns: output channels.
         down, across: patches along each axis of an image.
-        taps: of one row of the window.
-        each, blocks: steps of BK for one tap, and in all.
+        taps: of one row of the window; unused if WINDOWS, as are pad_h to hop_w.
+        each, blocks: steps of BK for one tap or row, and in all.
         BM: TH * TW.
     """
     tiles_n = tl.cdiv(columns, BN)
@@ -80,11 +88,14 @@ def patch_gemm(
     high = tl.zeros((BM, BN), ACC)
     for k in range(blocks):
         tap = k // each
-        r = tap // taps
-        s = tap - r * taps
-        a = x.load(
-            [image, top + r * hop_h - pad_h, left + s * hop_w - pad_w, (k - tap * each) * BK]
-        )
+        if WINDOWS:
+            a = x.load([image, top, left, tap, (k - tap * each) * BK])
+        else:
+            r = tap // taps
+            s = tap - r * taps
+            a = x.load(
+                [image, top + r * hop_h - pad_h, left + s * hop_w - pad_w, (k - tap * each) * BK]
+            )
         a = a.reshape(BM, BK)
         b = w.load([n0, k * BK]).T
         b_low = b

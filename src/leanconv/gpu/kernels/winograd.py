@@ -3,7 +3,8 @@
     V[p, a, b, c] = sum BT_h[a, i] BT_w[b, j] x[tile p, i, j, c]
     y[tile p, u, v, k] = act(sum AT_h[u, a] AT_w[v, b] M[p, a, b, k] + ...)
 
-Between the two lie AH * AW products, one GEMM in groups.
+Between the two lie AH * AW products, one GEMM in groups. Small tiles are transformed in registers,
+several in a program; large ones, which registers do not hold, by two small matrix products.
 """
 
 import triton
@@ -68,6 +69,62 @@ def transform_input(
                 value.to(y.dtype.element_ty),
                 ok[:, None] & cok,
             )
+
+
+@triton.jit
+def matrix(values, rows, columns, P: tl.constexpr, ACC: tl.constexpr):
+    """A small row-major matrix, filled up with zeros to (P, P)."""
+    i = tl.arange(0, P)
+    ok = (i < rows)[:, None] & (i < columns)[None, :]
+    return tl.load(values + i[:, None] * columns + i[None, :], ok, 0.0).to(ACC)
+
+
+@triton.jit
+def both_ways(first, second, cells, P: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr):
+    """sum over i, j of first[a, i] second[b, j] cells[i, (j, c)], as [b, (a, c)]."""
+    rows = tl.dot(first, cells, input_precision="ieee", out_dtype=ACC)
+    turned = rows.reshape(P, P, BC).permute(1, 0, 2).reshape(P, P * BC)
+    return tl.dot(second, turned, input_precision="ieee", out_dtype=ACC)
+
+
+@triton.jit
+def transform_input_by_products(
+    x,
+    bt_h,
+    bt_w,
+    y,
+    tiles_h,
+    tiles_w,
+    height,
+    width,
+    channels,
+    pad_h,
+    pad_w,
+    MH: tl.constexpr,
+    MW: tl.constexpr,
+    AH: tl.constexpr,
+    AW: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """As `transform_input`, a tile of up to BT x BT points in a program, by matrix products."""
+    p = tl.program_id(0)
+    image = p // (tiles_h * tiles_w)
+    i = tl.arange(0, BT)[:, None]
+    column = tl.arange(0, BT * BC)[None, :]
+    j = column // BC
+    c = tl.program_id(1) * BC + column % BC
+    ih = ((p // tiles_w) % tiles_h) * MH - pad_h + i
+    iw = (p % tiles_w) * MW - pad_w + j
+    inside = (i < AH) & (ih >= 0) & (ih < height) & (j < AW) & (iw >= 0) & (iw < width)
+    place = ((image * height + ih) * width + iw).to(tl.int64) * channels + c
+    cells = tl.load(x + place, inside & (c < channels), 0.0).to(ACC)
+    first = matrix(bt_h, AH, AH, BT, ACC)
+    value = both_ways(first, matrix(bt_w, AW, AW, BT, ACC), cells, BT, BC, ACC)
+    # Rows are the points along w now, columns those along h with their channels.
+    place = (p.to(tl.int64) * AH * AW + j * AW + i) * channels + c
+    tl.store(y + place, value.to(y.dtype.element_ty), (i < AW) & (j < AH) & (c < channels))
 
 
 @triton.jit
@@ -146,3 +203,67 @@ def transform_output(
                 HAS_RESIDUAL,
                 ACT,
             )
+
+
+@triton.jit
+def transform_output_by_products(
+    products,
+    at_h,
+    at_w,
+    bias,
+    residual,
+    slope,
+    y,
+    tiles_h,
+    tiles_w,
+    out_h,
+    out_w,
+    outputs,
+    a0,
+    a1,
+    MH: tl.constexpr,
+    MW: tl.constexpr,
+    AH: tl.constexpr,
+    AW: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """As `transform_output`, a tile of up to BT x BT points in a program, by matrix products."""
+    p = tl.program_id(0)
+    image = p // (tiles_h * tiles_w)
+    a = tl.arange(0, BT)[:, None]
+    column = tl.arange(0, BT * BC)[None, :]
+    b = column // BC
+    k = tl.program_id(1) * BC + column % BC
+    place = (p.to(tl.int64) * AH * AW + a * AW + b) * outputs + k
+    made = tl.load(products + place, (a < AH) & (b < AW) & (k < outputs), 0.0).to(ACC)
+    first = matrix(at_h, MH, AH, BT, ACC)
+    value = both_ways(first, matrix(at_w, MW, AW, BT, ACC), made, BT, BC, ACC)
+    # (v, (u, k)) -> one row for each output of the tile.
+    cell = tl.arange(0, BT * BT)
+    v = cell // BT
+    u = cell % BT
+    oh = ((p // tiles_w) % tiles_h) * MH + u
+    ow = (p % tiles_w) * MW + v
+    n = tl.program_id(1) * BC + tl.arange(0, BC)
+    ok = (u < MH) & (v < MW) & (oh < out_h) & (ow < out_w)
+    finish(
+        value.reshape(BT * BT, BC),
+        bias,
+        residual,
+        slope,
+        y,
+        (image * out_h + oh) * out_w + ow,
+        n,
+        outputs,
+        ok[:, None] & (n < outputs)[None, :],
+        a0,
+        a1,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        ACT,
+    )

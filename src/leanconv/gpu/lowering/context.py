@@ -10,9 +10,9 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic, accumulator
-from leanconv.gpu.launch import Launch
+from leanconv.gpu.launch import Launch, dense_strides
 from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
-from leanconv.gpu.lowering.moves import copy_box, dense_strides, permute
+from leanconv.gpu.lowering.moves import copy_box, permute
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label

@@ -12,7 +12,13 @@ from leanconv.gpu.lowering.depthwise import lower_depthwise
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.lowering_methods import lower_im2col, lower_im2win, lower_mec
-from leanconv.gpu.lowering.patches import best_patching, lower_patches, patches_reject
+from leanconv.gpu.lowering.patches import (
+    TAPS,
+    WINDOWS,
+    best_patching,
+    lower_patches,
+    patches_reject,
+)
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
@@ -55,20 +61,26 @@ def _no_reason(task: ConvTask) -> str | None:
 
 
 def lower_direct(task: ConvTask, w: np.ndarray, machine: Machine, options: Options) -> Lowered:
-    """Implicit GEMM over windows read in place, by pointers or by bulk tensor copies (`loads`)."""
+    """Implicit GEMM over windows read in place, by pointers or by bulk tensor copies (`loads`).
+
+    `loads=tma` takes the tensor map that is expected to be faster, `taps` and `windows` name one:
+    each tap a patch of the input, or the input as an overlapping view of its windows.
+    """
     spec, loads = task.spec, options.get("loads", "")
-    if loads not in ("", "tma", "pointers"):
-        raise SpecError(f"loads is {loads!r}; expected tma or pointers")
+    if loads not in ("", "tma", TAPS, WINDOWS, "pointers"):
+        raise SpecError(f"loads is {loads!r}; expected tma, {TAPS}, {WINDOWS} or pointers")
     windows = conv_windows(spec, _STEP)
     columns = spec.out_channels // spec.groups
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, windows.segments, windows.length)
     product = Product(windows, columns, task.dtype, task.x, task.y, task.epilogue, task.name)
     if loads != "pointers" and (loads or not task.lean):
         finite = bool(np.isfinite(w).all())
-        patching = best_patching(task, machine, finite)
+        forms = (loads,) if loads in (TAPS, WINDOWS) else (TAPS, WINDOWS)
+        patching = best_patching(task, machine, finite, forms)
         if loads and patching is None:
-            reason = patches_reject(task, machine) or "the weights are not finite"
-            raise SpecError(f"loads is 'tma' for {spec}: {reason}")
+            reasons = dict.fromkeys(patches_reject(task, machine, form) for form in forms)
+            shown = "; ".join(r or "the weights are not finite" for r in reasons)
+            raise SpecError(f"loads is {loads!r} for {spec}: {shown}")
         other, _ = best_blocking(product, finite, task.arithmetics, machine)
         if patching and (loads or patching.estimate_s < other.estimate_s):
             return lower_patches(task, w, patching)

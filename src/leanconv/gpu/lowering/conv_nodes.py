@@ -1,4 +1,4 @@
-"""Conv, ConvChain, ConvTranspose and BatchNormalization of a graph."""
+"""Conv, ConvChain and BatchNormalization of a graph."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import accumulator
-from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.context import LAST, Context
 from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
-from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
 from leanconv.gpu.lowering.task import ConvTask
-from leanconv.gpu.lowering.windows import lowered_windows, plane
+from leanconv.gpu.lowering.windows import plane
 from leanconv.graph.ir import Node
-from leanconv.graph.ops import label
 from leanconv.graph.ops.chain import stage_inputs
-from leanconv.spec import Activation, ConvSpec
+from leanconv.spec import ConvSpec
 
 
 def _plane_spec(
@@ -177,85 +173,8 @@ def lower_batch_norm(context: Context, node: Node) -> None:
     context.add(node, choose_algorithm(task, w, context.machine, "depthwise"))
 
 
-def lower_transposed(context: Context, node: Node) -> None:
-    """Lower a ConvTranspose: one GEMM makes all products, a gather adds those that meet."""
-    w = context.given(node, 1)
-    assert w is not None
-    shape = context.shape(node.inputs[0])
-    if len(shape) > 4:
-        raise UnsupportedError(
-            f"{label(node)} has three spatial axes; expected one or two on a GPU; use device='cpu'"
-        )
-    attributes, rank = node.attributes, len(shape) - 2
-    groups, w = attributes["group"], _spread(w)
-    each, (kernel_h, kernel_w) = w.shape[1], w.shape[2:]
-    one = (1,) * (2 - rank)
-    step = (*one, *attributes["strides"])
-    hop = (*one, *attributes["dilations"])
-    pad = (*(0,) * (2 - rank), *attributes["pads"][:rank])
-    height, width = (*one, *shape[2:])
-    out_h, out_w = (*one, *context.shape(node.outputs[0])[2:])
-    x = context.read(node.inputs[0], LAST)
-    y = context.define(node.outputs[0], LAST)
-    dtype, cells, inner = context.dtype, shape[0] * height * width, shape[1] // groups
-    columns = kernel_h * kernel_w * each
-    products = context.buffer(f"{y}/products", cells * groups * columns * ITEMSIZE[dtype])
-    windows = lowered_windows(
-        1, 1, cells, (0, 0, shape[1]), inner, groups=groups, group_stride=inner
-    )
-    # (g, C/g, K/g, R, S) -> (g, R, S, K/g, C/g)
-    grouped = w.reshape(groups, inner, each, kernel_h, kernel_w).transpose(0, 3, 4, 2, 1)
-    segments = grouped.reshape(groups * columns, 1, inner)
-    product = Product(windows, columns, dtype, x, products, Epilogue(), context.fresh(f"{y}/"))
-    context.add(
-        node,
-        lower_product(
-            product, segments, context.arithmetics, context.machine, "products", lean=context.lean
-        ),
-    )
-    activation: Activation | None = attributes["activation"]
-    bias, slope = _channels(context, node, 2, "bias"), _channels(context, node, 4, "slope")
-    epilogue = Epilogue(bias, "", slope, activation)
-    constants = epilogue.constants()
-    del constants["HAS_RESIDUAL"]
-    outputs, positions = groups * each, shape[0] * out_h * out_w
-    gather = make_launch(
-        "pool.gather_products",
-        (blocks(positions, 16), blocks(outputs, 64)),
-        {
-            "products": Pointer(products, dtype),
-            "bias": Pointer(bias, dtype),
-            "slope": Pointer(slope, dtype),
-            "y": Pointer(y, dtype),
-            "positions": positions,
-            "height": height,
-            "width": width,
-            "out_h": out_h,
-            "out_w": out_w,
-            "outputs": outputs,
-            "each": each,
-            "kernel_h": kernel_h,
-            "kernel_w": kernel_w,
-            "step_h": step[0],
-            "step_w": step[1],
-            "pad_h": pad[0],
-            "pad_w": pad[1],
-            "hop_h": hop[0],
-            "hop_w": hop[1],
-            "a0": epilogue.parameters[0],
-            "a1": epilogue.parameters[1],
-        },
-        {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},
-        writes="y",
-        divisible={"outputs": divisor(outputs)},
-        numbers=accumulator(dtype),
-    )
-    context.launch(node, "gather", gather)
-
-
 HANDLERS = {
     "Conv": lower_conv,
     "ConvChain": lower_chain,
-    "ConvTranspose": lower_transposed,
     "BatchNormalization": lower_batch_norm,
 }

@@ -60,7 +60,6 @@ def lower_depthwise(
     out_h, out_w = spec.output_size
     tile_h, tile_w, tile_c = depth_tile(spec)
     multiple = spec.out_channels // spec.groups
-    first, second = epilogue.parameters
     weights = f"{task.name}/w"
     launch = make_launch(
         "depthwise.depthwise",
@@ -72,9 +71,7 @@ def lower_depthwise(
         {
             "x": Pointer(task.x, dtype),
             "w": Pointer(weights, dtype),
-            "bias": Pointer(epilogue.bias, dtype),
-            "residual": Pointer(epilogue.residual, dtype),
-            "slope": Pointer(epilogue.slope, dtype),
+            **epilogue.buffers(dtype),
             "y": Pointer(task.y, dtype),
             "height": spec.size[0],
             "width": spec.size[1],
@@ -83,8 +80,7 @@ def lower_depthwise(
             "channels": spec.in_channels,
             "outputs": spec.out_channels,
             **_window(spec),
-            "a0": first,
-            "a1": second,
+            **epilogue.numbers(),
         },
         {
             "R": spec.kernel[0],
@@ -166,7 +162,6 @@ def lower_fused(
     packed = pack(w.reshape(columns, 1, channels), tile.k, arithmetic, dtype)
     constants = {f"{task.name}/{role}": array for role, array in packed.items()}
     constants[f"{task.name}/w_depth"] = depth_weights(w_depth, dtype)
-    first, second = epilogue.parameters
     inner = Epilogue(bias=bias_depth, activation=depth.activation)
     kept = "float16" if arithmetic.split else dtype
     launch = make_launch(
@@ -179,9 +174,7 @@ def lower_fused(
             "w": Pointer(f"{task.name}/w", kept),
             "w_low": Pointer(f"{task.name}/w_low" if arithmetic.split else "", "float16"),
             "scale": Pointer(f"{task.name}/scale" if arithmetic.split else "", "float32"),
-            "bias": Pointer(epilogue.bias, dtype),
-            "residual": Pointer(epilogue.residual, dtype),
-            "slope": Pointer(epilogue.slope, dtype),
+            **epilogue.buffers(dtype),
             "y": Pointer(task.y, dtype),
             "rows": rows,
             "columns": columns,
@@ -194,8 +187,7 @@ def lower_fused(
             "blocks": ceil_div(channels, tile.k),
             "a0_depth": inner.parameters[0],
             "a1_depth": inner.parameters[1],
-            "a0": first,
-            "a1": second,
+            **epilogue.numbers(),
         },
         {
             "R": depth.kernel[0],

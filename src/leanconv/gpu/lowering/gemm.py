@@ -59,6 +59,16 @@ class Epilogue:
         first, second = (*given, 0.0, 0.0)[:2]
         return first, second
 
+    def buffers(self, dtype: str) -> dict[str, Pointer]:
+        """The kernel's arguments that are buffers of this epilogue."""
+        names = {"bias": self.bias, "residual": self.residual, "slope": self.slope}
+        return {role: Pointer(name, dtype) for role, name in names.items()}
+
+    def numbers(self) -> dict[str, float]:
+        """The kernel's arguments that are the activation's numbers."""
+        first, second = self.parameters
+        return {"a0": first, "a1": second}
+
     def constants(self) -> dict[str, int | bool]:
         """The kernel's constants for this epilogue."""
         kind = self.activation.kind if self.activation else ""
@@ -261,7 +271,6 @@ def _gemm(
     windows, dtype, split = product.windows, product.dtype, arithmetic.split
     kept = "float16" if split else dtype
     epilogue = product.epilogue if splits == 1 else Epilogue()
-    first, second = epilogue.parameters
     target = f"{product.name}/sums" if splits > 1 else product.y
     steps = windows.steps(tile.k)
     x_divisor = divisor(*windows.stride, windows.depth.stride, windows.channels, windows.length)
@@ -270,9 +279,7 @@ def _gemm(
         "w": Pointer(f"{product.name}/w", kept),
         "w_low": Pointer(f"{product.name}/w_low" if split else "", "float16"),
         "scale": Pointer(f"{product.name}/scale" if split else "", "float32"),
-        "bias": Pointer(epilogue.bias, dtype),
-        "residual": Pointer(epilogue.residual, dtype),
-        "slope": Pointer(epilogue.slope, dtype),
+        **epilogue.buffers(dtype),
         "flags": Pointer(f"{product.name}/flags" if flags else "", "int32"),
         "y": Pointer(target, accumulator(dtype) if splits > 1 else dtype),
         "rows": windows.rows,
@@ -304,8 +311,7 @@ def _gemm(
         "blocks_each": ceil_div(steps, splits),
         "x_scale": X_SCALE,
         "least": LEAST_SUM * sqrt(product.products / splits),
-        "a0": first,
-        "a1": second,
+        **epilogue.numbers(),
     }
     return make_launch(
         "gemm.segment_gemm",
@@ -344,22 +350,18 @@ def _gemm(
 
 def _add_splits(product: Product, splits: int) -> Launch:
     windows, dtype, epilogue = product.windows, product.dtype, product.epilogue
-    first, second = epilogue.parameters
     tile_m, tile_n = 16, 64
     return make_launch(
         "gemm.add_splits",
         (blocks(windows.rows, tile_m), blocks(product.outputs, tile_n)),
         {
             "sums": Pointer(f"{product.name}/sums", accumulator(dtype)),
-            "bias": Pointer(epilogue.bias, dtype),
-            "residual": Pointer(epilogue.residual, dtype),
-            "slope": Pointer(epilogue.slope, dtype),
+            **epilogue.buffers(dtype),
             "y": Pointer(product.y, dtype),
             "rows": windows.rows,
             "columns": product.outputs,
             "splits": splits,
-            "a0": first,
-            "a1": second,
+            **epilogue.numbers(),
         },
         {"BM": tile_m, "BN": tile_n, **epilogue.constants(), "ACC": accumulator(dtype)},
         writes="y",

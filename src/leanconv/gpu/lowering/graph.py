@@ -9,7 +9,7 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic
-from leanconv.gpu.lowering import conv_nodes, move_nodes, nodes
+from leanconv.gpu.lowering import conv_nodes, move_nodes, nodes, transposed
 from leanconv.gpu.lowering.context import PLAIN, Context, DeviceStep
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
@@ -20,6 +20,7 @@ HANDLERS: Mapping[str, Handler] = {
     **conv_nodes.HANDLERS,
     **move_nodes.HANDLERS,
     **nodes.HANDLERS,
+    **transposed.HANDLERS,
 }
 
 

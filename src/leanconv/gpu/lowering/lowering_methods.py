@@ -10,10 +10,10 @@ import numpy as np
 
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import IEEE, Arithmetic
-from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
-from leanconv.gpu.lowering.moves import copy_box, dense_strides
+from leanconv.gpu.lowering.moves import copy_box
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
 from leanconv.gpu.lowering.windows import Windows, lowered_windows

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 
 BOX_RANK = 6
 _BLOCK = 512
-
-
-def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a row-major array."""
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import accumulator
-from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
 from leanconv.gpu.lowering.gemm import ACTIVATION_NUMBERS
 from leanconv.gpu.lowering.lowered import ITEMSIZE
-from leanconv.gpu.lowering.moves import BOX_RANK, dense_strides, is_wide, merged
+from leanconv.gpu.lowering.moves import BOX_RANK, is_wide, merged
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
 

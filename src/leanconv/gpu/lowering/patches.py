@@ -1,4 +1,8 @@
-"""Implicit GEMM over patches of the output, whose inputs arrive by bulk tensor copies (TMA)."""
+"""Implicit GEMM over patches of the output, whose inputs arrive by bulk tensor copies (TMA).
+
+The input is described to the hardware in one of two forms (see `kernels.patches`): tap by tap, or
+as an overlapping view of its windows.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,13 @@ from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, lowered_windows
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import TENSOR_COPIES, Machine
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 
-_ARCH = 90  # that has bulk tensor copies
+TAPS, WINDOWS = "taps", "windows"
 _ALIGNED = 16  # bytes, of every stride of a tensor that is copied so
+_MOST_STRIDE = 2**40  # bytes
 _WIDTHS = (8, 16)  # of a patch; an image that is one row is cut into whole tiles
 _MODES = ("fp16x3", "tf32x3", "tf32", "native")  # strict products of boxes spill in Triton 3.6
 # Threads compute no addresses and ask for no bounds. An estimate: to be measured.
@@ -29,8 +34,16 @@ _SHARE = 0.9
 
 @dataclass(frozen=True)
 class Patching:
-    """How a product is cut: a tile, the patch that it covers, the arithmetic, the time expected."""
+    """How a product is cut.
 
+    Attributes:
+        form: of the input, `TAPS` or `WINDOWS`.
+        tile, width: of the product, and columns of the patch that it covers.
+        arithmetic: how products are made.
+        estimate_s: the time expected, in seconds.
+    """
+
+    form: str
     tile: Tile
     width: int
     arithmetic: Arithmetic
@@ -42,33 +55,66 @@ class Patching:
         return self.tile.m // self.width
 
     def __str__(self) -> str:
-        return f"tile {self.tile}, patches {self.height}x{self.width} by tensor copies"
+        shown = f"tile {self.tile}, patches {self.height}x{self.width} by tensor copies"
+        return shown if self.form == TAPS else f"{shown} of overlapping windows"
 
 
-def patches_reject(task: ConvTask, machine: Machine) -> str | None:
-    """Why a convolution's inputs cannot arrive by bulk tensor copies, or None."""
+def patches_reject(task: ConvTask, machine: Machine, form: str) -> str | None:
+    """Why a convolution's inputs cannot arrive by bulk tensor copies in a form, or None."""
     spec = task.spec
-    if machine.arch < _ARCH:
-        return f"sm_{machine.arch} has no bulk tensor copies; expected sm_{_ARCH}"
+    if machine.arch < TENSOR_COPIES:
+        return f"sm_{machine.arch} has no bulk tensor copies; expected sm_{TENSOR_COPIES}"
     if len(spec.size) > 2:
         return "three spatial axes; expected one or two"
-    if max(spec.stride) > 1:
-        return f"stride is {spec.stride}; expected 1"
     if spec.groups > 1:
         return f"groups is {spec.groups}; expected 1"
-    if spec.in_channels * ITEMSIZE[task.dtype] % _ALIGNED:
-        return (
-            f"a cell has {spec.in_channels * ITEMSIZE[task.dtype]} bytes; expected a multiple of "
-            f"{_ALIGNED}"
-        )
     if not any(a.name in _MODES for a in task.arithmetics) or task.dtype == "float64":
         return f"{task.dtype} in {task.arithmetics[0].name} arithmetic is not on tensor cores"
+    reason = _taps_reject(spec) if form == TAPS else _windows_reject(spec, machine)
+    if reason:
+        return reason
+    steps = [step * ITEMSIZE[task.dtype] for step in _tensor(spec, form)[1][:-1]]
+    odd = [step for step in steps if step % _ALIGNED or step >= _MOST_STRIDE]
+    if odd:
+        return (
+            f"the input has a stride of {odd[-1]} bytes; expected multiples of {_ALIGNED} below "
+            "2^40"
+        )
     return None
+
+
+def _taps_reject(spec: ConvSpec) -> str | None:
+    if max(spec.stride) > 1:
+        return f"stride is {spec.stride}; expected 1"
+    return None
+
+
+def _windows_reject(spec: ConvSpec, machine: Machine) -> str | None:
+    if not machine.overlapping_maps:
+        return "the driver makes no tensor maps whose cells overlap"
+    if any((*spec.pad_begin, *spec.pad_end)):
+        return f"the input is padded by {spec.pad_begin} and {spec.pad_end}; expected none"
+    if spec.dilation[1] > 1 and spec.kernel[1] > 1:
+        return "the kernel is dilated along w, so that no row of a window is contiguous"
+    return None
+
+
+def _tensor(spec: ConvSpec, form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents of the input in a form, and strides in elements."""
+    height, width = spec.size
+    channels = spec.in_channels
+    if form == TAPS:
+        row = width * channels
+        return (spec.batch, height, width, channels), (height * row, row, channels, 1)
+    extents = (spec.batch, *spec.output_size, spec.kernel[0], spec.kernel[1] * channels)
+    row, cell = width * channels, channels
+    rows, columns = spec.stride[0] * row, spec.stride[1] * cell
+    return extents, (height * row, rows, columns, spec.dilation[0] * row, 1)
 
 
 def _flat(spec: ConvSpec) -> ConvSpec:
     """The same convolution, as one image of one row where it is a matrix product."""
-    if not in_place_windows(spec):
+    if not in_place_windows(spec) or max(spec.stride) > 1:
         return spec
     return replace(
         spec, batch=1, size=(1, spec.batch * prod(spec.size)), stride=(1, 1), dilation=(1, 1)
@@ -76,14 +122,15 @@ def _flat(spec: ConvSpec) -> ConvSpec:
 
 
 def patchings(
-    task: ConvTask, machine: Machine, finite: bool, only: Tile | None = None
+    task: ConvTask, machine: Machine, finite: bool, form: str, only: Tile | None = None
 ) -> Iterator[Patching]:
-    """Every way to cut a convolution that `patches_reject` accepts.
+    """Every way to cut a convolution that `patches_reject` accepts in a form.
 
     Args:
         task: what is computed.
         machine: what to choose for.
         finite: whether all weights are; halves of what is infinite are NaN.
+        form: of the input.
         only: a tile that was asked for.
     """
     spec = _flat(task.spec)
@@ -95,25 +142,34 @@ def patchings(
             for width in (tile.m,) if out_h == 1 else _WIDTHS:
                 height = tile.m // width
                 rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width
-                windows = _counted(spec, rows)
+                windows = _counted(spec, rows, form)
                 estimate = _SHARE * seconds(
                     windows, spec.out_channels, arithmetic, task.dtype, machine, tile, 1
                 )
-                yield Patching(tile, width, arithmetic, estimate)
+                yield Patching(form, tile, width, arithmetic, estimate)
 
 
-def _counted(spec: ConvSpec, rows: tuple[int, int]) -> Windows:
-    """As much of the windows as the estimate asks for: tap by tap, patches filled up."""
+def _counted(spec: ConvSpec, rows: tuple[int, int], form: str) -> Windows:
+    """As much of the windows as the estimate asks for, patches filled up."""
     image = prod(spec.size) * spec.in_channels
-    windows = lowered_windows(spec.batch, *rows, (image, 0, 0), spec.in_channels)
-    return replace(windows, segments=prod(spec.kernel))
+    segments, length = _segments(spec, form)
+    windows = lowered_windows(spec.batch, *rows, (image, 0, 0), length)
+    return replace(windows, segments=segments)
 
 
-def best_patching(task: ConvTask, machine: Machine, finite: bool) -> Patching | None:
+def _segments(spec: ConvSpec, form: str) -> tuple[int, int]:
+    """Runs of contiguous elements in a window, and the length of each."""
+    if form == TAPS:
+        return prod(spec.kernel), spec.in_channels
+    return spec.kernel[0], spec.kernel[1] * spec.in_channels
+
+
+def best_patching(
+    task: ConvTask, machine: Machine, finite: bool, forms: Sequence[str] = (TAPS, WINDOWS)
+) -> Patching | None:
     """What is expected to be fastest, or None if nothing is possible."""
-    if patches_reject(task, machine):
-        return None
-    found = patchings(task, machine, finite)
+    possible = [form for form in forms if patches_reject(task, machine, form) is None]
+    found = (each for form in possible for each in patchings(task, machine, finite, form))
     return min(found, key=lambda patching: patching.estimate_s, default=None)
 
 
@@ -126,7 +182,8 @@ def lower_patches(task: ConvTask, w: np.ndarray, patching: Patching) -> Lowered:
         patching: of `patchings`.
     """
     spec, tile, arithmetic = task.spec, patching.tile, patching.arithmetic
-    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, -1, spec.in_channels)
+    count, length = _segments(spec, patching.form)
+    segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, count, length)
     packed = pack(segments, tile.k, arithmetic, task.dtype)
     constants = {f"{task.name}/{role}": array for role, array in packed.items()}
     temporaries: dict[str, int] = {}
@@ -153,28 +210,24 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
     spec, tile, dtype, epilogue = _flat(task.spec), patching.tile, task.dtype, task.epilogue
     out_h, out_w = spec.output_size
     down, across = ceil_div(out_h, patching.height), ceil_div(out_w, patching.width)
-    each = ceil_div(spec.in_channels, tile.k)
-    steps = prod(spec.kernel) * each
+    count, length = _segments(spec, patching.form)
+    each = ceil_div(length, tile.k)
+    steps = count * each
     split = arithmetic.split
     kept, columns = "float16" if split else dtype, spec.out_channels
     name, w_shape, w_box = task.name, (columns, steps * tile.k), (tile.n, tile.k)
-    first, second = epilogue.parameters
+    extents, strides = _tensor(spec, patching.form)
+    patch = (1, patching.height, patching.width)
+    box = (*patch, tile.k) if patching.form == TAPS else (*patch, 1, tile.k)
     return make_launch(
         "patches.patch_gemm",
         (spec.batch * down * across * ceil_div(columns, tile.n),),
         {
-            "x": Boxes(
-                task.x,
-                dtype,
-                (spec.batch, *spec.size, spec.in_channels),
-                (1, patching.height, patching.width, tile.k),
-            ),
+            "x": Boxes(task.x, dtype, extents, box, strides),
             "w": Boxes(f"{name}/w", kept, w_shape, w_box),
             "w_low": Boxes(f"{name}/w_low" if split else f"{name}/w", kept, w_shape, w_box),
             "scale": Pointer(f"{name}/scale" if split else "", "float32"),
-            "bias": Pointer(epilogue.bias, dtype),
-            "residual": Pointer(epilogue.residual, dtype),
-            "slope": Pointer(epilogue.slope, dtype),
+            **epilogue.buffers(dtype),
             "flags": Pointer(f"{name}/flags" if flags else "", "int32"),
             "y": Pointer(task.y, dtype),
             "columns": columns,
@@ -191,10 +244,10 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
             "blocks": steps,
             "x_scale": X_SCALE,
             "least": LEAST_SUM * sqrt(spec.reduction),
-            "a0": first,
-            "a1": second,
+            **epilogue.numbers(),
         },
         {
+            "WINDOWS": patching.form == WINDOWS,
             "TH": patching.height,
             "TW": patching.width,
             "BM": tile.m,

@@ -27,8 +27,8 @@ from leanconv.winograd.error import peak_amplification
 from leanconv.winograd.matrices import Matrix, Transform, transform
 
 _DEFAULT_M = 4
-_MOST_ALPHA = 8  # larger tiles do not fit the registers of their transforms
-_MOST_TAPS = 7
+_MOST_ALPHA = 16  # points along one axis, as on the CPU
+_HELD_ALPHA = 8  # tiles of more points do not fit the registers of their transforms
 
 
 def winograd_rejects(task: ConvTask) -> str | None:
@@ -40,8 +40,8 @@ def winograd_rejects(task: ConvTask) -> str | None:
         return f"stride is {spec.stride}; expected 1"
     if any(d > 1 and k > 1 for d, k in zip(spec.dilation, spec.kernel, strict=True)):
         return f"dilation is {spec.dilation}; expected 1"
-    if prod(spec.kernel) == 1 or max(spec.kernel) > _MOST_TAPS:
-        return f"the kernel is {spec.kernel}; expected 2 to {_MOST_TAPS} taps"
+    if prod(spec.kernel) == 1 or max(spec.kernel) >= _MOST_ALPHA:
+        return f"the kernel is {spec.kernel}; expected 2 to {_MOST_ALPHA - 1} taps"
     if task.dtype not in ("float32", "float64"):
         return f"{task.dtype} has too few bits for the transforms"
     return None
@@ -57,7 +57,7 @@ def _axes(task: ConvTask, options: Mapping[str, str]) -> tuple[Transform, Transf
         raise SpecError(f"m is {given!r}; expected an integer of at least 1")
     axes = []
     for taps in task.spec.kernel:
-        m = int(given) if given else max(1, min(_DEFAULT_M, _MOST_ALPHA + 1 - taps))
+        m = int(given) if given else max(2, min(_DEFAULT_M, _HELD_ALPHA + 1 - taps))
         if m < 1 or m + taps - 1 > _MOST_ALPHA:
             raise SpecError(
                 f"m is {m} for {taps} taps; expected m + taps - 1 of at most {_MOST_ALPHA}"
@@ -89,18 +89,21 @@ def lower_winograd(
     )
     segments = u.reshape(points * outputs, 1, channels)
     done = lower_product(product, segments, task.arithmetics, machine, "winograd")
+    # The product of the points decides, not the longer axis: 16 x 1 are no more than 4 x 4.
+    held = points <= _HELD_ALPHA**2
+    form, each, channels_each = ("", 4, 32) if held else ("_by_products", 1, 16)
     shared: dict[str, int | bool | str] = {
         "MH": rows.m,
         "MW": columns.m,
         "AH": rows.alpha,
         "AW": columns.alpha,
-        "BT": 4,
-        "BC": 32,
+        "BT": each if held else _MOST_ALPHA,
+        "BC": channels_each,
     }
-    counts = {"tiles": tiles, "tiles_h": tiles_h, "tiles_w": tiles_w}
+    counts = {**({"tiles": tiles} if held else {}), "tiles_h": tiles_h, "tiles_w": tiles_w}
     first = make_launch(
-        "winograd.transform_input",
-        (blocks(tiles, 4), blocks(channels, 32)),
+        f"winograd.transform_input{form}",
+        (blocks(tiles, each), blocks(channels, channels_each)),
         {
             "x": Pointer(task.x, dtype),
             "bt_h": Pointer(f"{name}/bt_h", dtype),
@@ -117,7 +120,8 @@ def lower_winograd(
         writes="y",
         divisible={"channels": divisor(channels)},
     )
-    last = _last_launch(task, product.y, shared, counts)
+    ends = (blocks(tiles, each), blocks(outputs, channels_each))
+    last = _last_launch(task, product.y, form, ends, shared, counts)
     item = ITEMSIZE[dtype]
     workspace = {product.x: tiles * points * channels * item}
     workspace[product.y] = tiles * points * outputs * item
@@ -130,8 +134,8 @@ def lower_winograd(
             ("at_w", columns.at),
         )
     }
-    ends = prod(spec.input_shape) + prod(spec.output_shape)
-    moved = (sum(workspace.values()) + ends * item) / machine.memory_bandwidth
+    arrays = prod(spec.input_shape) + prod(spec.output_shape)
+    moved = (sum(workspace.values()) + arrays * item) / machine.memory_bandwidth
     return replace(
         done,
         launches=(first, *done.launches, last),
@@ -151,28 +155,26 @@ def _unit(task: ConvTask) -> float:
 def _last_launch(
     task: ConvTask,
     products: str,
+    form: str,
+    grid: tuple[int, int],
     shared: Mapping[str, int | bool | str],
     counts: Mapping[str, int],
 ) -> Launch:
     spec, dtype, epilogue = task.spec, task.dtype, task.epilogue
-    first, second = epilogue.parameters
     return make_launch(
-        "winograd.transform_output",
-        (blocks(counts["tiles"], 4), blocks(spec.out_channels, 32)),
+        f"winograd.transform_output{form}",
+        grid,
         {
             "products": Pointer(products, dtype),
             "at_h": Pointer(f"{task.name}/at_h", dtype),
             "at_w": Pointer(f"{task.name}/at_w", dtype),
-            "bias": Pointer(epilogue.bias, dtype),
-            "residual": Pointer(epilogue.residual, dtype),
-            "slope": Pointer(epilogue.slope, dtype),
+            **epilogue.buffers(dtype),
             "y": Pointer(task.y, dtype),
             **counts,
             "out_h": spec.output_size[0],
             "out_w": spec.output_size[1],
             "outputs": spec.out_channels,
-            "a0": first,
-            "a1": second,
+            **epilogue.numbers(),
         },
         {**shared, **epilogue.constants(), "ACC": accumulator(dtype)},
         writes="y",

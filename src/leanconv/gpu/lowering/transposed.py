@@ -1,0 +1,206 @@
+"""Transposed convolutions: all products and a gather, or a convolution for each phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from leanconv.algorithms.transposed import phases
+from leanconv.codegen.geometry import Access, Window
+from leanconv.gpu.arithmetic import accumulator
+from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.gpu.lowering.context import LAST, Context
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.moves import copy_box
+from leanconv.gpu.lowering.tiles import LAUNCH_S
+from leanconv.gpu.lowering.windows import Depth, Windows, lowered_windows
+from leanconv.graph.ir import Node
+
+
+def lower_transposed(context: Context, node: Node) -> None:
+    """Lower a ConvTranspose to what is expected to be faster, or to need less memory."""
+    w = context.given(node, 1)
+    assert w is not None
+    names = []
+    for index, role in ((2, "bias"), (4, "slope")):
+        array = context.given(node, index)
+        names.append("" if array is None else context.constant(f"{node.outputs[0]}/{role}", array))
+    epilogue = Epilogue(names[0], "", names[1], node.attributes["activation"])
+    x = context.read(node.inputs[0], LAST)
+    y = context.define(node.outputs[0], LAST)
+    made = [_by_phases(context, node, w, x, y, epilogue)]
+    if w.ndim < 5:
+        made.append(_by_products(context, node, w, x, y, epilogue))
+
+    def key(lowered: Lowered) -> float:
+        return lowered.workspace_bytes if context.lean else lowered.estimate_s
+
+    context.add(node, min(made, key=key))
+
+
+def _by_phases(
+    context: Context, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
+) -> Lowered:
+    """Outputs at one position modulo the stride are an ordinary convolution of stride 1."""
+    dtype, machine = context.dtype, context.machine
+    in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
+    groups, outputs = node.attributes["group"], out_shape[1]
+    of, to = Access.channels_last(in_shape), Access.channels_last(out_shape)
+    pieces = phases(node, context.graph, of, to, w, None)
+    parts: list[Lowered] = []
+    for number, (problem, taps) in enumerate(pieces):
+        windows = _windows(in_shape, problem.window, groups)
+        alone = len(pieces) == 1
+        target = y if alone else context.fresh(f"{y}/phase{number}")
+        name = context.fresh(f"{y}/{number}/")
+        columns = outputs // groups
+        product = Product(windows, columns, dtype, x, target, epilogue, name)
+        segments = np.moveaxis(taps, 1, -1).reshape(outputs, windows.segments, windows.length)
+        done = lower_product(
+            product, segments, context.arithmetics, machine, "phases", lean=context.lean
+        )
+        if not alone:
+            box = (in_shape[0], *problem.window.out, outputs)
+            strides = (problem.y.image, *problem.y.spatial, 1)
+            place = copy_box(
+                target, y, dtype, box, dense_strides(box), strides, 0, problem.y_offset
+            )
+            size = prod(box) * ITEMSIZE[dtype]
+            done = replace(
+                done,
+                launches=(*done.launches, place),
+                temporaries={target: size, **done.temporaries},
+                estimate_s=done.estimate_s + 2 * size / machine.memory_bandwidth + LAUNCH_S,
+            )
+        parts.append(done)
+    return replace(
+        parts[0],
+        launches=tuple(launch for part in parts for launch in part.launches),
+        constants={k: v for part in parts for k, v in part.constants.items()},
+        temporaries={k: v for part in parts for k, v in part.temporaries.items()},
+        parameters=f"{len(parts)} phase(s), {parts[0].parameters}",
+        error=max(part.error for part in parts),
+        estimate_s=sum(part.estimate_s for part in parts),
+    )
+
+
+def _windows(shape: tuple[int, ...], window: Window, groups: int) -> Windows:
+    """The windows of one phase, tap by tap; paddings may be negative."""
+    (depth, height, width), channels = window.size, shape[1]
+    deep = Depth(
+        extent=depth,
+        outputs=window.out[0],
+        window_h=window.kernel[1],
+        pad=window.pad[0],
+        hop=window.dilation[0],
+        stride=height * width * channels,
+    )
+    return Windows(
+        images=shape[0],
+        out_h=window.out[1],
+        out_w=window.out[2],
+        height=height,
+        width=width,
+        step=(1, 1),
+        pad=(window.pad[1], window.pad[2]),
+        hop=(window.dilation[1], window.dilation[2]),
+        stride=(depth * height * width * channels, width * channels, channels),
+        channels=channels // groups,
+        groups=groups,
+        segments=prod(window.kernel),
+        length=channels // groups,
+        taps=window.kernel[2],
+        checked=True,
+        by_row=False,
+        depth=deep if len(shape) > 4 else Depth(),
+    )
+
+
+def _by_products(
+    context: Context, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
+) -> Lowered:
+    """One GEMM makes all products, a gather adds those that meet; along one or two axes."""
+    shape, attributes, dtype = context.shape(node.inputs[0]), node.attributes, context.dtype
+    rank, groups = len(shape) - 2, attributes["group"]
+    w = w if w.ndim > 3 else w[:, :, None]
+    each, (kernel_h, kernel_w) = w.shape[1], w.shape[2:]
+    height, width = (*(1,) * (2 - rank), *shape[2:])
+    cells, inner = shape[0] * height * width, shape[1] // groups
+    columns, products = kernel_h * kernel_w * each, context.fresh(f"{y}/products")
+    size = cells * groups * columns * ITEMSIZE[dtype]
+    windows = lowered_windows(
+        1, 1, cells, (0, 0, shape[1]), inner, groups=groups, group_stride=inner
+    )
+    # (g, C/g, K/g, R, S) -> (g, R, S, K/g, C/g)
+    grouped = w.reshape(groups, inner, each, kernel_h, kernel_w).transpose(0, 3, 4, 2, 1)
+    segments = grouped.reshape(groups * columns, 1, inner)
+    product = Product(windows, columns, dtype, x, products, Epilogue(), context.fresh(f"{y}/"))
+    done = lower_product(
+        product, segments, context.arithmetics, context.machine, "products", lean=context.lean
+    )
+    last = _gather(context, node, products, (kernel_h, kernel_w), each, y, epilogue)
+    moved = size + context.bytes[y]
+    return replace(
+        done,
+        launches=(*done.launches, last),
+        temporaries={products: size, **done.temporaries},
+        estimate_s=done.estimate_s + moved / context.machine.memory_bandwidth + LAUNCH_S,
+    )
+
+
+def _gather(
+    context: Context,
+    node: Node,
+    products: str,
+    kernel: tuple[int, int],
+    each: int,
+    y: str,
+    epilogue: Epilogue,
+) -> Launch:
+    shape, attributes, dtype = context.shape(node.inputs[0]), node.attributes, context.dtype
+    rank, outputs = len(shape) - 2, attributes["group"] * each
+    one, zero = (1,) * (2 - rank), (0,) * (2 - rank)
+    step, hop = (*one, *attributes["strides"]), (*one, *attributes["dilations"])
+    pad = (*zero, *attributes["pads"][:rank])
+    height, width = (*one, *shape[2:])
+    out_h, out_w = (*one, *context.shape(node.outputs[0])[2:])
+    positions = shape[0] * out_h * out_w
+    constants = epilogue.constants()
+    del constants["HAS_RESIDUAL"]
+    buffers = epilogue.buffers(dtype)
+    return make_launch(
+        "pool.gather_products",
+        (blocks(positions, 16), blocks(outputs, 64)),
+        {
+            "products": Pointer(products, dtype),
+            "bias": buffers["bias"],
+            "slope": buffers["slope"],
+            "y": Pointer(y, dtype),
+            "positions": positions,
+            "height": height,
+            "width": width,
+            "out_h": out_h,
+            "out_w": out_w,
+            "outputs": outputs,
+            "each": each,
+            "kernel_h": kernel[0],
+            "kernel_w": kernel[1],
+            "step_h": step[0],
+            "step_w": step[1],
+            "pad_h": pad[0],
+            "pad_w": pad[1],
+            "hop_h": hop[0],
+            "hop_w": hop[1],
+            **epilogue.numbers(),
+        },
+        {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},
+        writes="y",
+        divisible={"outputs": divisor(outputs)},
+        numbers=accumulator(dtype),
+    )
+
+
+HANDLERS = {"ConvTranspose": lower_transposed}
