@@ -117,24 +117,22 @@ def shufflenet_like(
 
 
 def _layer_norm(b: NetBuilder, x: Value, name: str, channels: int) -> Value:
-    """Normalise over the last axis, in the primitive operators of before opset 17."""
+    """Normalise over the last axis: one node since opset 17, primitive operators before."""
+    size = (channels,)
+    scale = b.param(f"{name}.weight", lambda: np.linspace(0.8, 1.2, channels), size)
+    shift = b.param(f"{name}.bias", lambda: b.normal(size, 0.1), size)
+    after = {"mean": shift.astype(np.float64), "var": np.square(scale, dtype=np.float64)}
+    if b.opset >= 17:
+        operands = (f"{name}.weight", f"{name}.bias")
+        return b.apply("LayerNormalization", x, *operands, axis=-1, epsilon=1e-6, **after)
     mean = reduce_mean(b, x, (-1,))
     centred = b.apply("Sub", x, mean)
     squared = b.apply("Pow", centred, b.constant(2.0, np.float32))
     variance = reduce_mean(b, squared, (-1,))
     deviation = b.apply("Sqrt", b.apply("Add", variance, b.constant(1e-6, np.float32)))
     y = b.apply("Div", centred, deviation)
-    size = (channels,)
-    scale = b.param(f"{name}.weight", lambda: np.linspace(0.8, 1.2, channels), size)
-    shift = b.param(f"{name}.bias", lambda: b.normal(size, 0.1), size)
     y = b.apply("Mul", y, f"{name}.weight")
-    return b.apply(
-        "Add",
-        y,
-        f"{name}.bias",
-        mean=shift.astype(np.float64),
-        var=np.square(scale, dtype=np.float64),
-    )
+    return b.apply("Add", y, f"{name}.bias", **after)
 
 
 def _matmul(b: NetBuilder, x: Value, name: str, outputs: int) -> Value:

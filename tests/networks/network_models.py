@@ -73,6 +73,7 @@ def small(
     outputs: dict[str, Shape],
     constants: dict[str, np.ndarray] | None = None,
     dtype: int = TensorProto.FLOAT,
+    opset: int = 17,
 ) -> bytes:
     """A model of a few nodes."""
     graph = helper.make_graph(
@@ -82,7 +83,11 @@ def small(
         [helper.make_tensor_value_info(n, dtype, list(s)) for n, s in outputs.items()],
         [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
     )
-    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    built = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8 if opset < 21 else 10,
+    )
     return built.SerializeToString()
 
 

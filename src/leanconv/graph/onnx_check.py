@@ -69,7 +69,8 @@ def _check_outputs(file: FileModel, producer: dict[str, int]) -> None:
             raise UnsupportedError(
                 f"node {node.name!r} ({node.op}, opset {file.opset}): its output "
                 f"{shown(extra[0])!r} is used; expected only the first "
-                f"{RULES[node.op].outputs} to be"
+                f"{RULES[node.op].outputs} to be; export the model for inference, or without what "
+                "reads it"
             )
 
 

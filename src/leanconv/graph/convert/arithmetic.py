@@ -11,6 +11,12 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.verify import FLOATS
+
+_Step = Callable[[Call, Value], Value]
+
+# Selu's defaults, float32 as the standard has them
+_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
 def _unary(op: str, *, since: int = 7, **defaults: float) -> Rule:
@@ -28,6 +34,15 @@ def _gelu(call: Call) -> list[Value]:
     if approximate not in ("none", "tanh"):
         raise ModelError(f"attribute approximate is {approximate!r}; expected none or tanh")
     return [call.emit("Gelu", [call.value()], approximate=approximate)]
+
+
+def _selu(call: Call) -> list[Value]:
+    """gamma · Elu(x; alpha)."""
+    x = call.value()
+    if x.type.dtype not in FLOATS:
+        raise UnsupportedError(f"input 0 is {x.type}; expected {' or '.join(FLOATS)}")
+    elu = call.emit("Elu", [x], alpha=call.attribute("alpha", _SELU_ALPHA))
+    return [call.emit("Mul", [elu, call.number(call.attribute("gamma", _SELU_GAMMA), elu)])]
 
 
 def _clip(call: Call) -> list[Value]:
@@ -105,22 +120,46 @@ def _batch_norm(call: Call) -> list[Value]:
     return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
 
 
-def _reduction(op: str, axes_as_input: int) -> Rule:
-    """A reduction whose axes are an input from some opset on."""
+def _reduction(
+    op: str, axes_as_input: int, before: _Step | None = None, after: _Step | None = None
+) -> Rule:
+    """A reduction whose axes are an input from some opset on.
+
+    Args:
+        op: an operation in normal form.
+        axes_as_input: that opset.
+        before, after: what is done to every element that is read, and to every result.
+    """
 
     def convert(call: Call) -> list[Value]:
-        x = call.value()
+        x = before(call, call.value()) if before else call.value()
+        y = reduced(call, x)
+        return [after(call, y) if after else y]
+
+    def reduced(call: Call, x: Value) -> Value:
         rank = len(x.shape)
         axes: Sequence[int] | None = call.attribute("axes", None)
         if call.opset >= axes_as_input:
             axes = call.integers(1) if call.optional(1) is not None else None
             if not axes and call.flag("noop_with_empty_axes"):
-                return [x]
+                return x
         kept = call.axes(axes, rank) if axes else tuple(range(rank))
-        return [call.emit(op, [x], axes=kept, keepdims=call.flag("keepdims", 1))]
+        return call.emit(op, [x], axes=kept, keepdims=call.flag("keepdims", 1))
 
     kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
     return Rule(convert, kinds, 1, 2, moved=(axes_as_input, ("axes",)))
+
+
+def _square(call: Call, x: Value) -> Value:
+    return call.emit("Mul", [x, x])
+
+
+def _magnitude(call: Call, x: Value) -> Value:
+    return call.emit("Abs", [x])
+
+
+def _root(call: Call, x: Value) -> Value:
+    return call.emit("Sqrt", [x])
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -194,6 +233,7 @@ RULES: dict[str, Rule] = {
     "LeakyRelu": _unary("LeakyRelu", alpha=0.01),
     "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
     "Elu": _unary("Elu", alpha=1.0),
+    "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
     "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
     "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3, moved=(11, ("min", "max"))),
     "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
@@ -214,6 +254,9 @@ RULES: dict[str, Rule] = {
     "ReduceMax": _reduction("ReduceMax", 18),
     "ReduceMin": _reduction("ReduceMin", 18),
     "ReduceSum": _reduction("ReduceSum", 13),
+    "ReduceL1": _reduction("ReduceSum", 18, _magnitude),
+    "ReduceL2": _reduction("ReduceSum", 18, _square, _root),
+    "ReduceSumSquare": _reduction("ReduceSum", 18, _square),
     "Gemm": Rule(
         _gemm,
         {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},

@@ -212,6 +212,47 @@ def _gather(call: Call) -> list[Value]:
     return [call.reshape(part, shape)]
 
 
+def _block(call: Call) -> tuple[Value, int]:
+    """The map (N, C, H, W) and the block size of DepthToSpace and SpaceToDepth."""
+    x, block = call.value(), call.attribute("blocksize", None)
+    check_rank(x.type, 4, 4)
+    if block is None or block < 1:
+        given = "missing" if block is None else str(block)
+        raise ModelError(f"attribute blocksize is {given}; expected a number of at least 1")
+    return x, block
+
+
+def _depth_to_space(call: Call) -> list[Value]:
+    """Channels become blocks of pixels; in mode DCR a block's pixels are far apart, in CRD near."""
+    x, block = _block(call)
+    mode = call.attribute("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise ModelError(f"attribute mode is {mode!r}; expected DCR or CRD")
+    n, c, h, w = x.shape
+    if c % (block * block):
+        raise ModelError(
+            f"got {x.type} and blocksize {block}; expected a multiple of {block * block} channels"
+        )
+    kept = c // (block * block)
+    inner = (block, block, kept) if mode == "DCR" else (kept, block, block)
+    perm = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    y = call.emit("Transpose", [call.reshape(x, (n, *inner, h, w))], perm=perm)
+    return [call.reshape(y, (n, kept, h * block, w * block))]
+
+
+def _space_to_depth(call: Call) -> list[Value]:
+    """Blocks of pixels become channels: the inverse of DepthToSpace in mode DCR."""
+    x, block = _block(call)
+    n, c, h, w = x.shape
+    if h % block or w % block:
+        raise ModelError(
+            f"got {x.type} and blocksize {block}; expected height and width to be multiples of it"
+        )
+    y = call.reshape(x, (n, c, h // block, block, w // block, block))
+    y = call.emit("Transpose", [y], perm=(0, 3, 5, 1, 2, 4))
+    return [call.reshape(y, (n, c * block * block, h // block, w // block))]
+
+
 RULES: dict[str, Rule] = {
     "Flatten": Rule(_flatten, {"axis": "int"}),
     "Reshape": Rule(_reshape, {"allowzero": "int"}, 2, 2),
@@ -243,4 +284,6 @@ RULES: dict[str, Rule] = {
         moved=(11, ("pads", "value")),
     ),
     "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
+    "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}),
+    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int"}),
 }

@@ -1,0 +1,151 @@
+"""Normalisation by the data's own statistics, written as means, products and sums.
+
+    y = (x - mean) / sqrt(variance + epsilon) · scale + bias
+
+The mean is taken away before it is squared, so that a variance keeps its digits however far the
+data lie from 0. Statistics per channel stay `(N, C, 1…)`: nothing as large as `x` changes its
+shape, and the network's layout inside may pass through. Statistics per group are means of the
+channels' statistics, which have one weight each.
+"""
+
+from __future__ import annotations
+
+import math
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops.base import MAX_RANK, check_broadcasts_to, check_rank, same_dtype
+from leanconv.graph.verify import FLOATS
+
+# TensorProto.data_type of stash_type -> the dtype in which statistics are taken at least
+_STASHED = {1: "float32", 11: "float64"}
+
+
+def _data(call: Call, least: int) -> Value:
+    """The input, of at least so many axes, its operands of the same float dtype."""
+    x = call.value()
+    check_rank(x.type, least, MAX_RANK, "input 0")
+    given = (call.optional(index) for index in range(len(call)))
+    dtype = same_dtype([value.type for value in given if value is not None])
+    if dtype not in FLOATS:
+        raise UnsupportedError(f"input 0 is {x.type}; expected {' or '.join(FLOATS)}")
+    stash = call.attribute("stash_type", 1)
+    if stash not in _STASHED or (_STASHED[stash] == "float64" and dtype != "float64"):
+        raise UnsupportedError(
+            f"attribute stash_type is {stash} for {dtype}; expected 1: statistics are taken in the "
+            "dtype of the data; export with stash_type 1 or load with dtype='float64'"
+        )
+    return x
+
+
+def _inverse_deviation(call: Call, variance: Value) -> Value:
+    """1 / sqrt(variance + epsilon)."""
+    epsilon = call.attribute("epsilon", 1e-5)
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise ModelError(f"attribute epsilon is {epsilon}; expected a finite number from 0 on")
+    shifted = call.emit("Add", [variance, call.number(epsilon, variance)])
+    return call.emit("Reciprocal", [call.emit("Sqrt", [shifted])])
+
+
+def _mean(call: Call, x: Value, axes: tuple[int, ...]) -> Value:
+    return call.emit("ReduceMean", [x], axes=axes, keepdims=True) if axes else x
+
+
+def _layer_norm(call: Call) -> list[Value]:
+    """Over all axes from one on."""
+    x = _data(call, 1)
+    rank = len(x.shape)
+    first = call.axis(call.attribute("axis", -1), rank)
+    axes = tuple(range(first, rank))
+    for index, what in ((1, "the scale"), (2, "the bias")):
+        given = call.optional(index)
+        if given is not None:
+            check_broadcasts_to(given.type, x.shape, what)
+    centred = call.emit("Sub", [x, _mean(call, x, axes)])
+    variance = _mean(call, call.emit("Mul", [centred, centred]), axes)
+    y = call.emit("Mul", [centred, _inverse_deviation(call, variance)])
+    y = call.emit("Mul", [y, call.value(1)])
+    bias = call.optional(2)
+    return [y if bias is None else call.emit("Add", [y, bias])]
+
+
+def _instance_norm(call: Call) -> list[Value]:
+    """Over the spatial axes of every channel."""
+    x = _data(call, 3)
+    return _by_groups(call, x, x.shape[1], x.shape[1])
+
+
+def _group_norm(call: Call) -> list[Value]:
+    """Over groups of channels; scale and bias are per group before opset 21."""
+    x, groups = _data(call, 2), call.attribute("num_groups", None)
+    channels = x.shape[1]
+    if groups is None:
+        raise ModelError("attribute num_groups is missing; expected the number of groups")
+    if groups < 1 or channels % groups:
+        raise ModelError(
+            f"attribute num_groups is {groups}; expected a divisor of {channels}, the channels of "
+            f"input 0, {x.type}"
+        )
+    return _by_groups(call, x, groups, channels if call.opset >= 21 else groups)
+
+
+def _by_groups(call: Call, x: Value, groups: int, parameters: int) -> list[Value]:
+    """Normalise groups of channels, then scale and shift by numbers per channel or group."""
+    rank, channels = len(x.shape), x.shape[1]
+    spatial, along = tuple(range(2, rank)), (channels,) + (1,) * (rank - 2)
+    operands = []
+    for index, what in ((1, "scale"), (2, "bias")):
+        held = call.value(index)
+        if held.shape != (parameters,):
+            kind = "channel" if parameters == channels else "group, as before opset 21"
+            raise ModelError(
+                f"input {index}, the {what}, is {held.type}; expected the shape ({parameters},), "
+                f"a number for each {kind}, for input 0, {x.type}"
+            )
+        operands.append(call.reshape(_spread(call, held, channels), along))
+
+    def statistic(value: Value) -> Value:
+        """The mean of every group, at each of its channels."""
+        mean = _mean(call, value, spatial)
+        if groups == channels:
+            return mean
+        grouped = (x.shape[0], groups, channels // groups)
+        joint = _mean(call, call.reshape(mean, grouped), (2,))
+        return call.reshape(call.emit("Expand", [joint], shape=grouped), mean.shape)
+
+    centred = call.emit("Sub", [x, statistic(x)])
+    variance = statistic(call.emit("Mul", [centred, centred]))
+    factor = call.emit("Mul", [_inverse_deviation(call, variance), operands[0]])
+    return [call.emit("Add", [call.emit("Mul", [centred, factor]), operands[1]])]
+
+
+def _spread(call: Call, held: Value, channels: int) -> Value:
+    """Numbers per group as numbers per channel."""
+    (count,) = held.shape
+    if count == channels:
+        return held
+    column = call.reshape(held, (count, 1))
+    wide = call.emit("Expand", [column], shape=(count, channels // count))
+    return call.reshape(wide, (channels,))
+
+
+RULES: dict[str, Rule] = {
+    "LayerNormalization": Rule(
+        _layer_norm,
+        {"axis": "int", "epsilon": "float", "stash_type": "int"},
+        2,
+        3,
+        running=None,
+        since=17,
+    ),
+    "InstanceNormalization": Rule(_instance_norm, {"epsilon": "float"}, 3, 3, running=None),
+    "GroupNormalization": Rule(
+        _group_norm,
+        {"epsilon": "float", "num_groups": "int", "stash_type": "int"},
+        3,
+        3,
+        running=None,
+        since=18,
+    ),
+}

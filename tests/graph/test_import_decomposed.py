@@ -1,0 +1,249 @@
+"""Operations that are imported as several simpler ones: ONNX Runtime, float64, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph.hostile import network, node, refused
+from graph.onnx_models import Const, agree, imported, ints, single
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.onnx_import import read_model
+
+RANDOM = np.random.default_rng(11)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+IMAGE = normal(2, 12, 5, 7)
+CASES: list[Any] = []
+
+
+def case(name: str, opsets: tuple[int, ...], op: str, *operands: Any, **attributes: Any) -> None:
+    for opset in opsets:
+        CASES.append(pytest.param(op, operands, opset, attributes, id=f"{op}-{name}-opset{opset}"))
+
+
+LAYER = "LayerNormalization"
+for opset in (17, 18, 22):
+    case("plain", (opset,), LAYER, IMAGE, Const(normal(7)), Const(normal(7)))
+case("no-bias", (17,), LAYER, IMAGE, Const(normal(7)))
+case("absent-bias", (17,), LAYER, IMAGE, Const(normal(7)), None)
+for axis in (0, 1, 2, -3):
+    shape = IMAGE.shape[axis:]
+    case(
+        f"axis{axis}", (17,), LAYER, IMAGE, Const(normal(*shape)), Const(normal(*shape)), axis=axis
+    )
+case("vector", (17,), LAYER, normal(9), Const(normal(9)), Const(normal(9)), axis=0)
+case("epsilon", (17,), LAYER, IMAGE, Const(normal(7)), Const(normal(7)), epsilon=0.3, stash_type=1)
+case("computed", (17,), LAYER, IMAGE, normal(7), normal(7))
+case("one", (17,), LAYER, normal(3, 4, 1), Const(normal(1)), Const(normal(1)))
+
+INSTANCE = "InstanceNormalization"
+for opset in (7, 17, 22):
+    case("plain", (opset,), INSTANCE, IMAGE, Const(normal(12)), Const(normal(12)))
+case("epsilon", (13,), INSTANCE, IMAGE, Const(normal(12)), Const(normal(12)), epsilon=0.1)
+case("1d", (13,), INSTANCE, normal(2, 3, 9), Const(normal(3)), Const(normal(3)))
+case("3d", (13,), INSTANCE, normal(2, 3, 4, 2, 5), Const(normal(3)), Const(normal(3)))
+case("computed", (13,), INSTANCE, IMAGE, normal(12), normal(12))
+
+GROUP = "GroupNormalization"
+for groups in (1, 3, 12):
+    per_group, per_channel = [[Const(normal(n)) for _ in range(2)] for n in (groups, 12)]
+    case(f"groups{groups}", (18,), GROUP, IMAGE, *per_group, num_groups=groups)
+    case(f"groups{groups}", (21, 22), GROUP, IMAGE, *per_channel, num_groups=groups)
+case("epsilon", (21,), GROUP, IMAGE, *per_channel, num_groups=4, epsilon=0.2, stash_type=1)
+case("computed", (18,), GROUP, IMAGE, normal(4), normal(4), num_groups=4)
+case("computed", (21,), GROUP, IMAGE, normal(12), normal(12), num_groups=4)
+case("flat", (21,), GROUP, normal(3, 12), *per_channel, num_groups=4)
+case("3d", (21,), GROUP, normal(1, 12, 2, 3, 4), *per_channel, num_groups=2)
+
+DEEP = normal(2, 18, 4, 5)
+case("default", (7, 11, 13), "DepthToSpace", DEEP, blocksize=3)
+for mode in ("DCR", "CRD"):
+    case(mode, (11, 13), "DepthToSpace", DEEP, blocksize=3, mode=mode)
+case("one", (13,), "DepthToSpace", DEEP, blocksize=1)
+case("plain", (7, 13), "SpaceToDepth", normal(2, 3, 6, 9), blocksize=3)
+
+for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
+    case("axes", (7, 11, 17), op, IMAGE, axes=[2, 3])
+    case("squeezed", (11, 17), op, IMAGE, axes=[-1, 1], keepdims=0)
+    case("all", (7, 17, 18), op, IMAGE)
+    case("input", (18, 20), op, IMAGE, ints(2, -1), keepdims=0)
+    case("one", (18,), op, normal(3, 1, 4), ints(1))
+    case("noop", (18, 20), op, IMAGE, noop_with_empty_axes=1)
+case("plain", (7, 22), "Selu", 3 * IMAGE)
+case("alpha", (7, 22), "Selu", 3 * IMAGE, alpha=0.7, gamma=-1.5)
+
+TESTED = {parameters.values[0] for parameters in CASES}
+
+
+@pytest.mark.parametrize(("op", "operands", "opset", "attributes"), CASES)
+def test_one_operation(op: str, operands: Any, opset: int, attributes: dict[str, Any]) -> None:
+    agree(*single(op, operands, opset, **attributes))
+
+
+# -- in float64, against the formulas ------------------------------------------------------------
+
+
+def in_double(op: str, operands: list[Any], opset: int, **attributes: Any) -> np.ndarray:
+    return imported(*single(op, operands, opset, **attributes), "float64")["out0"]
+
+
+def normalised(x: np.ndarray, axes: tuple[int, ...], epsilon: float = 1e-5) -> np.ndarray:
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    return np.asarray((x - mean) / np.sqrt(variance + np.float64(np.float32(epsilon))))
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_norms_in_double_precision(far: float) -> None:
+    """Also where the mean is far larger than the deviation."""
+    x32 = (IMAGE + np.float32(far)).astype(np.float32)
+    x = x32.astype(np.float64)
+    w, b, columns = normal(12), normal(12), normal(7)
+    per = (1, 12, 1, 1)
+    found = in_double(LAYER, [x32, Const(columns)], 17)
+    np.testing.assert_allclose(found, normalised(x, (3,)) * columns, rtol=1e-11, atol=1e-11)
+    found = in_double(INSTANCE, [x32, Const(w), Const(b)], 17)
+    expected = normalised(x, (2, 3)) * w.reshape(per) + b.reshape(per)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    found = in_double(GROUP, [x32, Const(w), Const(b)], 21, num_groups=3)
+    grouped = normalised(x.reshape(2, 3, 4, 5, 7), (2, 3, 4)).reshape(x.shape)
+    expected = grouped * w.reshape(per) + b.reshape(per)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    found = in_double(GROUP, [x32, Const(w[:3]), Const(b[:3])], 18, num_groups=3)
+    expected = grouped * w[:3].repeat(4).reshape(per) + b[:3].repeat(4).reshape(per)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_equal_numbers_are_normalised_to_the_bias() -> None:
+    x = np.full((1, 4, 3, 3), 7, np.float32)
+    w, b = normal(4), normal(4)
+    for op, opset, more in ((INSTANCE, 17, {}), (GROUP, 21, {"num_groups": 2})):
+        found = imported(*single(op, [x, Const(w), Const(b)], opset, **more))["out0"]
+        np.testing.assert_array_equal(found, np.broadcast_to(b.reshape(1, 4, 1, 1), x.shape))
+
+
+def test_the_scale_broadcasts() -> None:
+    """ONNX allows it; ONNX Runtime does not in every version."""
+    scale = normal(5, 1)
+    found = in_double(LAYER, [IMAGE, Const(scale)], 17, axis=2)
+    np.testing.assert_allclose(
+        found, normalised(IMAGE.astype(np.float64), (2, 3)) * scale, rtol=1e-11, atol=1e-11
+    )
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space_element_by_element(mode: str) -> None:
+    block, kept = 3, 2
+    found = imported(*single("DepthToSpace", [DEEP], 13, blocksize=block, mode=mode))["out0"]
+    assert found.shape == (2, kept, 12, 15)
+    for c, i, j in np.ndindex(kept, 12, 15):
+        place = (i % block) * block + j % block
+        depth = place * kept + c if mode == "DCR" else c * block * block + place
+        np.testing.assert_array_equal(found[:, c, i, j], DEEP[:, depth, i // block, j // block])
+
+
+def test_space_to_depth_is_the_inverse() -> None:
+    wide = imported(*single("DepthToSpace", [DEEP], 13, blocksize=3))["out0"]
+    again = imported(*single("SpaceToDepth", [wide], 13, blocksize=3))["out0"]
+    np.testing.assert_array_equal(again, DEEP)
+
+
+def test_outputs_of_training_that_nothing_reads_are_left_out() -> None:
+    weight = {"w": np.ones(8, "f4")}
+    graph = read_model(network([node(LAYER, "x w", "y mean deviation")], weight)).bind()
+    assert graph.outputs == ("y",)
+    assert {each.op for each in graph.nodes} == {
+        "ReduceMean",
+        "Sub",
+        "Mul",
+        "Add",
+        "Sqrt",
+        "Reciprocal",
+    }
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+FOUR, EIGHT = np.ones(4, "f4"), np.ones(8, "f4")
+REFUSED = [
+    (node(LAYER, "x w", "m y"), {"w": EIGHT}, 17, "LayerNormalization, opset 17.*'y' is used"),
+    (node(LAYER, "x w", "z m y"), {"w": EIGHT}, 17, "only the first 1"),
+    (node(LAYER, "x"), {}, 17, "1 inputs; expected 2 to 3"),
+    (node(LAYER, "x -"), {}, 17, "input 1 is absent"),
+    (node(LAYER, "x w"), {"w": EIGHT}, 16, "opset 16"),
+    (node(LAYER, "x w", axis=4), {"w": EIGHT}, 17, "axis is 4; expected -4 to 3"),
+    (node(LAYER, "x w", axis=-(2**63)), {"w": EIGHT}, 17, "axis is -9"),
+    (node(LAYER, "x w", axis=1.5), {"w": EIGHT}, 17, "axis"),
+    (node(LAYER, "x w", epsilon=-1.0), {"w": EIGHT}, 17, "epsilon is -1.0; expected a finite"),
+    (node(LAYER, "x w", epsilon=float("nan")), {"w": EIGHT}, 17, "epsilon is nan"),
+    (node(LAYER, "x w", stash_type=10), {"w": EIGHT}, 17, "stash_type is 10 for float32; exp"),
+    (node(LAYER, "x w", stash_type=11), {"w": EIGHT}, 17, "stash_type is 11 for float32"),
+    (node(LAYER, "x w"), {"w": np.ones(3, "f4")}, 17, "do not broadcast"),
+    (node(LAYER, "x w"), {"w": np.ones((2, 4, 8, 8), "f4")}, 17, "the scale is .*expected a"),
+    (node(LAYER, "x w"), {"w": np.ones((2,) + (1,) * 4, "f4")}, 17, "the scale is"),
+    (node(LAYER, "x w b"), {"w": EIGHT, "b": FOUR}, 17, "broadcast"),
+    (node(LAYER, "x w"), {"w": np.ones(8, "i8")}, 17, "expected one dtype"),
+    (node(LAYER, "c c"), {"c": np.ones(8, "i8")}, 17, "int64.*; expected float32 or float64"),
+    (node(LAYER, "c c"), {"c": np.float32(1)}, 17, "rank 0; expected rank 1"),
+    (node(INSTANCE, "x w"), {"w": FOUR}, 17, "2 inputs; expected 3"),
+    (node(INSTANCE, "x w w"), {"w": EIGHT}, 17, r"the scale, is .*8.*; expected the shape \(4,\)"),
+    (node(INSTANCE, "x w w"), {"w": np.ones((4, 1), "f4")}, 17, "expected the shape"),
+    (node(INSTANCE, "c w w"), {"c": np.ones((2, 4), "f4"), "w": FOUR}, 17, "rank 2; expected"),
+    (node(INSTANCE, "x w w", num_groups=2), {"w": FOUR}, 17, "num_groups"),
+    (node(GROUP, "x w w", num_groups=2), {"w": FOUR[:2]}, 17, "opset 17"),
+    (node(GROUP, "x w w"), {"w": FOUR}, 21, "num_groups is missing; expected"),
+    (node(GROUP, "x w w", num_groups=0), {"w": FOUR}, 21, "num_groups is 0; expected a divisor"),
+    (node(GROUP, "x w w", num_groups=-2), {"w": FOUR}, 21, "num_groups is -2"),
+    (node(GROUP, "x w w", num_groups=3), {"w": FOUR}, 21, "num_groups is 3; expected a divisor"),
+    (node(GROUP, "x w w", num_groups=2**62), {"w": FOUR}, 21, "expected a divisor of 4"),
+    (node(GROUP, "x w w", num_groups=2), {"w": FOUR}, 18, r"\(2,\).* each group, as before opset"),
+    (node(GROUP, "x w w", num_groups=2), {"w": FOUR[:2]}, 21, r"\(4,\).* each channel"),
+    (node("DepthToSpace", "x"), {}, 13, "blocksize is missing; expected"),
+    (node("DepthToSpace", "x", blocksize=0), {}, 13, "blocksize is 0; expected"),
+    (node("DepthToSpace", "x", blocksize=-2), {}, 13, "blocksize is -2; expected"),
+    (node("DepthToSpace", "x", blocksize=3), {}, 13, "expected a multiple of 9 channels"),
+    (node("DepthToSpace", "x", blocksize=2**62), {}, 13, "expected a multiple"),
+    (node("DepthToSpace", "x", blocksize=2, mode="RCD"), {}, 13, "'RCD'; expected DCR or CRD"),
+    (node("DepthToSpace", "c", blocksize=2), {"c": EIGHT}, 13, "rank 1; expected rank 4"),
+    (node("SpaceToDepth", "x", blocksize=3), {}, 13, "expected height and width to be multiples"),
+    (node("SpaceToDepth", "x", blocksize=2**62), {}, 13, "multiples"),
+    (node("SpaceToDepth", "x", blocksize=0), {}, 13, "blocksize is 0"),
+    (node("ReduceL2", "x", axes=[0, 0]), {}, 17, "distinct axes"),
+    (node("ReduceL1", "x", axes=[2**40]), {}, 17, "expected -4 to 3"),
+    (node("ReduceSumSquare", "x", keepdims=2), {}, 17, "expected 0 or 1"),
+    (node("ReduceL2", "x", axes=[1]), {}, 18, "axes"),
+    (node("Selu", "x", alpha=1), {}, 17, "alpha"),
+    (node("Selu", "c", gamma=1e38), {"c": np.ones(8, "u1")}, 17, "uint8.*; expected float32 or"),
+]
+
+
+@pytest.mark.parametrize(("each", "arrays", "opset", "what"), REFUSED)
+def test_what_does_not_fit_is_refused(
+    each: Any, arrays: dict[str, Any], opset: int, what: str
+) -> None:
+    refused(network([each], arrays, opset), what)
+
+
+def test_refusals_name_node_operation_and_opset() -> None:
+    each = node(GROUP, "x w w", num_groups=3)
+    each.name = "stem/norm"
+    with pytest.raises(ModelError, match=r"node 'stem/norm' \(GroupNormalization, opset 21\): "):
+        read_model(network([each], {"w": FOUR}, 21)).bind()
+    each = node(LAYER, "x w", "m y")
+    each.name = "norm"
+    with pytest.raises(UnsupportedError, match=r"node 'norm' \(LayerNormalization, opset 17\): "):
+        read_model(network([each], {"w": EIGHT}))
+
+
+def test_constants_are_normalised_within_the_budget() -> None:
+    """A small file may not ask for much work at load."""
+    many = [node(LAYER, "c w", f"v{i}") for i in range(400)]
+    last = node("Sum", "x " + " ".join(f"v{i}" for i in range(400)))
+    held = {"c": np.ones((512, 64, 8), "f4"), "w": EIGHT}
+    refused(network([*many, last], held), "traffic", seconds=5)
