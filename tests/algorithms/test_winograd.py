@@ -251,6 +251,38 @@ def test_whole_numbers_are_exact_where_the_matrices_are() -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    ("line", "tiles"),
+    [
+        ("ic20ih14iw14oc70kh3ph1", "rows=4,tiles=4"),
+        ("ic20ih14iw14oc70kh3ph1", "rows=4,tiles=12"),  # five blocks, the last one of one tile
+        ("ic20ih14iw10oc70kh3ph1", "rows=4,tiles=12"),  # three: the second begins midway
+        ("ic260ih14oc40kh3ph1", "rows=5,tiles=40"),  # V in pieces of a register tile
+    ],
+)
+def test_blocks_of_several_register_tiles(line: str, tiles: str, parts: int, layout: str) -> None:
+    """Tiles of the last block that do not exist, panels walked from both ends, both forms of V."""
+    problem = Problem(ConvSpec.parse(line, layout=layout, bias=True), 5)
+    algorithm = f"winograd:m=2,{tiles},vectors=1,parts={parts}"
+    check(problem, algorithm, threads=2)
+    bits = [run(problem, algorithm, threads)[1] for threads in (1, 2)]
+    np.testing.assert_array_equal(*bits)
+
+
+def test_long_weights_pass_few_blocks() -> None:
+    """Weights that fill most of the third cache are read seldom, from blocks that are larger."""
+    spec = ConvSpec.parse("ic512ih28oc512kh3ph1")
+    target = replace(preset("znver4"), l2_bytes=2**20, l3_bytes=2**25)
+    x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+    lowering = Lowering.of(spec, x, y, max_error=1.2e-6)
+    (piece,) = WINOGRAD.candidate(lowering, target, {}).pieces
+    assert isinstance(piece.kernel, WinogradConv)
+    assert piece.kernel.blocks <= 8
+    assert piece.kernel.scratch_bytes <= 2.1 * target.l2_bytes
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("line", "layout"), [("mb2ic32ih30iw41oc40kh3ph1", "NCHW"), ("g2ic20ih31oc70kh5sh2", "NHWC")]

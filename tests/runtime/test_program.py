@@ -22,7 +22,9 @@ from leanconv.target import Target
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
-@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (3, 2), (4, 7), (2, 1000)])
+@pytest.mark.parametrize(
+    ("stages", "chunks"), [(1, 1), (3, 2), (4, 7), (2, 1000), (2, 1023), (2, 1024)]
+)
 def test_every_chunk_is_done_once(threads: int, stages: int, chunks: int) -> None:
     program, counts = counter(threads, stages, chunks)
     together(program)

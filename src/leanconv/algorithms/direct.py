@@ -22,7 +22,7 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
-from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk, tile_cycles
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -32,24 +32,67 @@ _TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned befo
 _SEEN = 1.06  # what layers take over the sum of their tiles
 _STREAM = 8.0  # bytes a cycle of weights that the second cache does not hold
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
+# Weights from memory: bytes of them a cycle that the first tile of a panel is given, the fewest
+# columns of a row for which tiles are chosen by that, and the most accumulators of such a tile
+# (what larger ones leave to do at their end stands still while the next one's weights arrive).
+_COLD_STREAM, _COLD_COLUMNS, _COLD_TILE = 9.0, 7, 24
+_RESIDUAL_SHARE = 3 / 8  # of the second cache that a residual fills when tiles ask for it ahead
 
 
-def plan_direct(kernel: DirectConv, target: Target) -> DirectConv:
-    """Choose register tile and chunks for a kernel whose problem is set."""
+def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> DirectConv:
+    """Choose register tile and chunks for a kernel whose problem is set.
+
+    Args:
+        kernel: without tile and chunks.
+        target: the machine.
+        cold: whether its weights come from memory in each run.
+    """
     merged = _merge(kernel)
-    window = merged.window
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
-    ranked = rank_tiles(target, window.out[2], channel_vectors, merged.reduction)
-    cycles, tile = ranked[0]
+    cycles, tile = _best_tile(merged, target, cold)
+    merged = _split_row(merged, tile.rows) if cold else merged
+    window = merged.window
     item = ITEMSIZE[merged.dtype]
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
     rows = window.out[0] * window.out[1]
+    cycles /= rows
     inside = weights <= _ROWS_OUTER_BYTES and merged.batch * rows >= 16
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
     pieces = merged.batch * merged.groups * (1 if inside else panels)
     block = rows_per_chunk(rows, per_row, pieces, _CHUNK_CYCLES)
     return replace(merged, tile=tile, rows=block, panels_inside=inside)
+
+
+def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, Tile]:
+    """The register tile, and the estimated cycles of all rows of one image.
+
+    The first tile of each panel waits for weights that come from memory: the more rows it has, the
+    less. The others find them in the cache.
+    """
+    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    ranked = rank_tiles(target, columns, vectors, kernel.reduction)
+    cycles, tile = ranked[0]
+    if not cold or columns < _COLD_COLUMNS:
+        return cycles * kernel.row_count, tile
+    bytes_ = kernel.reduction * kernel.lanes * ITEMSIZE[kernel.dtype]  # of one vector of a panel
+
+    def total(cycles: float, tile: Tile) -> float:
+        first = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction) / tile.vectors
+        return kernel.row_count * cycles + vectors * max(0.0, bytes_ / _COLD_STREAM - first)
+
+    small = [r for r in ranked if r[1].rows * r[1].vectors <= _COLD_TILE]
+    cycles, tile = min(small, key=lambda r: total(*r))
+    return cycles * kernel.row_count, tile
+
+
+def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut the only row into rows of one tile where that leaves no rest: more chunks, same sums."""
+    window = kernel.window
+    if kernel.row_count > 1 or window.out[2] % columns:
+        return kernel
+    window, x, y = merge_rows(window, kernel.x, kernel.y, lambda _: columns)
+    return replace(kernel, window=window, x=x, y=y)
 
 
 def _merge(kernel: DirectConv) -> DirectConv:
@@ -150,7 +193,16 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         panels_inside=False,
         y_offset=problem.y_offset,
     )
-    return plan_direct(kernel, target)
+    spec, planned = problem.spec, plan_direct(kernel, target, problem.cold)
+    input_bytes = spec.itemsize * prod(spec.input_shape)
+    output_bytes = spec.itemsize * prod(spec.output_shape)
+    single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
+    large = planned.y.lanes_contiguous and output_bytes >= _RESIDUAL_SHARE * target.l2_bytes
+    return replace(
+        planned,
+        fetch=single_tap and blocks and input_bytes > target.l2_bytes,
+        residual_ahead=spec.residual and large,
+    )
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -35,8 +35,8 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.tiling import Tile
-from leanconv.codegen.types import ELEMENT
-from leanconv.spec.format import ceil_div
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
 
@@ -57,8 +57,10 @@ class DirectConv(Kernel):
         epilogue: bias, residual, activation.
         y_offset: elements from the output's start to the first one written.
         unroll: most steps of the reduction's inner loops that are written out.
-        fetch: whether the next tile's input is asked for while a tile is computed, where it follows
-            this one's in memory.
+        fetch: whether the next tile's input is asked for while a tile is computed.
+        residual_ahead: whether a tile asks for its residual before it begins its sums.
+        following: bytes of one more operand, weights that a later stage reads once: they are asked
+            for into the second cache, line by line with the steps of the reduction. 0: none.
     """
 
     batch: int
@@ -77,12 +79,15 @@ class DirectConv(Kernel):
     y_offset: int = 0
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
+    residual_ahead: bool = False
+    following: int = 0
 
     # -- facts -----------------------------------------------------------------------------
     @property
     def operands(self) -> tuple[str, ...]:
         """Input, packed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
+        following = ("following",) if self.following else ()
+        return ("x", "w", *self.epilogue.operands, *following, "y")
 
     @property
     def row_count(self) -> int:
@@ -249,6 +254,7 @@ class _Body:
         self.residual = self._output(residual, n, g) if residual else None
         self.bias = self._channels(pointers.get("bias"), g)
         self.slope = self._channels(pointers.get("slope"), g)
+        self.image, self.following = n, pointers.get("following")
 
     def _output(self, pointer: Value, n: Value, g: Value) -> Value:
         access = self.conv.y
@@ -283,6 +289,7 @@ class _Body:
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1], self.element)
+        self.row_tiles = (self.image * conv.row_count + row) * self._tiles_across
         for run in bounded_tiles(window, conv.tile.rows):
             if run.count == 1:
                 self.tile(e.const("i64", run.first), run, vectors, channels)
@@ -296,13 +303,27 @@ class _Body:
         conv, e, window = self.conv, self.e, self.conv.window
         kind = vector(self.element, conv.lanes)
         step_x = conv.x.spatial[2]
-        tile = RegisterTile(self.element, kind, conv.lanes, vectors, window.stride[2] * step_x)
+        tile = RegisterTile(
+            self.element,
+            kind,
+            conv.lanes,
+            vectors,
+            window.stride[2] * step_x,
+            asked=self._asked(column),
+        )
         a = self.row_x.at(
             column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element
         )
         acc = self._start(kind, run.pixels, vectors)
-        self._reduce(tile, acc, run, column, a)
         place = column * conv.y.spatial[2]
+        residual = self.row_residual.at(place, self.element) if self.row_residual else None
+        if conv.residual_ahead and residual:
+            for j in range(vectors):
+                for i in range(run.pixels):
+                    line = conv.y.channel(j * conv.lanes) + i * conv.y.spatial[2]
+                    # For writing: the output usually takes the residual's place.
+                    e.prefetch(residual.at(line, self.element), write=True)
+        self._reduce(tile, acc, run, column, a)
         store_tile(
             e,
             tile,
@@ -310,10 +331,37 @@ class _Body:
             conv.y,
             acc,
             self.row_y.at(place, self.element),
-            self.row_residual.at(place, self.element) if self.row_residual else None,
+            residual,
             self.panel_slope,
             channels,
         )
+
+    @property
+    def _tiles_across(self) -> int:
+        return ceil_div(self.conv.window.out[2], self.conv.tile.rows)
+
+    def _asked(self, column: Value) -> tuple[Value, ...]:
+        """How far from B lie the lines that each step of a tile asks for.
+
+        The tiles of a panel read its weights over and over, and all panels together read all of
+        them: each time another line for each step covers as much of what follows, or a part of it.
+        """
+        if self.following is None:
+            return ()
+        conv, e = self.conv, self.e
+        item = ITEMSIZE[conv.dtype]
+        line = ALIGNMENT // item
+        lines = ceil_div(conv.panel_lanes, line)
+        slots = max(1, round(conv.following / (conv.group_weights * item))) * lines
+        each = ceil_div(slots, conv.batch * conv.row_count * self._tiles_across)
+        first = (self.row_tiles + column // conv.tile.rows) * each
+        start, own = (e.convert("ptrtoint", p, "i64") for p in (self.following, self.w))
+        away = (start - own) // item
+        asked = []
+        for i in range(each):
+            slot = e.smin(first + i, slots - 1)
+            asked.append(away + (slot // lines * conv.group_weights + slot % lines * line))
+        return tuple(asked)
 
     def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
         e, lanes = self.e, self.conv.lanes
@@ -369,11 +417,14 @@ class _Body:
             acc[:] = parts.values()
 
     def _next_input(self, pixels: int, loop: ReductionLoop, a: Value) -> Fetch | None:
-        """What the next tile reads in this innermost loop, if it follows what this one reads."""
+        """What the next tiles read in this innermost loop, if their channels are neighbours."""
         step = self.conv.window.stride[2] * self.conv.x.spatial[2]
         assert isinstance(loop.extent, int)
-        if not self.conv.fetch or loop.a_stride != 1 or step > loop.extent:
+        if not self.conv.fetch or loop.a_stride != 1:
             return None
+        if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
+            blocks = self.conv.x.block > 1
+            return Fetch(a.at(pixels * step, self.element), step) if blocks else None
         end = (pixels - 1) * step + loop.extent
         return Fetch(a.at(end, self.element), ceil_div(pixels * step, loop.extent))
 

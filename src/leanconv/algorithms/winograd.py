@@ -37,7 +37,8 @@ MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default
 _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` is met
 # Products of one partial sum, and the error above which shorter ones are taken.
 _LENGTHS = (128, 64, 32, 16)
-_SMALL_IMAGE = 16  # outputs along an axis, up to which tiles far from square are considered
+_SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
+_MEDIUM_IMAGE = 64  # up to which their sides may differ by two
 _STAGES_HANDICAP = 1.5  # how much faster separate stages must be to be chosen unasked
 _ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
@@ -152,7 +153,7 @@ def _worth(problem: Problem, m: Pair) -> bool:
         return max(m) > 1 and m == _least(taps)
     if 1 in m:
         return min(taps) == 1 or max(out) <= _SMALL_IMAGE
-    return abs(m[0] - m[1]) <= (2 if max(out) <= _SMALL_IMAGE else 1)
+    return abs(m[0] - m[1]) <= (2 if max(out) <= _MEDIUM_IMAGE else 1)
 
 
 @lru_cache(maxsize=256)

@@ -17,13 +17,21 @@ from leanconv.target import Target
 _INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
 _PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
 _WHOLE_CYCLES = 2.0  # more, where a row of the patch does not fit half a vector
-_TURNED_CYCLES = 2.0  # more, where results are turned and stored in pieces of rows
+_ROW_CYCLES = 30.0  # of each row of a tile's results that is turned and stored in pieces
 _SUM_CYCLES = 0.8  # of adding one more accumulator to M
 _SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
 _MOST_TILES = 20  # of a block of several panels
+# Where the weights fill more than half of the third cache, each pass over them counts: blocks
+# of so many times as many tiles are considered, whose V and M may fill two second caches.
+_LONG, _FEW_BLOCKS, _LARGE_SCRATCH = 0.5, (8, 6, 4, 3, 2), 2.0
+_FULL_TILE = 20  # accumulators that such blocks have at least
 # Bytes of weights a cycle that one core is given, by the share of the third cache that they fill.
-_STREAMS = ((0.5, 16.0), (0.75, 13.0), (0.9, 10.0), (math.inf, 6.0))
-_BEHIND = 0.15  # of the shorter of products and stream, that the longer one does not hide
+_STREAMS = ((0.5, 16.0), (0.75, 13.0), (math.inf, 6.0))
+# What the longer one of products and stream does not hide of the shorter one; and where the weights
+# fill more than `_CROWDED` of the third cache, which then never holds all of them.
+_BEHIND, _BEHIND_CROWDED, _CROWDED = 0.15, 0.3, 0.75
+_V_RATE = 16.0  # bytes of V a cycle, where it does not stay in the second cache
+_L2_RATE = 85.0  # bytes of U a cycle, where each row of register tiles reads them from there
 _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
 
 
@@ -80,6 +88,20 @@ def ranked_tilings(
     return sorted((model.cycles(tiling) + traffic, tiling) for tiling in model.tilings({}))
 
 
+def _gathering(kernel: WinogradConv) -> float:
+    """Cycles for each vector of V that is gathered from planes.
+
+    Phases along the width are turned a whole vector of columns at a time: a row of a patch that is
+    a little longer than one costs as much as two (cv4: 17 columns in two pieces take 31 shuffles
+    and 16 loads, 16 in one take 24 and 8).
+    """
+    width, lanes = kernel.alpha[1], kernel.lanes
+    if kernel.grain == 1:
+        return _PLANAR_CYCLES + (_WHOLE_CYCLES if 2 * width > lanes else 0.0)
+    pieces = ceil_div(width * kernel.grain, lanes)
+    return _PLANAR_CYCLES * pieces * lanes / (width * kernel.grain)
+
+
 @dataclass(frozen=True)
 class _Model:
     """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
@@ -111,10 +133,9 @@ class _Model:
     def of(problem: Problem, kernel: WinogradConv, target: Target) -> _Model:
         """The estimates of a kernel."""
         item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
-        per_vector = _INPUT_CYCLES + (_PLANAR_CYCLES if kernel.planar else 0.0)
-        if kernel.planar and kernel.grain == 1 and 2 * kernel.alpha[1] > kernel.lanes:
-            per_vector += _WHOLE_CYCLES
-        back = _OUTPUT_CYCLES + (0.0 if kernel.y.lanes_contiguous else _TURNED_CYCLES)
+        per_vector = _INPUT_CYCLES + (_gathering(kernel) if kernel.planar else 0.0)
+        turned = 0.0 if kernel.y.lanes_contiguous else _ROW_CYCLES * kernel.m[0] / kernel.points
+        back = _OUTPUT_CYCLES + turned
         each = kernel.tile_count * kernel.points
         return _Model(
             problem,
@@ -145,19 +166,13 @@ class _Model:
 
     def tilings(self, wanted: Mapping[str, int]) -> Iterator[Tiling]:
         """Blocks, register tiles and parts that may be worth it."""
-        room = _SCRATCH_SHARE * self.target.l2_bytes
         count = self.tile_count
         for vectors in range(1, min(6, self.out_vectors) + 1):
             panels = ceil_div(self.out_vectors, vectors)
             for rows in range(min(2, count), min(16, count) + 1):
                 if not fits(self.target, rows, vectors):
                     break
-                for tiles in (rows, 2 * rows, 3 * rows):
-                    several = tiles > rows
-                    if several and (tiles > _MOST_TILES or tiles - rows >= count):
-                        break
-                    if several and self.scratch(Tiling(tiles, rows, vectors, 1)) > room:
-                        break
+                for tiles in self._blocks(rows, vectors, wanted.get("tiles", 0)):
                     for parts in (1, 2, 4, 8):
                         tiling = Tiling(tiles, rows, vectors, parts)
                         if parts > panels:
@@ -165,17 +180,55 @@ class _Model:
                         if all(getattr(tiling, name) == value for name, value in wanted.items()):
                             yield tiling
 
+    def _blocks(self, rows: int, vectors: int, asked: int) -> list[int]:
+        """Tiles of a block that may be worth it, and those asked for."""
+        if asked:
+            return [asked] if asked % rows == 0 else []
+        l2, count = self.target.l2_bytes, self.tile_count
+
+        def room(tiles: int, share: float) -> bool:
+            return self.scratch(Tiling(tiles, rows, vectors, 1)) <= share * l2
+
+        sizes = [rows]
+        for tiles in (2 * rows, 3 * rows):
+            if tiles <= _MOST_TILES and tiles - rows < count and room(tiles, _SCRATCH_SHARE):
+                sizes.append(tiles)
+        long = self._weights(vectors) > _LONG * self.target.l3_bytes
+        if long and rows * vectors >= _FULL_TILE:
+            for blocks in _FEW_BLOCKS:
+                tiles = ceil_div(ceil_div(count, blocks), rows) * rows
+                if tiles > sizes[-1] and room(tiles, _LARGE_SCRATCH):
+                    sizes.append(tiles)
+        return sizes
+
+    def _weights(self, vectors: int) -> float:
+        """Bytes of U."""
+        lanes = ceil_div(self.out_vectors, vectors) * vectors * self.kernel.lanes
+        return self.points * self.steps * lanes * self.item
+
     def cycles(self, tiling: Tiling) -> float:
         """Estimated cycles of one core: transforms, products, the stream of weights.
 
         The last round of chunks leaves cores idle: judged by what two and four cores would take.
         """
-        chunks = tiling.parts * ceil_div(self.tile_count, tiling.tiles) * self.kernel.groups
+        streams = tiling.parts * self.kernel.groups
+        blocks = ceil_div(self.tile_count, tiling.tiles)
+        full, last = self._row_panels(tiling)
         cycles = total = self._total(tiling)
         for cores in (2, 4):
-            rounds = ceil_div(chunks, cores)
-            cycles = max(cycles, rounds * total / chunks * min(cores, 2) * 0.97)
+            rounds, busy = divmod((blocks - 1) * streams, cores)
+            loads = [(rounds + (i < busy)) * full for i in range(cores)]
+            rounds, busy = divmod(streams, cores)
+            loads = sorted(loads)
+            loads = [load + (rounds + (i < busy)) * last for i, load in enumerate(loads)]
+            share = max(loads) / (streams * ((blocks - 1) * full + last))
+            cycles = max(cycles, share * total * min(cores, 2) * 0.97)
         return cycles
+
+    def _row_panels(self, tiling: Tiling) -> tuple[int, int]:
+        """Register tiles that make up a block, and those of the last one."""
+        left = (self.tile_count - 1) % tiling.tiles + 1
+        return tiling.tiles // tiling.rows, ceil_div(left, tiling.rows)
 
     def _total(self, tiling: Tiling) -> float:
         tiles, rows, vectors, parts = tiling
@@ -183,17 +236,23 @@ class _Model:
         panels = ceil_div(self.out_vectors, vectors)
         one = step_cycles(target, rows, vectors) * self.steps
         one += (2.0 + _SUM_CYCLES * (self.sums - 1)) * rows * vectors
-        products = one * self.points * panels * (tiles // rows) * blocks
+        u_bytes = self.steps * vectors * self.kernel.lanes * self.item
+        if tiles > rows and u_bytes > target.l1_bytes:
+            one += u_bytes / _L2_RATE
+        full, last = self._row_panels(tiling)
+        products = one * self.points * panels * ((blocks - 1) * full + last)
         products *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
-        weights = self.points * self.steps * panels * vectors * self.kernel.lanes * self.item
+        weights = self._weights(vectors)
+        stream, behind = 0.0, _BEHIND
         if weights > target.l2_bytes // 2:
             share = weights / target.l3_bytes if target.l3_bytes else 0.0
             rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
             stream = weights * blocks / rate
             first = cold_cycles(self.problem, weights)
             stream += max(0.0, first - weights / rate)
-            products = max(products, stream) + _BEHIND * min(products, stream)
+            behind = _BEHIND_CROWDED if share > _CROWDED else _BEHIND
         if self.scratch(tiling) > target.l2_bytes:
-            products *= 1.3
+            stream += self.v_bytes * self.tile_count * panels / _V_RATE
+        products = max(products, stream) + behind * min(products, stream)
         back = self.back * panels * vectors
         return (self.into * parts + products + back) * self.kernel.groups

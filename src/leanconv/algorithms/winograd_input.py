@@ -250,4 +250,9 @@ class InputTransform:
 
     def _place(self, block: Value, t: Value) -> Value:
         """Address in V of a block of channels of the t-th tile, at the first point."""
-        return self.v.at((block * self.conv.tiles + t) * self.conv.lanes, self.element)
+        conv = self.conv
+        if conv.tiles == conv.v_rows:
+            return self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
+        panel, row = t // conv.rows, t % conv.rows
+        line = (panel * conv.channel_blocks + block) * conv.rows + row
+        return self.v.at(line * conv.lanes, self.element)

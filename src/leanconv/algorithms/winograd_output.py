@@ -118,7 +118,7 @@ class OutputTransform:
         del panel, live
         conv = self.conv
         source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
-        self._columns(source, conv.tiles * conv.panel_lanes, conv.lanes)
+        self._columns(source, conv.m_stride, conv.lanes)
 
     def _columns(self, source: Value, step: int, live: int) -> None:
         """Transform columns whose points lie `step` elements apart; `live` lanes are there."""

@@ -26,13 +26,21 @@ class Products:
 
     The first partial sum is stored in M, the others are added to it. Rounding grows with the root
     of the length of a part, and moving the accumulators costs about one cycle for each and part.
-    U is asked for `ahead` elements before it is used.
+    U is asked for `ahead` elements before it is used. Only register tiles that hold some of the
+    `live` first tiles of the block are computed.
     """
 
     def __init__(
-        self, e: Function, conv: WinogradConv, v: Value, u: Value, m: Value, ahead: int = 0
+        self,
+        e: Function,
+        conv: WinogradConv,
+        v: Value,
+        u: Value,
+        m: Value,
+        live: Value,
+        ahead: int = 0,
     ) -> None:
-        self.e, self.conv, self.v, self.u, self.m = e, conv, v, u, m
+        self.e, self.conv, self.v, self.u, self.m, self.live = e, conv, v, u, m, live
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
@@ -67,15 +75,19 @@ class Products:
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride, self.element)
         b = self.u.at(done * width, self.element)
-        out = self.m.at(xi * (conv.tiles * width), self.element)
-        with e.loop("rows", conv.tiles // conv.rows) as r:
-            rows = a.at(r * (conv.rows * conv.lanes), self.element)
+        out = self.m.at(xi * conv.m_stride, self.element)
+        whole = conv.tiles // conv.rows
+        uneven = whole > 1 and conv.tile_count % conv.tiles
+        count = (self.live + (conv.rows - 1)) // conv.rows if uneven else whole
+        with e.loop("rows", count) as r:
+            apart = conv.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
+            rows = a.at(r * (apart * conv.lanes), self.element)
             self._sums(rows, b, out.at(r * (conv.rows * width), self.element), last)
 
     def _sums(self, a: Value, b: Value, out: Value, last: Last) -> None:
         """Emit all partial sums of one register tile."""
         conv, e, done = self.conv, self.e, 0
-        block = conv.tiles * conv.lanes
+        block = conv.v_rows * conv.lanes
         for number, part in enumerate(sum_parts(reduction_runs(conv, last), conv.sums)):
             ahead = part.count * part.steps * conv.panel_lanes
             b_part = b.at(done, self.element)
@@ -96,10 +108,10 @@ class Products:
         acc = [e.zero(self.kind)] * (conv.rows * conv.vectors)
         done = 0
         for run in part.runs:
-            over = ReductionLoop("cb", run.vectors, conv.tiles * conv.lanes, run.lanes * width)
+            over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
             group = ReductionLoop("group", run.groups, run.grain, run.kept * width)
             inside = ReductionLoop("c", run.kept, 1, width)
-            a_run = a.at(run.first * conv.tiles * conv.lanes, self.element)
+            a_run = a.at(run.first * conv.v_rows * conv.lanes, self.element)
             b_run = b.at(done * width, self.element)
             extents = (run.vectors, run.groups, run.kept)
             every = zip((over, group, inside), extents, strict=True)

@@ -54,6 +54,8 @@ class RegisterTile:
         last: lanes of the last vector that may be loaded from B, 0: all of them.
         ahead: elements of B between those of a step and those that the step asks for, 0: none.
             It is for a B that is one stream out of a cache that all cores share.
+        asked: elements of B between those of a step and other lines that the step asks for: what
+            is read after B.
     """
 
     element: str
@@ -63,6 +65,7 @@ class RegisterTile:
     row_stride: int
     last: int = 0
     ahead: int = 0
+    asked: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
     operands = []
+    for offset in tile.asked:
+        e.prefetch(b.at(offset, tile.element), locality=2)
     for j in range(tile.vectors):
         live = tile.last if tile.last and j == tile.vectors - 1 else tile.lanes
         operands.append(e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live))

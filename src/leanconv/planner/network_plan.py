@@ -13,6 +13,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
+from leanconv.planner.ask_ahead import asking_ahead
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
@@ -224,10 +225,11 @@ class BoundNetwork:
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
         storage = place(lowered, threads, pinned.offsets if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
+        sizes = lowered.constant_bytes
         calls = [call for step in lowered.steps for call in step.calls]
+        calls = asking_ahead(calls, sizes, target)
         kernels: list[Kernel] = [call.kernel for call in calls]
         places, weight_bytes = weight_places(lowered)
-        sizes = lowered.constant_bytes
         self.plan = NetworkPlan(
             steps=tuple(_planned(step, lowered, sizes) for step in lowered.steps),
             inputs={name: graph.types[name] for name in graph.inputs},

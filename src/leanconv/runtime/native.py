@@ -4,6 +4,9 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
 
 * A thread claims chunks by swapping the ticket for one with a larger index; as the ticket carries
   epoch and stage, a late thread of an older run can claim nothing.
+* Of stages with few enough chunks the index is two counters, `back(10) | front(10)`: threads of odd
+  number claim from the end, the others from the beginning. A thread then meets the same chunks in
+  every run, and its own lines of the output still in its cache; the threads share one border.
 * Whoever finishes a stage's last chunk publishes the next stage's ticket; after the last stage,
   stage 4095 says that the run is over ("closed").
 * The caller takes part, so a run ends with any number of workers, none included.
@@ -32,12 +35,14 @@ STATE_BYTES = 576
 CLOSED = 4095
 MAX_STAGES = 4094
 MAX_CHUNKS = (1 << 20) - 1
+_HALF_BITS = 10  # of each of the two counters of chunks
+MOST_FROM_BOTH_ENDS = (1 << _HALF_BITS) - 1
 
 # Words of a program's header, and of each stage.
 HEADER_WORDS = 8  # state, stages, table, unused, unused, claim divisor, threads, unused
-STAGE_WORDS = (
-    6  # function, argument table, chunks, chunks claimed at once (0: guided), scratch, stride
-)
+# Function, argument table, chunks, chunks claimed at once, scratch, stride.
+STAGE_WORDS = 6
+GUIDED, FROM_BOTH_ENDS = 0, -1  # chunks claimed at once: fewer and fewer, from one end or both
 
 _YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
 
@@ -103,8 +108,16 @@ stage.open:
   %entry.at = getelementptr %stage, ptr %table, i64 %stage
   %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i32 2
   %chunks = load i64, ptr %chunks.at
+  %take.at = getelementptr %stage, ptr %entry.at, i64 0, i32 3
+  %fixed = load i64, ptr %take.at
+  %both = icmp slt i64 %fixed, 0
   %index = and i64 %ticket, 1048575
-  %left = icmp ult i64 %index, %chunks
+  %index.low = and i64 %index, {half_mask}
+  %index.high = lshr i64 %index, {half_bits}
+  %front = select i1 %both, i64 %index.low, i64 %index
+  %back = select i1 %both, i64 %index.high, i64 0
+  %taken = add i64 %front, %back
+  %left = icmp ult i64 %taken, %chunks
   br i1 %left, label %claim, label %wait
 wait:
   {pause}
@@ -119,18 +132,23 @@ give:
   %answer = call i32 %yield()
   br label %look
 claim:
-  %take.at = getelementptr %stage, ptr %entry.at, i64 0, i32 3
-  %fixed = load i64, ptr %take.at
-  %rest = sub i64 %chunks, %index
+  %rest = sub i64 %chunks, %taken
   %divisor = load i64, ptr %divisor.at
   %up = add i64 %rest, %divisor
   %up1 = sub i64 %up, 1
   %guided = udiv i64 %up1, %divisor
-  %is.guided = icmp eq i64 %fixed, 0
-  %wanted = select i1 %is.guided, i64 %guided, i64 %fixed
+  %is.fixed = icmp sgt i64 %fixed, 0
+  %wanted = select i1 %is.fixed, i64 %fixed, i64 %guided
   %few = icmp ult i64 %rest, %wanted
   %take = select i1 %few, i64 %rest, i64 %wanted
-  %next.ticket = add i64 %ticket, %take
+  %odd = trunc i64 %thread to i1
+  %from.end = and i1 %both, %odd
+  %shift = select i1 %from.end, i64 {half_bits}, i64 0
+  %step = shl i64 %take, %shift
+  %next.ticket = add i64 %ticket, %step
+  %end.left = sub i64 %chunks, %back
+  %end.begin = sub i64 %end.left, %take
+  %begin = select i1 %from.end, i64 %end.begin, i64 %front
   %pair = cmpxchg ptr %state, i64 %ticket, i64 %next.ticket acq_rel monotonic
   %won = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %won, label %go, label %look
@@ -144,8 +162,8 @@ go:
   %stride = load i64, ptr %stride.at
   %offset = mul i64 %stride, %thread
   %scratch = getelementptr i8, ptr %scratch.base, i64 %offset
-  %end = add i64 %index, %take
-  call void %function(ptr %args, i64 %index, i64 %end, ptr %scratch)
+  %end = add i64 %begin, %take
+  call void %function(ptr %args, i64 %begin, i64 %end, ptr %scratch)
   %before = atomicrmw add ptr %done.at, i64 %take acq_rel
   %after = add i64 %before, %take
   %last = icmp eq i64 %after, %chunks
@@ -333,5 +351,7 @@ def native() -> Native:
         participants=PARTICIPANTS,
         yield_=YIELD,
         yield_mask=_YIELD_EVERY - 1,
+        half_bits=_HALF_BITS,
+        half_mask=MOST_FROM_BOTH_ENDS,
     )
     return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))

@@ -87,8 +87,10 @@ class Program:
                 raise SpecError(f"got {stage.kernel.chunks} chunks in a stage, expected fewer")
             words = (self._library.address(stage.kernel), arguments + 8 * position)
             # Long runs where neighbours share work; else fewer and fewer, for an even end.
-            shared = stage.kernel.neighbours_share
-            claim = ceil_div(stage.kernel.chunks, self.threads) if shared else 0
+            chunks = stage.kernel.chunks
+            claim = n.FROM_BOTH_ENDS if chunks <= n.MOST_FROM_BOTH_ENDS else n.GUIDED
+            if stage.kernel.neighbours_share:
+                claim = ceil_div(chunks, self.threads)
             scratch = self._scratch
             if stage.scratch is not None:
                 scratch = stage.scratch, aligned(stage.kernel.scratch_bytes)
