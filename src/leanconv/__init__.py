@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leanconv.errors import (
     BudgetError,
     CompileError,
+    DeviceError,
     InputError,
     LeanConvError,
     MissingExtraError,
@@ -33,6 +34,7 @@ __all__ = [
     "BudgetError",
     "CompileError",
     "ConvPlan",
+    "DeviceError",
     "InputError",
     "LeanConvError",
     "MissingExtraError",
@@ -61,3 +63,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

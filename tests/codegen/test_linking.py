@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,3 +54,41 @@ def test_many_libraries_leave_no_memory_behind() -> None:
     resident()
     before = resident()
     assert resident() + resident() - 2 * before < MANY * 1024  # a kilobyte each
+
+
+FAR_APART = """
+import ctypes, mmap
+from leanconv.codegen.compiler import load_text
+
+load_text("define i64 @first() { ret i64 1 }", ["first"], "linking")  # maps LLVM and its threads
+plugs = [mmap.mmap(-1, 4096, prot=0) for _ in range(4000)]  # in every hole between libraries
+pages, between = [], []
+for _ in range(40):
+    pages.append(mmap.mmap(-1, 4096, prot=0))
+    between.append(mmap.mmap(-1, 3 << 30, prot=0))  # 3 GiB of addresses
+for page in pages:
+    page.close()  # the holes that sections of a page are put into
+table = "@table = internal constant [4 x i64] [i64 1, i64 2, i64 42, i64 3]"
+body = "%p = getelementptr i64, ptr @table, i64 %i  %x = load i64, ptr %p  ret i64 %x"
+held = [
+    load_text(f"{table} define i64 @at{n}(i64 %i) {{ {body} }}", [f"at{n}"], "linking")
+    for n in range(8)
+]
+for n, library in enumerate(held):
+    at = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(library.address(f"at{n}"))
+    assert at(2) == 42
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets addresses aside")
+def test_sections_are_not_put_far_apart(tmp_path: Path) -> None:
+    """Two sections of an object more than 2 GiB apart once ended the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAR_APART],
+        env={**os.environ, "LEANCONV_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -65,7 +65,7 @@ def test_ways_to_say_the_same(options: dict[str, Any], same_as: dict[str, Any]) 
         ({"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\); expected one integer"),
         ({"padding": "SAME"}, r"padding is 'SAME'; expected 'same', 'valid'"),
         ({"padding": 0.5}, r"padding is 0.5; expected one integer"),
-        ({"groups": 0}, r"expected w of shape"),
+        ({"groups": 0}, r"groups is 0; expected an integer of at least 1"),
         ({"groups": 2}, r"x has 5 channels and w takes 5"),
         ({"groups": "1"}, r"groups is '1'; expected an integer"),
         ({"layout": "NHWC"}, r"x has 11 channels and w takes 5"),
@@ -194,7 +194,10 @@ def test_max_error_is_kept() -> None:
     plan = lc.plan_conv2d(X.shape, W)
     assert 1e-8 < plan.predicted_error < 1e-5
     assert lc.plan_conv2d(X.shape, W, max_error=plan.predicted_error).predicted_error > 0
-    with pytest.raises(BudgetError, match=r"to err by .* the limit is 1.0e-10; use float64"):
+    with pytest.raises(
+        BudgetError,
+        match=r"to err by .* the limit is 1.0e-10; give max_error=.* or more, or float64",
+    ):
         lc.plan_conv2d(X.shape, W, max_error=1e-10)
     double = lc.plan_conv2d(X.shape, W.astype(np.float64), max_error=1e-10)
     assert double.predicted_error < 1e-13

@@ -36,6 +36,9 @@ while time.monotonic() < end:
             runs += 1
             {call}
             wrong += not np.array_equal(y, answers[i])
+        late = time.monotonic() + 5.0  # one that was held back comes before the next alarm
+        while sent - raised > sum(dropped) and time.monotonic() < late:
+            time.sleep(0.001)
     except KeyboardInterrupt:
         raised += 1
 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
+from leanconv.api.options import checked_error, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -215,10 +216,9 @@ class ConvPlan:
         reproducible: bool = False,
         tune: bool = False,
     ) -> None:
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise SpecError(f"threads is {threads!r}; expected an integer of at least 1")
         self.spec = spec
-        self.threads = threads or default_threads()
+        self.threads = checked_threads(threads) or default_threads()
+        max_error = checked_error(max_error)
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, max_error)
@@ -228,7 +228,9 @@ class ConvPlan:
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{self.spec}: {self.algorithm} is expected to err by "
-                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
+                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; give max_error="
+                f"{self.predicted_error * 1.01:.2g} or more"
+                + (", or float64 arrays" if spec.dtype == "float32" else ""),
                 0,
                 self.predicted_error,
             )
@@ -352,6 +354,9 @@ class ConvPlan:
             check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])
         return out
+
+    def __repr__(self) -> str:
+        return f"<ConvPlan {self.spec}: {self.algorithm}, {format_bytes(self.memory_bytes)}>"
 
     def explain(self) -> str:
         """Say which algorithm was chosen, what it needs, and why the others were not."""

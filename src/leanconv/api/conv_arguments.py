@@ -56,15 +56,25 @@ def checked_spec(
 
 def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """The array, contiguous, if it has that shape and dtype."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError(f"{label} is a masked array; expected a NumPy array, such as x.filled(0)")
     if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
         have = (
             f"{array.dtype}{list(array.shape)}"
             if isinstance(array, np.ndarray)
             else type(array).__name__
         )
-        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}")
+        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}{_mend(array, dtype)}")
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+
+
+def _mend(array: object, dtype: str) -> str:
+    if not isinstance(array, np.ndarray):
+        return f": give a NumPy array, such as np.asarray(…, {dtype!r})"
+    if array.dtype != dtype:
+        return f": convert it with .astype({dtype!r}); all arrays are of w's dtype"
+    return ""
 
 
 def check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:

@@ -7,11 +7,13 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from leanconv.api.options import checked_algorithms, checked_error, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
@@ -112,10 +114,8 @@ def load(
         raise SpecError(f"got algorithms together with {limits[0]}; expected one of them")
     if tune and limits:
         log.warning("tune=True: with %s algorithms are chosen by estimate", limits[0])
-    if max_error is not None and not max_error > 0:
-        raise SpecError(f"max_error is {max_error}; expected a positive number, such as 1e-5")
-    if threads is not None and threads < 1:
-        raise SpecError(f"threads is {threads}; expected at least 1")
+    max_error, threads = checked_error(max_error), checked_threads(threads)
+    algorithms = checked_algorithms(algorithms)
     pinned = None if plan is None else read_plan(plan)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     if pinned is not None:
@@ -207,6 +207,10 @@ class Network:
         else:
             self._try_one_image()
 
+    def __repr__(self) -> str:
+        takes = ", ".join(f"{port.name}{shown(port.shape)}" for port in self.inputs)
+        return f"<Network {takes} -> {', '.join(self.outputs)}, {self._dtype}>"
+
     # -- running ---------------------------------------------------------------------------
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Run a network of one input and one output.
@@ -243,6 +247,11 @@ class Network:
         return dict(zip(self.outputs, results, strict=True))
 
     def _checked_names(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+        if not isinstance(inputs, Mapping):
+            raise InputError(
+                f"inputs is {type(inputs).__name__}; expected a dictionary with "
+                f"{', '.join(self._names)}; call net(x) with a single array"
+            )
         if set(inputs) != set(self._names):
             raise InputError(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
         return self._names
@@ -283,7 +292,14 @@ class Network:
         """
         if not isinstance(shapes, Mapping):
             shapes = dict.fromkeys(self._names[:1], shapes)
-        wanted = tuple(tuple(int(e) for e in shapes[n]) for n in self._checked_names(shapes))
+        names = self._checked_names(shapes)
+        try:
+            wanted = tuple(tuple(index(extent) for extent in shapes[name]) for name in names)
+        except TypeError:
+            raise InputError(
+                f"got the shapes {[shapes[name] for name in names]}; expected integers such as "
+                "(1, 3, 224, 224)"
+            ) from None
         return self._for_shapes(wanted).network.plan
 
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> _Bound:
@@ -331,10 +347,13 @@ class Network:
 
     def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
         """Whether a pinned plan is for this network, these shapes and this machine."""
-        if {name: graph.types[name].shape for name in graph.inputs} != dict(pinned.inputs):
-            return False  # another shape of a network that takes several: planned by itself
         reason = other_target(pinned, self._target)
-        if pinned.network != graph_digest(graph) or pinned.dtype != self._dtype:
+        shapes = {name: graph.types[name].shape for name in graph.inputs}
+        if shapes != dict(pinned.inputs):
+            if all(port.takes(pinned.inputs.get(port.name)) for port in self.inputs):
+                return False  # another shape of a network that takes several: planned by itself
+            reason = f"it was made for inputs {dict(pinned.inputs)}, here they are {shapes}"
+        elif pinned.network != graph_digest(graph) or pinned.dtype != self._dtype:
             reason = "it was made for another network"
         if reason:
             log.warning("the pinned plan does not fit: %s; planning anew", reason)

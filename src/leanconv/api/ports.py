@@ -26,10 +26,14 @@ class Port:
     shape: tuple[int | str | None, ...] | None
     dtype: str
 
+    def takes(self, shape: Shape | None) -> bool:
+        """Whether arrays of a shape are taken."""
+        return shape is not None and (self.shape is None or _matches(shape, self.shape))
+
 
 def fitting(array: np.ndarray, port: Port) -> np.ndarray:
     """The array as the kernels can read it: its dtype, contiguous, aligned."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise InputError(f"input {port.name!r} is {type(array).__name__}; expected a NumPy array")
     if array.dtype != port.dtype:
         if not (array.dtype == np.float32 and port.dtype == "float64"):

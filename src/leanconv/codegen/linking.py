@@ -46,7 +46,10 @@ class _Linker:
     """
 
     def __init__(self) -> None:
-        self._jit = llvm.create_lljit_compiler(new_machine(host(), True))  # takes the machine over
+        # JITLink lays the sections of an object side by side. LLVM's older linker maps each where
+        # there is room, and ends the process where two come to lie more than 2 GiB apart.
+        machine = new_machine(host(), True)  # the compiler takes it over
+        self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
         self._begun = 0
         self._trackers: list[weakref.ref[llvm.ResourceTracker]] = []
         self.unused_before = False

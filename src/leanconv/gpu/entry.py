@@ -31,14 +31,15 @@ def device_driver(device: str) -> Driver:
 
     Raises:
         SpecError: it is neither.
-        MissingExtraError: triton is not installed.
         DeviceError: there is no such device.
+        MissingExtraError: triton is not installed.
     """
     name, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if name != "cuda" or not (number.isdecimal() or device == "cuda"):
         raise SpecError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:1'")
+    found = driver(int(number or 0))
     require_triton()
-    return driver(int(number or 0))
+    return found
 
 
 def check_options(**options: object) -> None:

@@ -158,7 +158,7 @@ class NetworkPlan:
             path: the file to write.
 
         Raises:
-            OSError: it cannot be written.
+            InputError: it cannot be written.
         """
         write_plan(self.file(), path)
 

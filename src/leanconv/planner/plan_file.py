@@ -200,10 +200,13 @@ def write_plan(plan: PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan; equal plans are equal files.
 
     Raises:
-        OSError: the file cannot be written.
+        InputError: the file cannot be written.
     """
     text = json.dumps(document(plan), indent=1, ensure_ascii=True, allow_nan=False)
-    Path(path).write_text(text + "\n", encoding="ascii")
+    try:
+        Path(path).write_text(text + "\n", encoding="ascii")
+    except OSError as error:
+        raise InputError(f"plan {str(path)!r} cannot be written: {error}") from error
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -213,6 +216,8 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
     Raises:
         InputError: the file cannot be read, is too large, or is no plan.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"plan is {path!r}; expected the path of a plan file")
     try:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -78,12 +78,15 @@ class Pool:
             gate.acquire()
             seen = serve(state, patience, seen, number)
 
-    def wake(self) -> None:
-        """Release parked workers, if there are any."""
+    def wake(self, workers: int) -> None:
+        """Release the first so many workers where any are parked.
+
+        Those beyond stay parked; whether they are is then not known, and asked again next time.
+        """
         if self._words[n.SLEEPERS // 8]:
-            self._words[n.SLEEPERS // 8] = 0
+            self._words[n.SLEEPERS // 8] = workers < len(self._gates)
             try:
-                for gate in self._gates:
+                for gate in self._gates[:workers]:
                     try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
                         gate.release()
                     except RuntimeError:  # it was not parked

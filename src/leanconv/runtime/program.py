@@ -84,7 +84,10 @@ class Program:
         arguments, position = ctypes.addressof(self._arguments), 0
         for i, stage in enumerate(stages):
             if stage.kernel.chunks > n.MAX_CHUNKS:
-                raise SpecError(f"got {stage.kernel.chunks} chunks in a stage, expected fewer")
+                raise SpecError(
+                    f"a stage is made of {stage.kernel.chunks} parts; expected at most "
+                    f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
+                )
             words = (self._library.address(stage.kernel), arguments + 8 * position)
             # Long runs where neighbours share work; else fewer and fewer, for an even end.
             chunks = stage.kernel.chunks
@@ -125,7 +128,7 @@ class Program:
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             if together:
                 self._pool.ensure(self.threads)
-                self._pool.wake()
+                self._pool.wake(self.threads - 1)
                 start = time.perf_counter_ns()
             if together:
                 together = bool(self._native.run(self._address))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from leanconv.errors import SpecError
@@ -68,8 +69,13 @@ class Activation:
         if text == "relu6":
             kind, numbers = "clip", ["0", "6"]
         try:
-            return Activation(kind, tuple(float(n) for n in numbers))
+            found = Activation(kind, tuple(float(n) for n in numbers))
         except ValueError as error:
             if isinstance(error, SpecError):
                 raise
             raise SpecError(f"activation {text!r}: parameters must be numbers") from error
+        if any(math.isnan(number) for number in found.parameters):
+            raise SpecError(f"activation {text!r} has NaN as a parameter; expected numbers")
+        if kind == "clip" and found.parameters[0] > found.parameters[1]:
+            raise SpecError(f"activation {text!r}: expected a lower bound, then an upper one")
+        return found

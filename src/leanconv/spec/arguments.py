@@ -40,7 +40,7 @@ def spec_of(
     Raises:
         SpecError: an argument makes no sense; the message says what was expected.
     """
-    shape, weights = tuple(map(int, x_shape)), tuple(map(int, w_shape))
+    shape, weights = _extents("x", x_shape), _extents("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):
         raise SpecError(
@@ -53,12 +53,14 @@ def spec_of(
         batch, channels, size = shape[0], shape[-1], shape[1:-1]
     else:
         raise SpecError(f"layout is {layout!r}; expected 'NCHW' or 'NHWC'")
-    if _integers(groups, 1) != (groups,):
-        raise SpecError(f"groups is {groups!r}; expected an integer")
-    if groups < 1 or channels != weights[1] * groups:
+    if _integers(groups, 1) != (groups,) or groups < 1:
+        raise SpecError(f"groups is {groups!r}; expected an integer of at least 1")
+    if channels != weights[1] * groups:
         raise SpecError(
             f"x has {channels} channels and w takes {weights[1]} in each of {groups} group(s); "
-            f"expected w of shape ({weights[0]}, {channels}/groups, …)"
+            f"expected w of shape ({weights[0]}, {channels}/groups, …) and groups that divide "
+            f"{channels} (layout is {layout}: the {'last' if layout == 'NHWC' else 'second'} "
+            "axis of x is the channels)"
         )
     steps = _per_axis("stride", stride, rank)
     spread = _per_axis("dilation", dilation, rank)
@@ -111,6 +113,16 @@ def check_residual(planned: bool, given: bool) -> None:
         )
 
 
+def _extents(label: str, shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, str | bytes) and isinstance(shape, Iterable):
+        try:
+            return tuple(index(extent) for extent in shape)
+        except TypeError:
+            pass
+    got = type(shape).__name__ if hasattr(shape, "dtype") else repr(shape)
+    raise SpecError(f"the shape of {label} is {got}; expected integers, such as {label}.shape")
+
+
 def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
     values = _integers(value, rank)
     if len(values) != rank or min(values) < 1:
@@ -120,6 +132,8 @@ def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
 
 def _integers(value: object, rank: int) -> tuple[int, ...]:
     """One integer repeated, or a sequence of them; empty if it is neither."""
+    if isinstance(value, bool):
+        return ()
     try:
         if isinstance(value, Iterable):
             return tuple(index(v) for v in value)

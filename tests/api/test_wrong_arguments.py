@@ -1,0 +1,100 @@
+"""Arguments of the wrong kind end as errors of leanconv that say what was got and expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from examples.networks import squeezenet_like
+
+X = np.ones((1, 8, 10, 12), "f4")
+W = np.ones((16, 8, 3, 3), "f4")
+
+
+def plan(*arguments: Any, **options: Any) -> Any:
+    return lc.plan_conv2d(*arguments, **options)
+
+
+CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: plan(X, W), "x is ndarray; expected integers"),
+    (lambda: plan((None, 8, 10, 12), W), "expected integers, such as x.shape"),
+    (lambda: plan((1.0, 8, 10, 12), W), "expected integers"),
+    (lambda: plan("abcd", W), "x is 'abcd'; expected integers"),
+    (lambda: plan(X.shape, W, algorithm=5), "algorithm is 5; expected text"),
+    (lambda: plan(X.shape, W, max_error="1e-4"), "max_error is '1e-4'; expected a positive"),
+    (lambda: plan(X.shape, W, max_error=0), "max_error is 0; expected a positive"),
+    (lambda: plan(X.shape, W, max_error=float("nan")), "max_error is nan; expected a positive"),
+    (lambda: plan(X.shape, W, threads="2"), "threads is '2'; expected an integer from 1"),
+    (lambda: plan(X.shape, W, threads=10_000), "threads is 10000; expected an integer from 1"),
+    (lambda: plan(X.shape, W, groups=0), "groups is 0; expected an integer of at least 1"),
+    (lambda: plan(X.shape, W, layout="NHWC"), "the last axis of x is the channels"),
+    (lambda: plan(X.shape, W, stride=True), "stride is True; expected 2 integer"),
+    (lambda: plan(X.shape, W, activation="clip:1:0"), "expected a lower bound, then an upper"),
+    (lambda: plan(X.shape, W, activation="clip:nan:0"), "'clip:nan:0'.*expected numbers"),
+    (lambda: plan((1, 8, 10**6, 10**6), W), "too large"),
+    (lambda: plan(X.shape, W, max_error=1e-12), "give max_error=.* or more, or float64"),
+    (lambda: lc.conv2d(X.astype("f2"), W), r"convert it with .astype\('float32'\)"),
+    (lambda: lc.conv2d(np.ma.masked_array(X), W), "masked"),
+]
+
+
+@pytest.mark.parametrize(("call", "what"), CONVOLUTIONS, ids=[what for _, what in CONVOLUTIONS])
+def test_a_convolution_with_wrong_arguments(call: Callable[[], Any], what: str) -> None:
+    with pytest.raises(lc.LeanConvError, match=what):
+        call()
+
+
+MODEL = squeezenet_like(batch=1, image=32).SerializeToString()
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"max_error": "1e-4"}, "max_error is '1e-4'; expected a positive number"),
+    ({"threads": "2"}, "threads is '2'; expected an integer"),
+    ({"threads": True}, "threads is True; expected an integer"),
+    ({"algorithms": "mec"}, "algorithms is 'mec'; expected texts by the names"),
+    ({"algorithms": {"conv": 5}}, "expected texts by the names"),
+    ({"plan": 5}, "plan is 5; expected"),
+]
+
+
+@pytest.mark.parametrize(("options", "what"), OPTIONS, ids=[what for _, what in OPTIONS])
+def test_a_network_with_wrong_options(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(lc.LeanConvError, match=what):
+        lc.load(MODEL, **options)
+
+
+@pytest.mark.parametrize("shape", ["1,3,32,32", 3, (None, 3, 32, 32), (1.0, 3, 32, 32)])
+def test_shapes_to_bind_that_are_none(shape: Any) -> None:
+    with pytest.raises(lc.InputError, match="expected integers such as"):
+        lc.load(MODEL).bind(shape)
+
+
+def test_inputs_that_are_no_dictionary() -> None:
+    net = lc.load(MODEL)
+    with pytest.raises(lc.InputError, match=r"expected a dictionary with .*; call net\(x\)"):
+        net.run(np.ones((1, 3, 32, 32), "f4"))  # type: ignore[arg-type]
+
+
+def test_a_plan_that_cannot_be_written(tmp_path: Path) -> None:
+    net = lc.load(MODEL)
+    with pytest.raises(lc.InputError, match="cannot be written"):
+        net.plan.save(tmp_path / "nowhere" / "plan.json")
+
+
+def test_a_plan_of_another_network_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lc.load(MODEL).plan.save(tmp_path / "plan.json")
+    other = squeezenet_like(batch=1, image=48).SerializeToString()
+    lc.load(other, plan=tmp_path / "plan.json")
+    assert "the pinned plan does not fit: it was made for inputs" in caplog.text
+
+
+def test_what_a_newcomer_looks_for_is_listed() -> None:
+    assert set(lc.__all__) <= set(dir(lc))
+    plan = lc.plan_conv2d(X.shape, W)
+    assert plan.algorithm in repr(plan)
+    assert "Network" in repr(lc.load(MODEL))
