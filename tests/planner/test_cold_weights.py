@@ -48,5 +48,5 @@ def test_cold_weights_cost_their_way_from_memory() -> None:
     common = warm.keys() & cold.keys()
     assert common
     assert all(cold[name] >= warm[name] for name in common)
-    assert max(cold[name] / warm[name] for name in common) > 1.05
-    assert next(iter(cold)) != next(iter(warm))  # many weights for few products no longer pay
+    dearer = [cold[name] / warm[name] for name in common]
+    assert max(dearer) > 1.05 > min(dearer)  # what has few weights for its products loses nothing

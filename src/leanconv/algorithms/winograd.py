@@ -39,7 +39,7 @@ _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` i
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # up to which their sides may differ by two
-_STAGES_HANDICAP = 1.5  # how much faster separate stages must be to be chosen unasked
+_STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
 _ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
