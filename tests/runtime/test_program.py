@@ -65,7 +65,7 @@ def test_the_longest_program_and_the_largest_stage() -> None:
     assert (count == 1).all()
     with pytest.raises(SpecError, match="4095 stages"):
         counter(1, n.MAX_STAGES + 1, 1)
-    with pytest.raises(SpecError, match="chunks"):
+    with pytest.raises(SpecError, match="parts; expected at most"):
         counter(1, 1, n.MAX_CHUNKS + 1)
 
 
