@@ -21,6 +21,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.following import lines_ahead
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
@@ -36,7 +37,7 @@ from leanconv.codegen.microkernel import (
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.tiling import Tile
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
-from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 
@@ -341,27 +342,15 @@ class _Body:
         return ceil_div(self.conv.window.out[2], self.conv.tile.rows)
 
     def _asked(self, column: Value) -> tuple[Value, ...]:
-        """How far from B lie the lines that each step of a tile asks for.
-
-        The tiles of a panel read its weights over and over, and all panels together read all of
-        them: each time another line for each step covers as much of what follows, or a part of it.
-        """
+        """Distances of the lines of what follows that each step of a tile asks for."""
         if self.following is None:
             return ()
-        conv, e = self.conv, self.e
+        conv = self.conv
+        sizes = conv.following, conv.group_weights, conv.panel_lanes
+        tiles = conv.batch * conv.row_count * self._tiles_across
+        tile = self.row_tiles + column // conv.tile.rows
         item = ITEMSIZE[conv.dtype]
-        line = ALIGNMENT // item
-        lines = ceil_div(conv.panel_lanes, line)
-        slots = max(1, round(conv.following / (conv.group_weights * item))) * lines
-        each = ceil_div(slots, conv.batch * conv.row_count * self._tiles_across)
-        first = (self.row_tiles + column // conv.tile.rows) * each
-        start, own = (e.convert("ptrtoint", p, "i64") for p in (self.following, self.w))
-        away = (start - own) // item
-        asked = []
-        for i in range(each):
-            slot = e.smin(first + i, slots - 1)
-            asked.append(away + (slot // lines * conv.group_weights + slot % lines * line))
-        return tuple(asked)
+        return lines_ahead(self.e, self.following, self.w, sizes, tiles, tile, item)
 
     def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
         e, lanes = self.e, self.conv.lanes

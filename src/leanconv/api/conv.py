@@ -179,6 +179,7 @@ def conv2d(
         residual is not None,
         slope,
     )
+    threads = checked_threads(threads)
     key = (spec, algorithm, threads)
     cache = _cache()
     plan = cache.take(key)  # out of it, so that no other thread runs it with other weights

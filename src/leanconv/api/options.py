@@ -21,8 +21,11 @@ def checked_threads(threads: Any) -> int | None:
     """
     if threads is None:
         return None
-    number = index(threads) if hasattr(threads, "__index__") else 0
-    if isinstance(threads, bool) or not 1 <= number <= _MOST_THREADS:
+    try:
+        number = 0 if isinstance(threads, bool) else index(threads)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= _MOST_THREADS:
         raise SpecError(f"threads is {threads!r}; expected an integer from 1 to {_MOST_THREADS}")
     return number
 
