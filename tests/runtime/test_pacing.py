@@ -121,6 +121,26 @@ def test_probing_becomes_rare() -> None:
     assert 0 < sum(late) < 0.03 * len(late)
 
 
+def test_workers_that_come_back_late_are_waited_for() -> None:
+    """After a rest the workers are parked: the first runs of the next probe have none of them."""
+    pacing, since, resting = Pacing(2), 0.0, False
+
+    def machine(now: float) -> tuple[float, float]:
+        nonlocal since, resting
+        if 10 <= now < 60:
+            return 0.4, 0.1
+        if pacing._rest_until:
+            resting = True
+        elif resting:
+            since, resting = now, False
+        return (0.05 if now - since > 0.9 else 0.15), 0.1
+
+    simulate(pacing, machine, 60)
+    history = simulate(pacing, machine, 1000, 60)
+    assert sum(history) > 0.8 * len(history)
+    assert all(history[len(history) // 2 :])
+
+
 def test_halves_of_one_core_are_no_reason_to_be_alone() -> None:
     """Two threads that share a core are as fast as one: nothing to win, much to lose after."""
     pacing = Pacing(2)

@@ -7,8 +7,10 @@ thread alone would take 2 times as long. No way of cutting the work helps; using
 
 from __future__ import annotations
 
-_WINDOW = 8  # runs whose mean is judged
-_PROBE = 4  # runs of a probe
+_WINDOW = 8  # runs at least whose mean is judged
+_PROBE = 4  # runs at least of a probe
+_JUDGED_NS = 2_000_000  # and for so long at least: a few runs of 50 us say little
+_SETTLE_NS = 1_000_000  # of a probe are not judged: parked workers come back, caches fill
 _ALONE_NS = 50_000_000  # run alone for this long before the first probe, doubled up to the most
 _ALONE_MOST_NS = 800_000_000
 _WORSE = 1.12  # threads together must be slower than one by this: halves of one core are as fast
@@ -30,11 +32,13 @@ class Pacing:
         self._rest_until = 0  # when the time to run alone ends, 0 if there is none
         self._patience = _ALONE_NS
         self._probing = False
+        self._settled = 0  # when the runs of a probe begin to count
 
     def together(self, now: int) -> bool:
         """Whether the workers should take part in the run that begins at `now`, in ns."""
         if self._rest_until and now >= self._rest_until:
             self._rest_until, self._probing = 0, True
+            self._settled = now + _SETTLE_NS
             self._sum, self._count, self._most = 0.0, 0, 0
         return not self._rest_until
 
@@ -44,10 +48,12 @@ class Pacing:
             self._alone = elapsed if not self._alone else 0.75 * self._alone + 0.25 * elapsed
             return
         self._quiet = float(elapsed) if not self._quiet else min(self._quiet * _DRIFT, elapsed)
+        if self._probing and now - elapsed < self._settled:
+            return
         self._sum += elapsed
         self._count += 1
         self._most = max(self._most, elapsed)
-        if self._count < (_PROBE if self._probing else _WINDOW):
+        if self._count < (_PROBE if self._probing else _WINDOW) or self._sum < _JUDGED_NS:
             return
         # One long run in a window is an accident, such as a page fault, and is not counted.
         mean = (self._sum - self._most) / (self._count - 1)
