@@ -11,10 +11,12 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from leanconv.codegen.host import usable_cores
 from leanconv.runtime import native as n
+from leanconv.runtime.cores import Cores
 from leanconv.runtime.locks import Lock
 from leanconv.settings import current_settings
 
@@ -24,6 +26,36 @@ class AfterFork(Protocol):
 
     def after_fork(self) -> None:
         """Forget what the parent's other threads were doing."""
+
+
+class _Worker:
+    """One worker: its thread, the locked gate that it parks at, and its cores."""
+
+    def __init__(self, number: int, work: Callable[[int, _Worker], None]) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._cores = Cores()
+        self._parked = False  # or all but
+        self.thread = threading.Thread(
+            target=work, args=(number, self), name=f"leanconv-{number}", daemon=True
+        )
+
+    def wake(self) -> None:
+        """Release it if it is parked."""
+        if self._parked:
+            self._parked = False
+            self._cores.leave_this_one(self.thread.native_id or 0)
+        try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
+            self._gate.release()
+        except RuntimeError:  # it was not parked
+            pass
+
+    def park(self) -> None:
+        """Wait to be woken."""
+        self._parked = True
+        self._gate.acquire()
+        self._parked = False
+        self._cores.take_all()
 
 
 class Pool:
@@ -39,8 +71,7 @@ class Pool:
         self._words = (ctypes.c_uint64 * (n.STATE_BYTES // 8)).from_address(self.state)
         self._words[n.TICKET // 8] = n.CLOSED << 20
         self._words[n.YIELD // 8] = _system_yield()
-        self._threads: list[threading.Thread] = []
-        self._gates: list[threading.Lock] = []
+        self._workers: list[_Worker] = []
         self._growing = threading.Lock()
         self._patience = 0
         self._ended = False
@@ -54,28 +85,22 @@ class Pool:
 
     def ensure(self, threads: int) -> None:
         """Start workers until `threads` run in all, the caller counted."""
-        if self._ended or len(self._threads) >= threads - 1:
+        if self._ended or len(self._workers) >= threads - 1:
             return
         with self._growing:
             if not self._patience:
                 self._patience = _pauses_in(current_settings().spin_us)
-            while len(self._threads) < threads - 1:
-                gate = threading.Lock()
-                gate.acquire()
-                number = len(self._threads) + 1
-                thread = threading.Thread(
-                    target=self._work, args=(number, gate), name=f"leanconv-{number}", daemon=True
-                )
-                self._gates.append(gate)
-                self._threads.append(thread)
-                thread.start()
+            while len(self._workers) < threads - 1:
+                worker = _Worker(len(self._workers) + 1, self._work)
+                self._workers.append(worker)
+                worker.thread.start()
 
-    def _work(self, number: int, gate: threading.Lock) -> None:
+    def _work(self, number: int, worker: _Worker) -> None:
         serve, state, patience = n.native().serve, self.state, self._patience
         # The epoch that the worker saw must go back in: reading it anew after waking loses runs.
         seen = serve(state, patience, 0, number)
         while seen >= 0:
-            gate.acquire()
+            worker.park()
             seen = serve(state, patience, seen, number)
 
     def wake(self, workers: int) -> None:
@@ -84,13 +109,10 @@ class Pool:
         Those beyond stay parked; whether they are is then not known, and asked again next time.
         """
         if self._words[n.SLEEPERS // 8]:
-            self._words[n.SLEEPERS // 8] = workers < len(self._gates)
+            self._words[n.SLEEPERS // 8] = workers < len(self._workers)
             try:
-                for gate in self._gates[:workers]:
-                    try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
-                        gate.release()
-                    except RuntimeError:  # it was not parked
-                        pass
+                for worker in self._workers[:workers]:
+                    worker.wake()
             except BaseException:  # Ctrl-C: those not released yet must be by the next call
                 self._words[n.SLEEPERS // 8] = 1
                 raise
@@ -113,27 +135,25 @@ class Pool:
 
     def stop(self) -> None:
         """End the workers; a later `ensure` starts new ones."""
-        threads, self._threads = self._threads, []
-        if not threads:
+        workers, self._workers = self._workers, []
+        if not workers:
             return
         self._words[n.STOP // 8] = 1
         epoch = (self._words[n.TICKET // 8] >> 32) + 1
         self._words[n.TICKET // 8] = (epoch & 0xFFFFFFFF) << 32 | n.CLOSED << 20
-        for gate in self._gates:
-            with contextlib.suppress(RuntimeError):
-                gate.release()
-        for thread in threads:
+        for worker in workers:
+            worker.wake()
+        for worker in workers:
             with contextlib.suppress(RuntimeError):  # Ctrl-C came before it was started
-                thread.join(timeout=1.0)
-        self._gates = []
+                worker.thread.join(timeout=1.0)
         # A worker that is still busy keeps its number, and so its scratch: no new ones then.
-        self._ended = any(thread.is_alive() for thread in threads)
+        self._ended = any(worker.thread.is_alive() for worker in workers)
         if not self._ended:
             self._words[n.STOP // 8] = 0
 
     def _after_fork(self) -> None:
         """The child has no workers, and nobody finishes what the parent's threads had begun."""
-        self._threads, self._gates = [], []
+        self._workers = []
         self._ended = False
         self._growing = threading.Lock()
         for field in (n.DONE, n.BUSY, n.SLEEPERS, n.STOP, n.INSIDE):
