@@ -65,7 +65,8 @@ def convolve(
         residual: of `spec.output_shape`, where the spec has one.
 
     Returns:
-        y of `spec.output_shape`: in int64, exact, if all arrays are integers, else in float64.
+        y of `spec.output_shape`: in int64, exact, if all arrays are integers, else in float64
+        (or a wider kind that an array has).
 
     Raises:
         ValueError: an array has another shape than the spec says.

@@ -25,6 +25,7 @@ def output_extents(x: np.ndarray, w: np.ndarray, stride: Steps) -> tuple[int, in
 
 
 def result_dtype(*arrays: np.ndarray) -> np.dtype:
-    """int64 if every array holds integers, else float64."""
-    whole = all(np.issubdtype(a.dtype, np.integer) for a in arrays)
-    return np.dtype(np.int64 if whole else np.float64)
+    """int64 if every array holds integers, else float64, or wider if an array is."""
+    if all(np.issubdtype(a.dtype, np.integer) for a in arrays):
+        return np.dtype(np.int64)
+    return np.result_type(np.float64, *arrays)
