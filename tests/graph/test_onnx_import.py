@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from graph.import_cases import Numbers
 from graph.onnx_models import agree, imported, model, small_cnn
 from leanconv.errors import InputError, ModelError, UnsupportedError
 from leanconv.graph.interpret import interpret
@@ -19,7 +20,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.verify import verify
 
-RANDOM = np.random.default_rng(3)
+normal = Numbers(3).normal
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
@@ -30,10 +31,6 @@ def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProt
 
 def read(proto: onnx.ModelProto) -> Model:
     return read_model(proto.SerializeToString())
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("opset", [13, 14, 15, 17, 18, 20, 22])
