@@ -141,13 +141,8 @@ class DeviceConvPlan:
         """Compile, set memory aside, and bind launches to it."""
         self._driver.enter()
         self._memory = Memory(self._driver)
-        weights = self._memory.allocate(self.weight_bytes)
+        places = self._memory.place(self._constants)
         workspace = self._memory.allocate(self.workspace_bytes)
-        places: dict[str, ctypes.c_uint64] = {}
-        for name, array in self._constants.items():
-            places[name] = ctypes.c_uint64(weights)
-            self._memory.upload(weights, array)
-            weights += aligned(array.nbytes)
         for name, size in self._temporaries.items():
             places[name] = ctypes.c_uint64(workspace)
             workspace += aligned(size)

@@ -111,13 +111,8 @@ class BoundDeviceNetwork:
         self.storage = storage
         driver.enter()
         self.memory = Memory(driver)
-        weights = self.memory.allocate(self.plan.weight_bytes)
+        places = self.memory.place(lowered.constants)
         arena = self.memory.allocate(storage.arena_bytes)
-        places: dict[str, ctypes.c_uint64] = {}
-        for name, array in lowered.constants.items():
-            places[name] = ctypes.c_uint64(weights)
-            self.memory.upload(weights, array)
-            weights += aligned(array.nbytes)
         ends = len(lowered.inputs) + len(lowered.outputs)
         self._slots = [ctypes.c_uint64(0) for _ in range(ends)]
         for name, offset in storage.offsets.items():
