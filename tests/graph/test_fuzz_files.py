@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -21,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from graph.hostile import cpu_limit
 from graph.onnx_models import model, small_cnn
 from leanconv.errors import LeanConvError
 from leanconv.graph.convert import RULES
@@ -82,25 +81,6 @@ def shapes_and_pools() -> onnx.ModelProto:
 
 MODELS = [small_cnn(), shapes_and_pools()]
 FILES = [each.SerializeToString() for each in MODELS]
-
-
-@contextlib.contextmanager
-def cpu_limit(seconds: float, what: str) -> Iterator[None]:
-    """Fail what takes more CPU time, and stop it: a busy machine changes nothing, a hang ends."""
-
-    def stop(*_: object) -> None:
-        raise AssertionError(f"{what} has not ended after {seconds:g} s of CPU time")
-
-    held = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    start = time.process_time()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, held)
-    taken = time.process_time() - start
-    assert taken < seconds, f"{what} took {taken:.1f} s of CPU time"  # and caught the error above
 
 
 def survive(data: bytes, what: str) -> bool:

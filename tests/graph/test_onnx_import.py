@@ -72,7 +72,7 @@ def test_inputs_as_declared() -> None:
         ({"x": (1, 3, 8)}, r"got the shape \(1, 3, 8\); expected \('N', 3, 'H', 'W'\)"),
         ({"x": (1, 4, 8, 8)}, "expected"),
         ({"x": (0, 3, 8, 8)}, "at least 1"),
-        ({"x": (1, 3, 8, 8), "z": (1,)}, "the model's inputs are 'x'"),
+        ({"x": (1, 3, 8, 8), "z": (1,)}, "expected an input's name: 'x'"),
         ({"x": (1, 3, 2**30, 2**30)}, "bytes"),
     ],
 )
