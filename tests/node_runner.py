@@ -95,7 +95,9 @@ def run_node(
     }
     formats["y"] = Format(block if (blocked if block_output is None else block_output) else 0)
     lowered = lower(node, graph, formats, target)
-    memory: dict[str, np.ndarray] = {**constants, **lowered.all_constants()}
+    memory: dict[str, np.ndarray] = {**constants, **lowered.constants}
+    for packing in lowered.packings:
+        memory.update(packing.make())
     memory.update(
         {name: pack(a, block) if formats[name].block else a for name, a in inputs.items()}
     )

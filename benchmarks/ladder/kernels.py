@@ -19,7 +19,7 @@ from pathlib import Path
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, vector
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -82,7 +82,7 @@ class Items:
         """Vectors of a block."""
         return self.block * self.block // self.lanes
 
-    def place(self, e: Function, number: Value, by: Value, bx: Value) -> tuple[Value, Value]:
+    def place(self, number: Value, by: Value, bx: Value) -> tuple[Value, Value]:
         """Row and column of the first item of a vector of the block (by, bx)."""
         first = number * self.lanes
         return by * self.block + first // self.block, bx * self.block + first % self.block
@@ -200,7 +200,7 @@ class ItemConv(Kernel):
         outer = self.y.channels if self.per_channel else 1
         with e.chunks(outer, *self._blocks) as (channel, by, bx):
             with e.loop("vector", self.items.vectors) as number:
-                oy, ox = self.items.place(e, number, by, bx)
+                oy, ox = self.items.place(number, by, bx)
                 rows, columns = self.y.height - oy, self.y.width - ox
                 with e.when(rows.compare("sgt", 0) & columns.compare("sgt", 0)):
                     mask = self.items.mask(e, rows, columns)
@@ -385,11 +385,6 @@ class ItemDense(Kernel):
                 acc[0] = e.fma(e.broadcast(x.at(c, element), kind), row, acc[0])
             e.store(acc[0], y.at(k, element))
         return e.finish()
-
-
-def plane_bytes(plane: Plane, dtype: str) -> int:
-    """Bytes of a tensor with its border."""
-    return plane.elements * ITEMSIZE[dtype]
 
 
 def _copy(e: Function, a: Value, b: Value, i: Value, kind: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from examples.report.formats import Topology
 from leanconv.spec.format import ceil_div
@@ -99,10 +98,3 @@ def layers_of(topology: Topology) -> list[Layer]:
     shape = (topology.classes, 1, 1)
     layers.append(Layer("dense", ("features",), "logits", shape, weights="classifier"))
     return layers
-
-
-def copies_of(layers: list[Layer], topology: Topology) -> int:
-    """Device-to-device copies of v1: the rows of every layer's input, and one for each addition."""
-    extents = {"image": topology.input_shape, **{layer.output: layer.extents for layer in layers}}
-    convolved = [layer.inputs[0] for layer in layers if layer.op in ("conv", "dense")]
-    return sum(prod(extents[x][:2]) for x in convolved) + sum(x.op == "add" for x in layers)

@@ -1,36 +1,28 @@
-"""Winograd, fused and in stages: every shape it takes, its bytes, its error, its refusals."""
+"""Winograd, fused and in stages: every shape it takes, and its error."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from winograd_checks import FORMS, check, make_plan, run
 
 import leanconv as lc
-from conv.problems import Output, Problem
-from kernel_runner import run_kernel
-from leanconv.algorithms.problem import Candidate
+from conv.problems import Problem
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.algorithms.winograd_kernel import WinogradConv
-from leanconv.algorithms.winograd_stages import PointProducts
 from leanconv.api import conv as api
 from leanconv.cli.bench import LAYERS
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
-from leanconv.reference.formulas import winograd_elements
-from leanconv.spec import Activation, ConvSpec, Format
-from leanconv.spec.format import aligned
-from leanconv.target import Target, preset
+from leanconv.spec import Activation, ConvSpec
+from leanconv.target import preset
 
-FORMS = ("winograd", "winograd:form=stages")
 FEW = st.sampled_from([1, 2, 3, 7, 8, 9, 15, 16, 17, 20, 33, 40])
 SIZES = st.sampled_from([1, 2, 5, 7, 12, 13, 16, 17, 23, 31])
 # Taps along both axes; the last ones are cut into parts.
@@ -77,59 +69,6 @@ def specs(draw: st.DrawFn) -> ConvSpec:
     )
     assume(spec.flops < 1e8)
     return spec
-
-
-def make_plan(problem: Problem, algorithm: str, threads: int = 1) -> lc.ConvPlan:
-    """The plan of a problem."""
-    arrays = problem.arrays(False)
-    return lc.plan_conv2d(
-        problem.spec.input_shape,
-        arrays.w,
-        arrays.bias,
-        residual=problem.spec.residual,
-        slope=arrays.slope,
-        algorithm=algorithm,
-        threads=threads,
-        **problem.options,
-    )
-
-
-def run(
-    problem: Problem, algorithm: str, threads: int = 1, whole: bool = False
-) -> tuple[lc.ConvPlan, np.ndarray]:
-    """Plan, and run twice into a guarded array full of NaN."""
-    arrays, plan = problem.arrays(whole), make_plan(problem, algorithm, threads)
-    if whole:
-        plan.repack(arrays.w, arrays.bias, arrays.slope)
-    assert plan.used_bytes == plan.memory_bytes == plan.workspace_bytes + plan.weight_bytes
-    out = Output(problem.spec.output_shape, problem.spec.dtype)
-    for _ in range(2):  # nothing may depend on what an earlier run left in the workspace
-        out.array[...] = np.nan
-        plan(arrays.x, out=out.array, residual=arrays.residual)
-    out.check()
-    return plan, out.array
-
-
-def check(problem: Problem, algorithm: str, threads: int = 1) -> float:
-    """Compare with float64; the error as a part of the one that is stated.
-
-    Errors count against the largest output; where few outputs happen to be small, against the
-    root of the sum of squares that the largest one adds up. The estimate is made for some tens of
-    outputs; fewer, mostly made of padding, may err by twice as much.
-    """
-    plan, result = run(problem, algorithm, threads)
-    arrays = problem.arrays(False)
-    expected = problem.expected(arrays, False)
-    bare = replace(problem.spec, bias=False, residual=False, activation=None)
-    squares = convolve(bare, *(np.square(a.astype(np.float64)) for a in (arrays.x, arrays.w)))
-    largest = max(np.abs(expected).max(), 2 * np.sqrt(squares.max()))
-    if largest == 0.0:  # nothing but padding
-        np.testing.assert_array_equal(result, expected)
-        return 1.0
-    error = float(np.abs(result - expected).max() / largest)
-    allowed = 1 if prod(problem.spec.output_shape) >= 64 else 2
-    assert error <= allowed * plan.predicted_error, f"{plan.explain()}\n{problem}: {error:.2e}"
-    return error / plan.predicted_error
 
 
 # -- results ---------------------------------------------------------------------------------
@@ -314,223 +253,3 @@ def test_the_residual_may_be_the_output(line: str, form: str) -> None:
     expected = plan(arrays.x, residual=arrays.residual)
     plan(arrays.x, out=arrays.residual, residual=arrays.residual)
     np.testing.assert_array_equal(arrays.residual, expected)
-
-
-# -- memory ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_workspace_of_the_fused_form_does_not_grow_with_the_image(layout: str) -> None:
-    def workspace(size: int, batch: int, text: str) -> int:
-        line = f"mb{batch}ic64ih{size}oc64kh3ph1"
-        return make_plan(Problem(ConvSpec.parse(line, layout=layout), 0), text).workspace_bytes
-
-    images = [(28, 1), (56, 4), (112, 1), (224, 1)]
-    assert (
-        len({workspace(*image, "winograd:m=4,tiles=14,rows=14,vectors=2") for image in images}) == 1
-    )
-    for image in images:
-        assert workspace(*image, "winograd") <= 0.6 * host().l2_bytes
-
-
-@pytest.mark.parametrize("layer", ["cv1", "cv2", "cv3", "cv4", "cv7", "cv8"])
-def test_workspace_of_the_fused_form_is_below_that_of_mec(layer: str) -> None:
-    problem = Problem(ConvSpec.parse(LAYERS[layer]), 0)
-    for threads in (1, 2):
-        winograd, mec = (make_plan(problem, name, threads) for name in ("winograd", "mec"))
-        assert len(winograd._candidate.pieces) == 1
-        assert winograd.workspace_bytes < mec.workspace_bytes
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("m", [2, 4])
-@pytest.mark.parametrize("layer", ["cv5", "cv11"])
-def test_stages_need_what_the_documents_count(layer: str, m: int, batch: int, layout: str) -> None:
-    spec = replace(ConvSpec.parse(LAYERS[layer], layout=layout), batch=batch)
-    kernel = spec.kernel[0]
-    tiles = batch * prod(-(-o // m) for o in spec.output_size)
-    points = (m + kernel - 1) ** 2
-    v, big_m = points * tiles * spec.in_channels, points * tiles * spec.out_channels
-    weights = points * spec.in_channels * spec.out_channels
-    assert v + weights + big_m == winograd_elements(spec, m)
-    for threads in (1, 2):
-        plan = make_plan(Problem(spec, 0), f"winograd:form=stages,m={m}", threads)
-        between = aligned(4 * points * host().lanes("float32"))
-        assert plan.workspace_bytes == aligned(4 * v) + aligned(4 * big_m) + threads * between
-        assert plan.used_bytes == plan.memory_bytes
-        assert plan.weight_bytes == 4 * weights
-
-
-def test_stages_of_parts_share_their_memory() -> None:
-    """V and M of the largest part; a stride counts every phase's channels."""
-    spec = ConvSpec.parse("ic16ih20oc32kh11ph5", layout="NHWC")  # 6 + 5 taps
-    plan = make_plan(Problem(spec, 0), "winograd:form=stages,m=2")
-    assert dict(plan._candidate.temporaries) == {
-        "V": 4 * 7 * 7 * 100 * 16,
-        "M": 4 * 7 * 7 * 100 * 32,
-    }
-    assert len(plan._candidate.pieces) == 3 * 4
-    spec = ConvSpec.parse("g2ic10ih20oc14kh3sh2ph1", layout="NHWC")  # 2 taps for each phase
-    plan = make_plan(Problem(spec, 0), "winograd:form=stages,m=2")
-    assert dict(plan._candidate.temporaries) == {
-        "V": 4 * 3 * 3 * 25 * 10 * 4,
-        "M": 4 * 3 * 3 * 25 * 14,
-    }
-
-
-@pytest.mark.parametrize(
-    ("line", "layout"),
-    [
-        ("ic3ih31oc20kh7sh2", "NCHW"),  # lanes of several phases and channels
-        ("ic3ih47oc20kh11sh4", "NCHW"),
-        ("ic20ih31oc20kh7sh2", "NCHW"),
-        ("ic20ih31oc20kh5sh3", "NHWC"),
-        ("ic20ih31oc20kh4sh2", "NHWC"),  # phases of one length: nothing to leave out
-        ("ic20ih31oc20kh3", "NCHW"),
-    ],
-)
-def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> None:
-    """Shorter phases have no products at the last point of an axis."""
-    spec = ConvSpec.parse(line, layout=layout, dtype="float64")
-    for m in ("2", "3x2", "1x4"):
-        (piece,) = candidate_of(spec, layout, host(), {"m": m}).pieces
-        kernel = piece.kernel
-        assert isinstance(kernel, WinogradConv)
-        w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)
-        whole, packed = kernel.transformed(w), kernel.pack_weights(w)
-        used = whole.any(axis=-1)
-        if layout == "NCHW" and spec.kernel[0] >= spec.stride[0]:
-            assert used.sum() == kernel.all_steps
-        assert used.sum() <= kernel.all_steps <= used.size
-        assert packed.nbytes == kernel.weight_bytes
-        np.testing.assert_allclose(np.abs(packed).sum(), np.abs(whole).sum(), rtol=1e-12)
-
-
-# -- kernels alone ---------------------------------------------------------------------------
-def candidate_of(spec: ConvSpec, lay: str, target: Target, text: dict[str, str]) -> Candidate:
-    """The candidate for tensors in planes, with channels last or in blocks of channels."""
-    lanes = target.lanes(spec.dtype)
-
-    def access(channels: int, size: tuple[int, ...]) -> Access:
-        shape = (spec.batch, channels, *size)
-        if lay == "blocks":
-            return Access.of_format(shape, Format(lanes))
-        return Access.planes(shape) if lay == "NCHW" else Access.channels_last(shape)
-
-    x, y = access(spec.in_channels, spec.size), access(spec.out_channels, spec.output_size)
-    problem = Lowering.of(spec, x, y)
-    assert WINOGRAD.reject(problem, target) is None
-    return WINOGRAD.candidate(problem, target, text)
-
-
-def run_pieces(candidate: Candidate, spec: ConvSpec, values: dict[str, np.ndarray]) -> None:
-    """Run the kernels one after the other on guarded arrays, V and M of exactly their bytes."""
-    for role, size in candidate.temporaries.items():
-        values[role] = np.full(size // spec.itemsize, np.nan, spec.dtype)
-    for piece in candidate.pieces:
-        cuts = sorted({piece.kernel.chunks // 3, piece.kernel.chunks // 2})
-        operands = [values[role] for role in piece.roles]
-        values[piece.roles[-1]] = run_kernel(piece.kernel, *operands, parts=cuts)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("line", ["mb2ic20ih13iw18oc37kh3ph1", "g2ic6ih12oc10kh3sh2ph1"])
-def test_stages_write_v_and_m_wholly_and_nothing_else(line: str, dtype: str) -> None:
-    for lay in ("NCHW", "NHWC"):
-        spec = ConvSpec.parse(line, layout=lay, dtype=dtype)
-        candidate = candidate_of(spec, lay, host(), {"form": "stages"})
-        arrays = Problem(spec, 6).arrays(False)
-        y = np.full(spec.output_shape, np.nan, dtype)
-        values = {"x": arrays.x, **candidate.pack(arrays.w, {}), "y": y}
-        run_pieces(candidate, spec, values)
-        assert not any(np.isnan(values[role]).any() for role in ("V", "M", "y"))
-        expected = Problem(spec, 6).expected(arrays, False)
-        atol = candidate.error * np.abs(expected).max()
-        np.testing.assert_allclose(values["y"], expected, rtol=0, atol=atol)
-
-
-def blocked(array: np.ndarray, lanes: int) -> np.ndarray:
-    """An array (N, C, H, W) as (N, blocks, H, W, lanes), NaN in the unused lanes."""
-    n, c, h, w = array.shape
-    blocks = -(-c // lanes)
-    padded = np.full((n, blocks * lanes, h, w), np.nan, array.dtype)
-    padded[:, :c] = array
-    return np.ascontiguousarray(padded.reshape(n, blocks, lanes, h, w).transpose(0, 1, 3, 4, 2))
-
-
-@pytest.mark.parametrize("text", [{}, {"form": "stages"}], ids=["fused", "stages"])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
-    text: dict[str, str], stride: int
-) -> None:
-    spec = ConvSpec.parse(f"mb2ic21ih13iw18oc37kh3sh{stride}ph1")
-    lanes = host().lanes("float32")
-    candidate = candidate_of(spec, "blocks", host(), text)
-    arrays = Problem(spec, 7).arrays(False)
-    y = blocked(np.full(spec.output_shape, np.nan, np.float32), lanes)
-    values = {"x": blocked(arrays.x, lanes), **candidate.pack(arrays.w, {}), "y": y}
-    run_pieces(candidate, spec, values)
-    back = values["y"].transpose(0, 1, 4, 2, 3).reshape(2, -1, *spec.output_size)[:, :37]
-    expected = Problem(spec, 7).expected(arrays, False)
-    assert np.abs(back - expected).max() <= candidate.error * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("name", ["haswell", "neoverse-n1", "skylake-avx512"])
-def test_every_target_is_served(name: str) -> None:
-    target, spec = preset(name), ConvSpec.parse("ic20ih13oc37kh3ph1", layout="NHWC")
-    for text in ({"form": "fused"}, {"form": "stages"}):
-        for piece in candidate_of(spec, "NHWC", target, text).pieces:
-            assert "call" not in assembly(piece.kernel, target)
-
-
-# -- parameters and refusals -----------------------------------------------------------------
-def test_the_fused_form_is_meant_if_none_is_named() -> None:
-    spec = ConvSpec.parse("ic16ih20oc32kh3ph1")
-    plans = [make_plan(Problem(spec, 0), text) for text in ("winograd", "winograd:form=fused")]
-    assert plans[0]._candidate.pieces == plans[1]._candidate.pieces
-    assert len(plans[0]._candidate.pieces) == 1
-    staged = make_plan(Problem(spec, 0), "winograd:form=stages")
-    assert isinstance(staged._candidate.pieces[1].kernel, PointProducts)
-    # Both take the same tiles of outputs, so that a comparison shows nothing but the form.
-    tiles = [plan._candidate.arithmetic.split(",m=")[-1] for plan in (plans[0], staged)]
-    assert tiles[0].removeprefix("winograd:m=").split(",")[0] == tiles[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("winograd:m=0", "m is '0'; expected outputs of a tile, such as 4 or 4x6"),
-        ("winograd:m=99", "m is too large; expected m . taps - 1 of at most 16 points"),
-        ("winograd:m=4x4x4", "m is '4x4x4'; expected outputs of a tile"),
-        ("winograd:m=-2", "m is '-2'; expected outputs of a tile"),
-        ("winograd:form=stages,m=0", "m is '0'; expected outputs of a tile"),
-        ("winograd:form=stages,m=99", "m is too large"),
-        ("winograd:rows=abc", "rows is 'abc'; expected an integer of at least 1"),
-        ("winograd:tiles=0", "tiles is '0'; expected an integer of at least 1"),
-        ("winograd:sums=-1", "sums is '-1'; expected an integer of at least 1"),
-        ("winograd:rows=31,vectors=6", "no fused Winograd kernel has .*; leave some of these out"),
-        ("winograd:points=4", "'points=4' is no parameter of winograd; expected key=value"),
-        ("winograd:m", "'m' is no parameter of winograd"),
-        ("winograd:form=three", "form is 'three'; expected fused or stages"),
-        ("winograd:form=stages,rows=4", "rows goes with form=fused; expected m alone"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(text: str, message: str) -> None:
-    w = np.zeros((32, 16, 3, 3), np.float32)
-    with pytest.raises(SpecError, match=message):
-        lc.plan_conv2d((1, 16, 20, 20), w, algorithm=text)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("ic16ih20oc16kh1", "one tap in each direction: nothing to save"),
-        ("ic16ih20oc16kh5sh3", r"a stride of 3 between channels in planes; 1, 2 or 4"),
-        ("ic16ih20oc16kh3sh2dh2", "a stride between columns that are not neighbours"),
-        ("ic16id5ih9oc16kd3kh3", "a depth axis"),
-    ],
-)
-def test_what_cannot_be_computed_is_refused(line: str, message: str, form: str) -> None:
-    spec = ConvSpec.parse(line)
-    with pytest.raises(SpecError, match=f"algorithm 'winograd' cannot compute .*: {message}"):
-        make_plan(Problem(spec, 0), form)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples.report.formats import REPORT, SMALL, weights
+from examples.report.formats import REPORT, SMALL, Topology, weights
 from examples.report.reference import forward
 from ladder.forward import Forward
 from ladder.kernels import RowCopy
-from ladder.network import VERSIONS, Version, copies_of, layers_of
+from ladder.network import VERSIONS, Layer, Version, layers_of
 from pages.ladder import DOCUMENT, page
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+def copies_of(layers: list[Layer], topology: Topology) -> int:
+    """Device-to-device copies of v1: the rows of every layer's input, and one for each addition."""
+    extents = {"image": topology.input_shape, **{layer.output: layer.extents for layer in layers}}
+    convolved = [layer.inputs[0] for layer in layers if layer.op in ("conv", "dense")]
+    return sum(prod(extents[x][:2]) for x in convolved) + sum(x.op == "add" for x in layers)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -10,6 +10,7 @@ import pytest
 from cli_fakes import Call, FakeNetwork, Result
 
 import leanconv
+from leanconv.cli import output
 from leanconv.cli.main import main
 from leanconv.errors import ModelError
 
@@ -32,8 +33,9 @@ def network(monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command line in this process."""
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command line in this process, where nothing takes so long that it is worth a line."""
+    monkeypatch.setattr(output, "PATIENCE_S", 60.0)
 
     def run(*arguments: str) -> Result:
         capsys.readouterr()

@@ -254,7 +254,7 @@ def test_bench_fails_when_the_goal_is_missed_or_answers_differ(call: Call) -> No
     alone = call(*usual, "--engine", "leanconv", "--goal", "1.0")
     assert alone.code == 3
     assert "nobody to compare with" in alone.out
-    assert call(*usual, "--engine", "nobody").code == 1
+    assert call(*usual, "--engine", "nobody").code == 2
 
 
 @pytest.mark.usefixtures("fakes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from cli_fakes import Call, FakeNetwork
 
 import leanconv
+from leanconv.cli.main import build_parser
 
 Picture = Callable[..., str]
 
@@ -115,6 +117,30 @@ def test_a_defect_is_called_one(
 )
 def test_wrong_usage_is_code_2(call: Call, arguments: tuple[str, ...]) -> None:
     assert call(*arguments).code == 2
+
+
+def options_with_values() -> list[tuple[str, str]]:
+    """Every option of every command that reads its text as something but a file."""
+    (commands,) = [a.choices for a in build_parser()._actions if isinstance(a.choices, dict)]
+    return [
+        (command, action.option_strings[0])
+        for command, parser in commands.items()
+        for action in parser._actions
+        if action.option_strings and action.type not in (None, Path)
+    ]
+
+
+@pytest.mark.parametrize(("command", "flag"), options_with_values())
+def test_an_option_that_makes_no_sense_is_code_2(call: Call, command: str, flag: str) -> None:
+    """Before any file is opened, and alike for all commands."""
+    files = {"run": ["m.onnx", "i.png"], "winograd": ["4", "3"]}.get(command, ["m.onnx"])
+    for text in ("-1", "many", "nan", ""):
+        result = call(command, *files, f"{flag}={text}")
+        assert result.code == 2, f"{flag}={text}: {result.err}"
+        assert f"argument {flag}: " in result.err
+    if "threads" in flag:
+        for text in ("0", "1025"):
+            assert call(command, *files, f"{flag}={text}").code == 2
 
 
 def test_help_and_version(call: Call) -> None:

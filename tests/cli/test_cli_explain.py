@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -105,8 +106,11 @@ def test_open_shapes_and_options_that_go_with_models(call: Call, residual: str) 
     result = call("explain", residual, "--shape", "y=1")
     assert result.code == 1
     problem = call("explain", "ic3ih5oc4kh3", "--layer", "a")
-    assert problem.code == 1
+    assert problem.code == 2
     assert "go with a model" in problem.err
+    named = call("explain", "ic3ih5oc4kh3", "--algorithm", "a=direct")
+    assert named.code == 2
+    assert "leanconv algorithms ic3ih5oc4kh3" in named.err
 
 
 def test_a_plan_is_written_and_read(call: Call, tmp_path: Path) -> None:
@@ -219,6 +223,25 @@ def test_verify_with_damaged_samples(call: Call, tmp_path: Path, data: bytes) ->
     result = call("verify", MODEL, str(sample))
     assert result.code == 1
     assert "x.npy" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"images": np.zeros(3)}, r"holds images; expected input: write them with np.savez\("),
+        ({"input": np.array(["a"])}, r"holds input of <U1; expected real numbers: convert"),
+        ({"input": np.array([1j])}, r"holds input of complex128; expected real numbers"),
+        ({"input": np.zeros((1, 2, 32, 32), "f4")}, r"'input' .*expected \("),
+    ],
+)
+def test_verify_says_what_samples_should_hold(
+    call: Call, tmp_path: Path, arrays: dict[str, np.ndarray], told: str
+) -> None:
+    sample = tmp_path / "x.npz"
+    np.savez(sample, **arrays)
+    result = call("verify", MODEL, str(sample))
+    assert result.code == 1
+    assert re.search(told, result.err), result.err
 
 
 def test_verify_unpickles_nothing(call: Call, tmp_path: Path) -> None:

@@ -194,3 +194,19 @@ def test_wrong_settings_are_one_line(variable: str, value: str) -> None:
     assert result.stdout == ""
     assert result.stderr.startswith("leanconv: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+    """At the default level of logs, on one line; the answer comes all the same."""
+    (tmp_path / "file").write_text("")
+    result = subprocess.run(
+        [sys.executable, "-m", "leanconv", "run", MODEL, PICTURE, "--json"],
+        env={**os.environ, "LEANCONV_CACHE_DIR": str(tmp_path / "file" / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0
+    told = [line for line in result.stderr.splitlines() if "cannot be written" in line]
+    assert len(told) == 1
+    assert "set LEANCONV_CACHE_DIR to a folder that can be written" in told[0]

@@ -155,6 +155,19 @@ def test_a_folder_that_cannot_be_made_is_harmless(
     assert str(folder) in record.getMessage()
 
 
+def test_a_cache_that_cannot_be_written_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many entries of however many kinds there are, and with what to do about it."""
+    (tmp_path / "file").write_text("")
+    for kind in ("objects", "choices"):
+        for number in range(5):
+            DiskCache(tmp_path / "file" / kind).put(f"{number:040x}", BODY)
+    (record,) = caplog.records
+    assert "set LEANCONV_CACHE_DIR" in record.getMessage()
+    assert "LEANCONV_CACHE_BYTES=0" in record.getMessage()
+
+
 def test_an_entry_that_is_a_folder_is_harmless(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.o").mkdir()
     cache = DiskCache(tmp_path)

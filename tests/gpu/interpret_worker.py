@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 
 from fake_cuda import FakeCuda
-from gpu_cases import KINDS_OF_CASES, Stand, run_case
+from gpu_cases import KINDS_OF_CASES, run_case
+from gpu_stand import Stand
 from interpreter import execute
 
 from leanconv.gpu.device.driver import Driver

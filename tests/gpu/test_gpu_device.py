@@ -10,7 +10,9 @@ import functools
 
 import pytest
 from fake_cuda import FakeCuda
-from gpu_cases import KINDS_OF_CASES, TENSOR, Stand, convolution, run_case
+from gpu_cases import KINDS_OF_CASES, run_case
+from gpu_conv_cases import TENSOR, convolution
+from gpu_stand import Stand
 from gpu_workers import HAS_TRITON
 from guarded_driver import GuardedDriver
 

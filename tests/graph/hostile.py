@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -17,20 +18,47 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.onnx_import import read_model
 
 MIB = 1 << 20
+HANG_S = 600.0  # nobody waits so long, however busy the machine
+
+
+@contextmanager
+def cpu_limit(seconds: float, what: str) -> Iterator[None]:
+    """Fail what takes more CPU time, and stop it: a busy machine changes nothing, a hang ends.
+
+    What waits without computing is stopped after `HANG_S`.
+    """
+
+    def stop(*_: object) -> None:
+        raise AssertionError(f"{what} has not ended after {seconds:g} s of CPU time")
+
+    timers = (
+        (signal.ITIMER_PROF, signal.SIGPROF, seconds),
+        (signal.ITIMER_REAL, signal.SIGALRM, HANG_S),
+    )
+    held = [signal.signal(number, stop) for _, number, _ in timers]
+    for timer, _, limit in timers:
+        signal.setitimer(timer, limit)
+    start = time.process_time()
+    try:
+        yield
+    finally:
+        for (timer, number, _), handler in zip(timers, held, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
+    taken = time.process_time() - start
+    assert taken < seconds, f"{what} took {taken:.1f} s of CPU time"  # and caught the error above
 
 
 @contextmanager
 def bounded(seconds: float = 2.0, peak_bytes: int = 16 * MIB) -> Iterator[None]:
-    """Fail when the body takes longer or holds more memory at once."""
+    """Fail when the body takes more CPU time or holds more memory at once."""
     tracemalloc.start()
-    start = time.perf_counter()
     try:
-        yield
-    finally:
-        taken = time.perf_counter() - start
+        with cpu_limit(seconds, "this"):
+            yield
         _, peak = tracemalloc.get_traced_memory()
+    finally:
         tracemalloc.stop()
-    assert taken < seconds, f"took {taken:.2f} s"
     assert peak < peak_bytes, f"held {peak / MIB:.1f} MiB"
 
 

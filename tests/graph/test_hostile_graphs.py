@@ -63,9 +63,9 @@ def test_a_hundred_thousand_nodes_take_linear_time() -> None:
         return network([*nodes, node("Relu", f"v{count - 1}")])
 
     def seconds(data: bytes) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(read_model(data).bind().nodes) > 1000
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(chain(2_000))
     small, large = seconds(chain(2_000)), seconds(chain(20_000))

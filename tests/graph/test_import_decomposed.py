@@ -8,24 +8,15 @@ import numpy as np
 import pytest
 
 from graph.hostile import network, node, refused
+from graph.import_cases import Cases, Numbers
 from graph.onnx_models import Const, agree, imported, ints, single
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.onnx_import import read_model
 
-RANDOM = np.random.default_rng(11)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
-
+normal = Numbers(11).normal
 IMAGE = normal(2, 12, 5, 7)
-CASES: list[Any] = []
-
-
-def case(name: str, opsets: tuple[int, ...], op: str, *operands: Any, **attributes: Any) -> None:
-    for opset in opsets:
-        CASES.append(pytest.param(op, operands, opset, attributes, id=f"{op}-{name}-opset{opset}"))
+CASES = Cases()
+case = CASES.add
 
 
 LAYER = "LayerNormalization"

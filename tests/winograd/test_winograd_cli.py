@@ -50,17 +50,17 @@ def test_without_a_transform(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "message"),
     [
-        (["40", "40"], 1, "79 points; expected M + R - 1 of at most 64"),
-        (["2", "3", "--points=0,1"], 1, "takes 3 finite points"),
-        (["2", "3", "--points=0,1,pi"], 1, "not all rational"),
+        (["40", "40"], "79 points; expected M + R - 1 of at most 64"),
+        (["2", "3", "--points=0,1"], "takes 3 finite points"),
+        (["2", "3", "--points=0,1,pi"], "not all rational"),
     ],
 )
 def test_nonsense_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["winograd", *arguments]) == code
+    assert main(["winograd", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

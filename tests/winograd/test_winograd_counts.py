@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from leanconv.errors import SpecError
 from leanconv.winograd.counts import (
     axis_parts,
-    merged_multiplications,
     multiplications,
     phase_taps,
     saving,
@@ -53,13 +52,9 @@ def test_strided_savings_are_as_published(kernel: int, stride: int) -> None:
     assert found == [pytest.approx(value, abs=0.0051) for value in STRIDED[kernel, stride]]
 
 
-def test_merged_phases_pay_for_the_points_that_they_do_not_leave_out() -> None:
-    assert merged_multiplications(4, 4, (7, 7), (2, 2)) == (2 * 7) ** 2
+def test_short_phases_leave_points_out() -> None:
     assert split_multiplications(4, 4, (7, 7), (2, 2)) == (7 + 6) ** 2
-    assert merged_multiplications(4, 4, (6, 6), (2, 2)) == split_multiplications(
-        4, 4, (6, 6), (2, 2)
-    )
-    assert merged_multiplications(4, 3, (3, 5)) == multiplications(4, 3, 3, 5)
+    assert split_multiplications(4, 4, (6, 6), (2, 2)) == (2 * 6) ** 2
 
 
 def test_large_kernels_fall_into_equal_parts() -> None:

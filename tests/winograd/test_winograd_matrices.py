@@ -22,7 +22,7 @@ from published import (
 )
 
 from leanconv.errors import SpecError
-from leanconv.winograd.matrices import Transform, fir, polynomial, transform, verify
+from leanconv.winograd.matrices import Transform, apply, polynomial, transform, verify
 
 
 def check_fir(made: Transform, seed: int) -> None:
@@ -33,7 +33,8 @@ def check_fir(made: Transform, seed: int) -> None:
 
     d, g = draw(made.alpha), draw(made.r)
     expected = tuple(sum(g[k] * d[i + k] for k in range(made.r)) for i in range(made.m))
-    assert fir(made, d, g) == expected
+    products = [a * b for a, b in zip(apply(made.g, g), apply(made.bt, d), strict=True)]
+    assert apply(made.at, products) == expected
 
 
 @pytest.mark.parametrize("m", range(1, 9))

@@ -105,7 +105,9 @@ def choose(
     possible = [a.candidate(problem, target, {}) for a in _possible(problem, target)]
     if possible:
         return min(possible, key=lambda candidate: candidate.error)
-    raise SpecError(f"{problem.spec}: no algorithm takes these layouts; use plain ones")
+    raise SpecError(
+        f"{problem.spec}: no algorithm takes these blocks of channels; expected plain layouts"
+    )
 
 
 def _named(text: str, problem: Problem, target: Target) -> Candidate:

@@ -177,7 +177,10 @@ def _choices(problem: Problem, parameters: Parameters) -> Choices:
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     if parameters.get("products") == "3" and problem.group_inputs == 1 < problem.spec.groups:
-        raise SpecError("fft: products=3 saves nothing for a depthwise convolution; leave it out")
+        raise SpecError(
+            "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
+            "or leave it out"
+        )
     layout = best(problem, target, _choices(problem, parameters))[1]
     kernel = FftConv(layout)
 

@@ -65,7 +65,10 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         cold = cold_cycles(problem, weight_elements(layout) * layout.item)
         costs.append((_cycles(layout, target) + cold, layout))
     if not costs:
-        raise SpecError(f"fft: {problem.spec} is not cut into parts {choices.parts}; leave it out")
+        raise SpecError(
+            f"fft: parts is {choices.parts} for {problem.spec}; expected so many that each fits "
+            "its tile: leave parts out"
+        )
     cycles, layout = min(costs, key=rank)
     return _SEEN * cycles + plane_cycles(problem, target), layout
 

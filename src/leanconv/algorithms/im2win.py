@@ -82,8 +82,8 @@ def _input_dots(problem: Problem) -> LoweredView:
     x, inputs = problem.x, problem.group_inputs
     if x.block > 1:
         raise SpecError(
-            "algorithm im2win: form=vector reads windows of a kernel no higher than its stride in "
-            "place, and channels stand in blocks; use form=high"
+            "algorithm im2win: form=vector got channels in blocks, and reads windows of a kernel "
+            "no higher than its stride in place; expected a plain layout, or use form=high"
         )
     if x.block_stride == 1:
         x = replace(x, block_stride=inputs)
@@ -151,7 +151,8 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
     if "reorder" in off and not made:
         raise SpecError(
             "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
-            f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none"
+            f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none; leave "
+            "reorder out"
         )
     view = None
     if made:
@@ -260,11 +261,13 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     off = frozenset(name for name, state in switches.items() if state == "off")
     if form in ("base", "vector") and (rows or off or unroll):
         raise SpecError(
-            f"algorithm im2win: form={form} is computed as written; rows=N and switches go with "
-            "form=high"
+            f"algorithm im2win: form={form} is computed as written; expected rows=N and switches "
+            "with form=high only: leave them out, or take form=high"
         )
     if (off or unroll) and rows:
-        raise SpecError("algorithm im2win: switches go with rows=whole, not with blocks of rows")
+        raise SpecError(
+            f"algorithm im2win: got switches with rows={rows}; expected them with rows=whole"
+        )
     if form == "base":
         return _base(problem, target)
     if form == "vector":

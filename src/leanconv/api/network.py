@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import index
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, LeanConvError, ModelError, SpecError
 from leanconv.graph.ir import Graph
+from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
@@ -196,7 +196,7 @@ class Network:
         self._target: Target = preset(settings.target) if settings.target else host()
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
         self.outputs = model.outputs
-        self._names = tuple(port.name for port in self.inputs)
+        self._names = Names(tuple(port.name for port in self.inputs), model.outputs)
         self._plans = PlanCache[_Bound](settings.plan_cache_bytes, keep_newest=True)
         self._planning = Lock()
         self._current: _Bound | None = None
@@ -224,11 +224,7 @@ class Network:
         Raises:
             InputError: the array does not fit, or the network has more inputs or outputs.
         """
-        if len(self._names) != 1 or len(self.outputs) != 1:
-            raise InputError(
-                f"the network has inputs {', '.join(self._names)} and outputs "
-                f"{', '.join(self.outputs)}; expected one of each; call net.run({{name: array}})"
-            )
+        self._names.check_single()
         return self._run([x])[0]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -243,18 +239,8 @@ class Network:
         Raises:
             InputError: an input is missing, unknown, or does not fit.
         """
-        results = self._run([inputs[name] for name in self._checked_names(inputs)])
+        results = self._run(self._names.ordered(inputs))
         return dict(zip(self.outputs, results, strict=True))
-
-    def _checked_names(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-        if not isinstance(inputs, Mapping):
-            raise InputError(
-                f"inputs is {type(inputs).__name__}; expected a dictionary with "
-                f"{', '.join(self._names)}; call net(x) with a single array"
-            )
-        if set(inputs) != set(self._names):
-            raise InputError(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
-        return self._names
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         bound, given, results = self._prepared(arrays)
@@ -290,17 +276,7 @@ class Network:
             InputError: the shapes do not fit the file.
             ModelError, UnsupportedError, BudgetError: as `load` raises them.
         """
-        if not isinstance(shapes, Mapping):
-            shapes = dict.fromkeys(self._names[:1], shapes)
-        names = self._checked_names(shapes)
-        try:
-            wanted = tuple(tuple(index(extent) for extent in shapes[name]) for name in names)
-        except TypeError:
-            raise InputError(
-                f"got the shapes {[shapes[name] for name in names]}; expected integers such as "
-                "(1, 3, 224, 224)"
-            ) from None
-        return self._for_shapes(wanted).network.plan
+        return self._for_shapes(self._names.shapes(shapes)).network.plan
 
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> _Bound:
         bound = self._current
@@ -360,7 +336,9 @@ class Network:
         return not reason
 
     def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
-        bound = self._model.bind(dict(zip(self._names, shapes, strict=True)), dtype=self._dtype)
+        bound = self._model.bind(
+            dict(zip(self._names.inputs, shapes, strict=True)), dtype=self._dtype
+        )
         graph = check_flowing(run_passes(bound, UNFUSED_PASSES if self._algorithms else PASSES))
         give_back(mapped_files(self._model.constants.values()))
         return replace(graph, constants=dict(graph.constants))  # which the plan takes its out of
@@ -424,10 +402,7 @@ class Network:
         """
         if repeats < 1:
             raise SpecError(f"repeats is {repeats}; expected at least 1")
-        arrays = [x[name] for name in self._checked_names(x)] if isinstance(x, Mapping) else [x]
-        if len(arrays) != len(self._names):
-            raise InputError(f"got one array; expected {', '.join(self._names)}, by name")
-        bound, given, results = self._prepared(arrays)
+        bound, given, results = self._prepared(self._names.arrays(x))
         addresses = [array.ctypes.data for array in (*given, *results)]
         bound.run(addresses)
         times = bound.time_steps(addresses, repeats)

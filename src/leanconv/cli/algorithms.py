@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from leanconv.cli.common import thread_count
 from leanconv.cli.output import print_json, print_table
 from leanconv.units import format_bytes
 
@@ -17,7 +18,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("problem", metavar="PROBLEM", help="such as ic64ih56oc64oh54kh3")
     parser.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="default 1")
+    parser.add_argument("--threads", type=thread_count, default=1, metavar="N", help="default 1")
     parser.add_argument("--measure", action="store_true", help="run each one, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(execute=execute)

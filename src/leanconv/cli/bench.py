@@ -74,19 +74,16 @@ def execute(options: argparse.Namespace) -> int:
         return compare(works, ENGINES, options)
 
 
-def layer_works(
-    specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False, seed: int = 0
-) -> Iterator[Work]:
+def layer_works(specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False) -> Iterator[Work]:
     """Yield each convolution as a network of its own, with seeded weights.
 
     Args:
         specs: by name; without bias, residual or activation, in NCHW.
         folder: where the ONNX files go; each is removed when the next work is asked for.
         exact: whether answers are held to the exact one, which takes its time to compute.
-        seed: of weights and inputs.
     """
     for name, spec in specs.items():
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(0)
         weight = generator.standard_normal(spec.weight_shape).astype(spec.dtype)
         file = folder / "layer.onnx"
         file.write_bytes(conv_model(spec, weight))
@@ -107,6 +104,9 @@ def _model_work(options: argparse.Namespace) -> Work:
     network = leanconv.load(str(file))
     inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
     if any(x.dtype != np.float32 for x in inputs.values()):
-        raise InputError(f"{file} takes inputs that are not float32; bench compares in float32")
+        raise InputError(
+            f"{file} takes inputs of {sorted({str(x.dtype) for x in inputs.values()})}; expected "
+            "float32, in which bench compares: convert the model to float32"
+        )
     shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs.values())
     return Work(f"{file.stem} {shapes}", file, inputs)

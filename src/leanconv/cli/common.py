@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
 from leanconv.units import parse_bytes
 
@@ -20,15 +21,24 @@ Shape = tuple[int, ...]
 _PROBLEM = re.compile(r"(mb|g|ic)\d+[a-z]+\d")
 
 
+class UsageError(InputError):
+    """The command line itself is wrong, whatever the files hold: exit code 2, as argparse's own."""
+
+
 def add_load_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a network is planned."""
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: all CPUs)")
+    parser.add_argument(
+        "--threads", type=thread_count, metavar="N", help="threads (default: all CPUs)"
+    )
     parser.add_argument("--dtype", choices=("float32", "float64"), help="compute in this type")
     parser.add_argument(
         "--memory-limit", type=byte_count, metavar="BYTES", help="budget, such as 12MiB"
     )
     parser.add_argument(
-        "--max-error", type=float, metavar="X", help="largest relative error that plans may expect"
+        "--max-error",
+        type=positive_number,
+        metavar="X",
+        help="largest relative error that plans may expect",
     )
     parser.add_argument(
         "--reproducible", action="store_true", help="the same bits for any batch and thread count"
@@ -73,7 +83,9 @@ def _named_algorithm(text: str) -> tuple[str, str]:
     """Read a layer's name and its algorithm (an argparse type)."""
     layer, equals, algorithm = text.partition("=")
     if not (layer and equals and algorithm):
-        raise argparse.ArgumentTypeError(f"{text!r} is not LAYER=ALGORITHM")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not LAYER=ALGORITHM; give one such as conv1=winograd:m=4"
+        )
     return layer, algorithm
 
 
@@ -82,6 +94,38 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
+
+
+def thread_count(text: str) -> int:
+    """Read a number of threads (an argparse type)."""
+    try:
+        return checked_threads(positive(text)) or 0
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def positive_number(text: str) -> float:
+    """Read a number above 0 (an argparse type)."""
+    number = _number(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 1e-5")
+    return number
+
+
+def duration(text: str) -> float:
+    """Read a time, 0 or longer (an argparse type)."""
+    number = _number(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def _number(text: str) -> float:
+    """The number that a text says, NaN if it says none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 def byte_count(text: str) -> int:
@@ -122,13 +166,14 @@ def input_shapes(
         key = name or (next(iter(declared)) if len(declared) == 1 else "")
         if key not in declared:
             raise InputError(
-                f"--shape names the input {name!r}, but the network has {', '.join(declared)}"
+                f"--shape names the input {name!r}; expected one of {', '.join(declared)}: "
+                "give --shape NAME=1,3,224,224"
             )
         extents = declared[key]
         if extents is not None and len(shape) != len(extents):
             raise InputError(
                 f"--shape gives {len(shape)} extents for input {key}, which has "
-                f"{len(extents)}: {_shown(extents)}"
+                f"{len(extents)}: expected {_shown(extents)}"
             )
         chosen[key] = shape
     for name, extents in declared.items():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.cli.common import (
+    UsageError,
     add_load_options,
     add_shape_option,
     input_shapes,
@@ -46,7 +47,10 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     problem = is_problem(options.what)
     if problem and (options.layer or options.html or options.plan or options.save):
-        raise InputError("--layer, --html, --plan and --save go with a model; got a problem")
+        raise UsageError(
+            f"--layer, --html, --plan and --save go with a model; got the problem {options.what}; "
+            "leave them out, or give an ONNX file"
+        )
     with progress(f"planning {options.what}"):
         report = _problem(options) if problem else _model(options)
     if options.json:
@@ -111,7 +115,7 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
     settings = load_options(options)
     del settings["dtype"]
     if settings.pop("algorithms"):
-        raise InputError(
+        raise UsageError(
             f"--algorithm goes with a model; see `leanconv algorithms {options.what}` for a problem"
         )
     plan = leanconv.plan_conv2d(

@@ -91,7 +91,10 @@ def read_image(
         OSError: the file cannot be opened.
     """
     if shape is None or len(shape) != 4:
-        raise InputError(f"the network takes an input of shape {shape}, not an image (N, C, H, W)")
+        raise InputError(
+            f"the network takes an input of shape {shape}, which is not an image; expected "
+            "(N, C, H, W): give arrays with `leanconv verify`, or from Python"
+        )
     nchw = preprocessing.layout == "NCHW"
     channels, height, width = shape[1:] if nchw else (shape[3], shape[1], shape[2])
     if not isinstance(channels, int) or channels not in _MODES:
@@ -101,7 +104,8 @@ def read_image(
     for name, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, channels):
             raise InputError(
-                f"metadata input_{name} holds {len(values)} numbers for {channels} channels"
+                f"metadata input_{name} holds {len(values)} numbers for {channels} channels; "
+                "expected one, or one for each"
             )
     pixels = _decode(Path(file), _MODES[channels], height, width)
     scaled = pixels.astype(np.float64) * preprocessing.scale
@@ -136,13 +140,17 @@ def _decode(file: Path, mode: str, height: int | str | None, width: int | str | 
                 converted = converted.resize(size, Image.Resampling.BILINEAR)
             pixels = np.asarray(converted, dtype=np.uint8)
     except UnidentifiedImageError as error:
-        raise InputError(f"{file} is not an image that Pillow can read") from error
+        raise InputError(
+            f"{file} is not an image that Pillow can read; expected a PNG, for example"
+        ) from error
     except Image.DecompressionBombError as error:
-        raise InputError(f"image {file} is too large: {error}") from error
+        raise InputError(f"image {file} is too large ({error}); make it smaller first") from error
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         if isinstance(error, InputError | FileNotFoundError | PermissionError | IsADirectoryError):
             raise
-        raise InputError(f"image {file} cannot be decoded: {error}") from error
+        raise InputError(
+            f"image {file} cannot be decoded ({error}); expected a whole one: save it anew"
+        ) from error
     return pixels.reshape(*pixels.shape[:2], -1)
 
 

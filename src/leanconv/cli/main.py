@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from leanconv import __version__
 from leanconv.cli import algorithms, bench, explain, profile, run, verify, winograd
+from leanconv.cli.common import UsageError
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.execute(options)
         sys.stdout.flush()
         return code
+    except UsageError as error:
+        return _fail(str(error), EXIT_USAGE, debug)
     except LeanConvError as error:
         return _fail(str(error), EXIT_USER_ERROR, debug)
     except BrokenPipeError:

@@ -54,7 +54,10 @@ def execute(options: argparse.Namespace) -> int:
         begin = time.perf_counter_ns()
         network = leanconv.load(options.model, **load_options(options))
         if len(network.inputs) != 1:
-            raise InputError(f"the network takes {len(network.inputs)} inputs; run takes one image")
+            raise InputError(
+                f"the network takes {len(network.inputs)} inputs; expected one, an image: give "
+                "arrays with `leanconv verify`, or from Python"
+            )
         preprocessing = Preprocessing.from_metadata(network.metadata)
         load_ns = time.perf_counter_ns() - begin
         answers = []
@@ -88,7 +91,10 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
     """Return class probabilities, float64; scores that are none yet go through softmax."""
     flat = scores.astype(np.float64).ravel()
     if not np.all(np.isfinite(flat)):
-        raise InputError("the network's output holds NaN or infinity for this image")
+        raise InputError(
+            "the network's output holds NaN or infinity for this image; expected numbers: look at "
+            "the model's input_mean and input_std, or try --dtype float64"
+        )
     if flat.min() >= 0.0 and abs(flat.sum() - 1.0) < 1e-3:
         return flat
     exponentials = np.exp(flat - flat.max())

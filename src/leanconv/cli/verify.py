@@ -113,18 +113,30 @@ def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[st
 def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
     """The arrays of a file, which is not trusted: nothing in it is unpickled."""
     names = [port.name for port in network.inputs]
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"sample {path.name} has more than {_MOST_BYTES} bytes")
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
+        raise InputError(
+            f"sample {path.name} has {size} bytes; expected at most {_MOST_BYTES}: split it into "
+            "several files"
+        )
     try:
         held = np.load(path, allow_pickle=False)
         arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
-    except (ValueError, EOFError, OSError, KeyError, BadZipFile) as error:
+    except (ValueError, EOFError, OSError, KeyError, MemoryError, BadZipFile) as error:
         raise InputError(
-            f"sample {path.name} cannot be read ({error}); expected .npy or .npz of numbers"
+            f"sample {path.name} cannot be read ({error}); expected .npy or .npz of numbers: write "
+            "it with np.save or np.savez"
         ) from error
     if set(arrays) != set(names):
         raise InputError(
-            f"sample {path.name} holds {', '.join(sorted(arrays))}; expected {', '.join(names)}"
+            f"sample {path.name} holds {', '.join(sorted(arrays))}; expected {', '.join(names)}: "
+            f"write them with np.savez(FILE, {', '.join(f'{n}=…' for n in names)})"
         )
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise InputError(
+                f"sample {path.name} holds {name} of {array.dtype}; expected real numbers: convert "
+                "it with astype"
+            )
     dtypes = {port.name: port.dtype for port in network.inputs}
     return {name: array.astype(dtypes[name]) for name, array in arrays.items()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from leanconv.cli.common import positive
+from leanconv.cli.common import UsageError, positive
 from leanconv.cli.output import print_json, progress
-from leanconv.errors import InputError
+from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance
 from leanconv.winograd.counts import multiplications, saving
 from leanconv.winograd.error import error_estimate, gamma_squared
@@ -41,13 +41,16 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     m, r = options.m, options.r
     if m + r - 1 > _MOST_ALPHA:
-        raise InputError(
+        raise UsageError(
             f"F({m}, {r}) has {m + r - 1} points; expected M + R - 1 of at most {_MOST_ALPHA} "
             f"(beyond about 16 the rounding errors leave nothing of float32)"
         )
     with progress(f"computing F({m}, {r})"):
         points = None if options.points is None else options.points.split(",")
-        made = transform(m, r, [p for p in points if p] if points is not None else None)
+        try:
+            made = transform(m, r, [p for p in points if p] if points is not None else None)
+        except SpecError as error:
+            raise UsageError(f"--points {options.points}: {error}") from error
         if options.balance:
             made = balance(made)
         report = _report(made)

@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"leanconv object 1\n"
 _DIGEST = 32
+_told: set[tuple[Path, str]] = set()  # caches that could not be written, and why
 
 
 class DiskCache:
@@ -52,7 +53,7 @@ class DiskCache:
         return body
 
     def put(self, key: str, body: bytes) -> None:
-        """Store an entry; a full or read-only disk is a warning, not an error."""
+        """Store an entry; a full or read-only disk is a warning, told once, not an error."""
         if self._folder is None:
             return
         try:
@@ -70,7 +71,22 @@ class DiskCache:
                 self._shrink()
             self._written += len(body)
         except OSError as error:
-            log.warning("the cache in %s cannot be written: %s", self._folder, error)
+            self._tell(error.strerror or str(error))
+
+    def _tell(self, reason: str) -> None:
+        """Warn once in a process: what keeps one folder of a cache from being written keeps all."""
+        assert self._folder is not None
+        key = self._folder.parent, reason
+        if key in _told:
+            return
+        _told.add(key)
+        log.warning(
+            "the cache in %s cannot be written (%s): code is compiled anew by every process; set "
+            "LEANCONV_CACHE_DIR to a folder that can be written, or LEANCONV_CACHE_BYTES=0 to do "
+            "without a cache",
+            self._folder,
+            reason,
+        )
 
     def _shrink(self) -> None:
         """Drop the oldest entries until the rest fits the bound."""

@@ -1,9 +1,7 @@
-"""A small typed emitter of LLVM IR text: values with operators, loops that carry lists.
+"""A small typed emitter of LLVM IR text: functions, and loops that carry lists of values.
 
 LLVM needs no pass over what comes out: loop-carried values become phis here, so nothing has to be
 promoted from memory, and the code generator alone (7 ms a kernel) gives the speed of `-O3`.
-
-Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`.
 
     e = Function("axpy", [("args", "ptr"), ("lo", "i64"), ("hi", "i64"), ("scratch", "ptr")])
     x, y = e.pointer(0), e.pointer(1)
@@ -15,146 +13,21 @@ Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-Number = int | float
+from leanconv.codegen.values import (
+    Number,
+    Value,
+    bytes_of,
+    element_of,
+    lanes_of,
+    literal,
+    mangled,
+    vector,
+)
 
-_BYTES = {"float": 4, "double": 8, "ptr": 8, "half": 2, "bfloat": 2}
-_SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
-
-
-def vector(element: str, lanes: int) -> str:
-    """Name the vector type of `lanes` elements; the element itself for one lane."""
-    return element if lanes == 1 else f"<{lanes} x {element}>"
-
-
-def element_of(kind: str) -> str:
-    """Name the element type of a vector or scalar type."""
-    return kind.split(" x ")[1][:-1] if kind[0] == "<" else kind
-
-
-def lanes_of(kind: str) -> int:
-    """Count the lanes of a type; 1 for a scalar."""
-    return int(kind[1:].split(" ", 1)[0]) if kind[0] == "<" else 1
-
-
-def bytes_of(kind: str) -> int:
-    """Size of an element type in bytes."""
-    return _BYTES[kind] if kind in _BYTES else max(1, int(kind[1:]) // 8)
-
-
-def _mangled(kind: str) -> str:
-    element = element_of(kind)
-    suffix = _SUFFIX.get(element, element)
-    return suffix if kind[0] != "<" else f"v{lanes_of(kind)}{suffix}"
-
-
-def literal(kind: str, value: Number | Sequence[Number]) -> str:
-    """Write a constant of the type: a number is splatted over a vector's lanes."""
-    if kind[0] == "<":
-        element = element_of(kind)
-        if isinstance(value, (int, float)):
-            return f"splat ({element} {literal(element, value)})"
-        return "<" + ", ".join(f"{element} {literal(element, v)}" for v in value) + ">"
-    assert isinstance(value, (int, float))
-    if kind[0] == "i":
-        return str(int(value))
-    if kind == "float":
-        value = struct.unpack("f", struct.pack("f", value))[0]
-    return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
-
-
-class Value:
-    """A value in static single assignment form: its LLVM type and its name or literal."""
-
-    __slots__ = ("function", "kind", "text")
-
-    def __init__(self, function: Function, kind: str, text: str) -> None:
-        self.function, self.kind, self.text = function, kind, text
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.text}"
-
-    @property
-    def is_float(self) -> bool:
-        """True for floating point scalars and vectors."""
-        return element_of(self.kind)[0] in "fdhb"
-
-    def _coerce(self, other: Value | Number) -> Value:
-        return other if isinstance(other, Value) else self.function.const(self.kind, other)
-
-    def _arithmetic(self, integer: str, floating: str, a: Value, b: Value) -> Value:
-        op = floating if self.is_float else integer
-        return self.function.define(f"{op} {self.kind} {a.text}, {b.text}", self.kind)
-
-    def __add__(self, other: Value | Number) -> Value:
-        if isinstance(other, int) and other == 0:
-            return self
-        return self._arithmetic("add nsw", "fadd", self, self._coerce(other))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Value | Number) -> Value:
-        if isinstance(other, int) and other == 0:
-            return self
-        return self._arithmetic("sub nsw", "fsub", self, self._coerce(other))
-
-    def __rsub__(self, other: Number) -> Value:
-        return self._arithmetic("sub nsw", "fsub", self._coerce(other), self)
-
-    def __mul__(self, other: Value | Number) -> Value:
-        if isinstance(other, int) and other == 1:
-            return self
-        return self._arithmetic("mul nsw", "fmul", self, self._coerce(other))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Value | Number) -> Value:
-        return self._arithmetic("sdiv", "fdiv", self, self._coerce(other))
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return self._arithmetic("sdiv", "fdiv", self._coerce(other), self)
-
-    def __floordiv__(self, other: Value | int) -> Value:
-        """Divide unsigned integers."""
-        if other == 1:
-            return self
-        return self._arithmetic("udiv", "fdiv", self, self._coerce(other))
-
-    def __mod__(self, other: Value | int) -> Value:
-        """Remainder of unsigned integers."""
-        if other == 1:
-            return self.function.const(self.kind, 0)
-        return self._arithmetic("urem", "frem", self, self._coerce(other))
-
-    def __and__(self, other: Value | int) -> Value:
-        return self._arithmetic("and", "and", self, self._coerce(other))
-
-    def __or__(self, other: Value | int) -> Value:
-        return self._arithmetic("or", "or", self, self._coerce(other))
-
-    def __xor__(self, other: Value | int) -> Value:
-        return self._arithmetic("xor", "xor", self, self._coerce(other))
-
-    def __lshift__(self, other: Value | int) -> Value:
-        return self._arithmetic("shl", "shl", self, self._coerce(other))
-
-    def compare(self, how: str, other: Value | Number) -> Value:
-        """Compare lane by lane; `how` is an LLVM predicate such as `ult`, `slt`, `olt`, `uno`."""
-        right = self._coerce(other)
-        op = "fcmp" if self.is_float else "icmp"
-        kind = vector("i1", lanes_of(self.kind))
-        return self.function.define(f"{op} {how} {self.kind} {self.text}, {right.text}", kind)
-
-    def at(self, index: Value | int, element: str = "i8") -> Value:
-        """The address `index` elements past this pointer."""
-        if isinstance(index, int) and index == 0:
-            return self
-        i = index if isinstance(index, Value) else self.function.const("i64", index)
-        return self.function.define(f"getelementptr {element}, ptr {self.text}, {i}", "ptr")
-
+__all__ = ["Carry", "Function", "Value", "bytes_of", "element_of", "lanes_of", "vector"]
 
 Carry = list[Value]
 
@@ -174,9 +47,8 @@ class Function:
         name: str,
         arguments: Sequence[tuple[str, str]] = KERNEL,
         returns: str = "void",
-        linkage: str = "",
     ) -> None:
-        self.name, self.returns, self.linkage = name, returns, linkage
+        self.name, self.returns = name, returns
         self.arguments = [Value(self, kind, f"%{label}") for label, kind in arguments]
         self._signature = ", ".join(f"{kind} %{label}" for label, kind in arguments)
         self._count = 0
@@ -255,7 +127,7 @@ class Function:
     # -- arithmetic ------------------------------------------------------------------------
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """`a * b + c` with one rounding."""
-        return self.intrinsic(f"llvm.fma.{_mangled(a.kind)}", a.kind, a, b, c)
+        return self.intrinsic(f"llvm.fma.{mangled(a.kind)}", a.kind, a, b, c)
 
     def maximum(self, a: Value, b: Value) -> Value:
         """The larger of two, `b` where `a` is NaN: one instruction on x86."""
@@ -267,7 +139,7 @@ class Function:
 
     def unary(self, name: str, a: Value) -> Value:
         """An intrinsic of one operand, named without its type: `sqrt`, `fabs`, `floor`, `rint`."""
-        return self.intrinsic(f"llvm.{name}.{_mangled(a.kind)}", a.kind, a)
+        return self.intrinsic(f"llvm.{name}.{mangled(a.kind)}", a.kind, a)
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         """`a` where the condition holds, else `b`."""
@@ -276,12 +148,12 @@ class Function:
     def smax(self, a: Value, b: Value | int) -> Value:
         """The larger of two signed integers."""
         right = b if isinstance(b, Value) else self.const(a.kind, b)
-        return self.intrinsic(f"llvm.smax.{_mangled(a.kind)}", a.kind, a, right)
+        return self.intrinsic(f"llvm.smax.{mangled(a.kind)}", a.kind, a, right)
 
     def smin(self, a: Value, b: Value | int) -> Value:
         """The smaller of two signed integers."""
         right = b if isinstance(b, Value) else self.const(a.kind, b)
-        return self.intrinsic(f"llvm.smin.{_mangled(a.kind)}", a.kind, a, right)
+        return self.intrinsic(f"llvm.smin.{mangled(a.kind)}", a.kind, a, right)
 
     def convert(self, op: str, a: Value, kind: str) -> Value:
         """Convert by an LLVM cast: `bitcast`, `fpext`, `fptrunc`, `sitofp`, `fptosi`, `zext` …"""
@@ -336,13 +208,13 @@ class Function:
     def masked_load(self, address: Value, kind: str, mask: Value) -> Value:
         """Load the lanes of a mask, zero elsewhere; masked-off lanes are never touched."""
         align = self.const("i32", bytes_of(element_of(kind)))
-        name = f"llvm.masked.load.{_mangled(kind)}.p0"
+        name = f"llvm.masked.load.{mangled(kind)}.p0"
         return self.intrinsic(name, kind, address, align, mask, self.zero(kind))
 
     def masked_store(self, value: Value, address: Value, mask: Value) -> None:
         """Store the lanes of a mask; masked-off lanes are never touched."""
         align = self.const("i32", bytes_of(element_of(value.kind)))
-        self.effect(f"llvm.masked.store.{_mangled(value.kind)}.p0", value, address, align, mask)
+        self.effect(f"llvm.masked.store.{mangled(value.kind)}.p0", value, address, align, mask)
 
     def load_first(self, address: Value, kind: str, count: int) -> Value:
         """Load the first `count` lanes: a plain load when that is all of them."""
@@ -447,7 +319,7 @@ class Function:
     def finish(self, result: Value | None = None) -> str:
         """Close the function and return the text of the whole module."""
         self.emit(f"ret {result}" if result else "ret void")
-        head = f"define {self.linkage}{self.returns} @{self.name}({self._signature}) nounwind {{"
+        head = f"define {self.returns} @{self.name}({self._signature}) nounwind {{"
         body = [self._lines[0], *self._allocas, *self._lines[1:]]
         return "\n".join([head, *body, "}", *self._declared.values(), ""])
 
@@ -456,7 +328,7 @@ class _Chunks:
     """Context manager of `Function.chunks`: yields one index value per extent."""
 
     def __init__(self, function: Function, extents: Sequence[int]) -> None:
-        self._function, self._extents = function, extents
+        self._extents = extents
         self._loop = function.loop("chunk", function.hi, start=function.lo)
 
     def __enter__(self) -> list[Value]:

@@ -65,8 +65,3 @@ class Lowered:
     algorithm: str = ""
     alias: str = ""
     packings: tuple[Packing, ...] = ()
-
-    def all_constants(self) -> dict[str, np.ndarray]:
-        """Tables and packed weights."""
-        packed = {name: array for p in self.packings for name, array in p.make().items()}
-        return {**self.constants, **packed}

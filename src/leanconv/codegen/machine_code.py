@@ -62,13 +62,18 @@ def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
-        raise CompileError(f"the generator emitted invalid code: {error}") from error
+        raise CompileError(
+            f"the generator emitted invalid code, a defect of leanconv: {error}; please report it"
+        ) from error
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     with ffi.OutputString() as message:
         buffer = _emission()(machine, module, int(as_object), message)
         if not buffer:
-            raise CompileError(f"no machine code can be made of what was emitted: {message}")
+            raise CompileError(
+                f"no machine code can be made of what was emitted, a defect of leanconv: "
+                f"{message}; please report it"
+            )
     try:
         start = ffi.lib.LLVMPY_GetBufferStart(buffer)
         return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))

@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.errors import BudgetError, InputError
 from leanconv.gpu.arithmetic import choices
+from leanconv.gpu.arrivals import arrived, finish_reading
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver, Graph
@@ -24,12 +25,11 @@ from leanconv.gpu.lowering.moves import permute
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import plane
 from leanconv.gpu.machine import machine_of
+from leanconv.graph.ir import TensorType
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
-
-_VECTOR_BYTES = 16  # that the addresses of a user's arrays must be multiples of
 
 
 class DeviceConvPlan:
@@ -76,7 +76,8 @@ class DeviceConvPlan:
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{spec}: {self.algorithm} ({self.arithmetic}) is expected to err by "
-                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; use float64",
+                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; give max_error="
+                f"{self.predicted_error * 1.01:.2g} or more, or float64 arrays",
                 self.memory_bytes,
             )
         self._prepare(compile_code)
@@ -140,13 +141,8 @@ class DeviceConvPlan:
         """Compile, set memory aside, and bind launches to it."""
         self._driver.enter()
         self._memory = Memory(self._driver)
-        weights = self._memory.allocate(self.weight_bytes)
+        places = self._memory.place(self._constants)
         workspace = self._memory.allocate(self.workspace_bytes)
-        places: dict[str, ctypes.c_uint64] = {}
-        for name, array in self._constants.items():
-            places[name] = ctypes.c_uint64(weights)
-            self._memory.upload(weights, array)
-            weights += aligned(array.nbytes)
         for name, size in self._temporaries.items():
             places[name] = ctypes.c_uint64(workspace)
             workspace += aligned(size)
@@ -222,10 +218,8 @@ class DeviceConvPlan:
         for name, array in (*held, ("y", result)):
             self._slots[name].value = array.address
         self.start()
-        for (_, array), given in zip(held, (x, residual), strict=False):
-            _finish_reading(self._driver, array, given)
+        finish_reading(self._driver, x, residual, out)
         if out is not None:
-            _finish_reading(self._driver, result, out)
             return out
         return result if is_device_array(x) else result.numpy()
 
@@ -249,40 +243,16 @@ class DeviceConvPlan:
     ) -> DeviceArray:
         """The array on the device, checked."""
         dtype = self.spec.dtype
-        if isinstance(array, np.ndarray) and copies:
-            kind = "float32" if dtype == "bfloat16" else dtype
-            if array.shape != shape or array.dtype != kind:
-                raise InputError(
-                    f"{label} is {array.dtype}{list(array.shape)}; expected {kind}{list(shape)}"
-                )
-            made = self._memory.array(shape, dtype)
-            self._memory.upload(made.address, stored(array, dtype))
-            return made
-        if not is_device_array(array):
-            raise InputError(
-                f"{label} is {type(array).__name__}; expected an array on the device "
-                "(torch, CuPy: anything with __dlpack__)" + (", or a NumPy array" if copies else "")
-            )
-        taken = take(label, array, self._driver)
-        if taken.shape != shape or taken.dtype != dtype:
-            raise InputError(
-                f"{label} is {taken.dtype}{list(taken.shape)}; expected {dtype}{list(shape)}"
-            )
-        if not taken.dense or taken.address % _VECTOR_BYTES:
-            raise InputError(
-                f"{label} has strides {taken.strides} and begins at an address of "
-                f"{taken.address % _VECTOR_BYTES} modulo {_VECTOR_BYTES}; expected a row-major "
-                f"array that begins at a multiple of {_VECTOR_BYTES}; call x.contiguous(), or plan "
-                "with layout='NHWC' for channels-last memory"
-            )
-        return taken
-
-
-def _finish_reading(driver: Driver, taken: DeviceArray, given: Any) -> None:
-    """Let the owner's default stream wait before it writes what we still read or write."""
-    if not isinstance(given, (np.ndarray, DeviceArray)) and given is not None:
-        driver.lead(1)
-    del taken
+        return arrived(
+            label,
+            array,
+            TensorType(shape, dtype),
+            self._memory,
+            self._driver,
+            taken=("float32" if dtype == "bfloat16" else dtype,),
+            copies=copies,
+            mend=", or plan with layout='NHWC' for channels-last memory",
+        )
 
 
 def _renamed(launch: Launch, names: dict[str, str]) -> Launch:

@@ -238,7 +238,8 @@ class FftConvPlan:
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{self.spec}: fft is expected to err by {self.predicted_error:.1e}, the limit is "
-                f"{max_error:.1e}; use float64",
+                f"{max_error:.1e}; give max_error={self.predicted_error * 1.01:.2g} or more, or "
+                "float64 arrays",
                 self.memory_bytes,
             )
 

@@ -11,6 +11,7 @@ from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.entry import device_driver
 from leanconv.gpu.network import BoundDeviceNetwork, DevicePlan, explain
+from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
@@ -67,7 +68,7 @@ class DeviceNetwork:
         self._precision, self._limit, self._max_error = precision, memory_limit, max_error
         self._compile = compile_code
         self.inputs, self.outputs = model.inputs, model.outputs
-        self._names = tuple(port.name for port in model.inputs)
+        self._names = Names(tuple(port.name for port in model.inputs), model.outputs)
         self._bound: OrderedDict[tuple[Shape, ...], BoundDeviceNetwork] = OrderedDict()
         self._lock = Lock()
         static = [port.static_shape for port in model.inputs]
@@ -86,23 +87,17 @@ class DeviceNetwork:
         Raises:
             InputError: the array does not fit, or the network has more inputs or outputs.
         """
-        if len(self._names) != 1 or len(self.outputs) != 1:
-            raise InputError(
-                f"the network has inputs {', '.join(self._names)} and outputs "
-                f"{', '.join(self.outputs)}; expected one of each; call net.run({{name: array}})"
-            )
+        self._names.check_single()
         return self._run([x])[0]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run the network on one array for each input, by name; outputs by name."""
-        if set(inputs) != set(self._names):
-            raise InputError(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
-        results = self._run([inputs[name] for name in self._names])
+        results = self._run(self._names.ordered(inputs))
         return dict(zip(self.outputs, results, strict=True))
 
     def _run(self, arrays: Sequence[Any]) -> list[Any]:
         shapes = []
-        for name, array in zip(self._names, arrays, strict=True):
+        for name, array in zip(self._names.inputs, arrays, strict=True):
             if not hasattr(array, "shape"):
                 raise InputError(f"input {name!r} is {type(array).__name__}; expected an array")
             shapes.append(tuple(int(extent) for extent in array.shape))
@@ -111,18 +106,14 @@ class DeviceNetwork:
 
     def bind(self, shapes: Mapping[str, Sequence[int]] | Sequence[int]) -> DevicePlan:
         """Plan for input shapes without running: of every input by name, or of the only one."""
-        if not isinstance(shapes, Mapping):
-            shapes = dict.fromkeys(self._names[:1], shapes)
-        if set(shapes) != set(self._names):
-            raise InputError(f"got shapes of {sorted(shapes)}; expected {sorted(self._names)}")
-        wanted = tuple(tuple(int(e) for e in shapes[n]) for n in self._names)
+        wanted = self._names.shapes(shapes)
         with self._lock.held:
             return self._for_shapes(wanted).plan
 
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
         bound = self._bound.pop(shapes, None)
         if bound is None:
-            named = dict(zip(self._names, shapes, strict=True))
+            named = dict(zip(self._names.inputs, shapes, strict=True))
             graph = self._model.bind(named, dtype=self._graph_dtype)
             bound = BoundDeviceNetwork(
                 check_flowing(run_passes(graph)),
@@ -184,7 +175,7 @@ class DeviceNetwork:
         """Run step by step and time each one on the device, launch by launch."""
         if repeats < 1:
             raise SpecError(f"repeats is {repeats}; expected at least 1")
-        arrays = [x[name] for name in self._names] if isinstance(x, Mapping) else [x]
+        arrays = self._names.arrays(x)
         self._run(arrays)
         with self._lock.held:
             times = self.bound.time(arrays, repeats)

@@ -9,19 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
-from leanconv.errors import BudgetError, InputError
+from leanconv.errors import BudgetError
 from leanconv.gpu.arithmetic import choices
+from leanconv.gpu.arrivals import arrived, finish_reading
 from leanconv.gpu.device.compiler import Compile, compile_cubin
-from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
+from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.lowering.context import DeviceStep
 from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
-from leanconv.gpu.lowering.lowered import stored
 from leanconv.gpu.machine import Machine, machine_of
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.lowering import LoweredGraph
@@ -30,7 +28,6 @@ from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
 
 _MOST_GRAPHS = 8  # captured for so many sets of the user's addresses
-_VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +111,8 @@ class BoundDeviceNetwork:
         self.storage = storage
         driver.enter()
         self.memory = Memory(driver)
-        weights = self.memory.allocate(self.plan.weight_bytes)
+        places = self.memory.place(lowered.constants)
         arena = self.memory.allocate(storage.arena_bytes)
-        places: dict[str, ctypes.c_uint64] = {}
-        for name, array in lowered.constants.items():
-            places[name] = ctypes.c_uint64(weights)
-            self.memory.upload(weights, array)
-            weights += aligned(array.nbytes)
         ends = len(lowered.inputs) + len(lowered.outputs)
         self._slots = [ctypes.c_uint64(0) for _ in range(ends)]
         for name, offset in storage.offsets.items():
@@ -146,12 +138,9 @@ class BoundDeviceNetwork:
             InputError: an array does not fit.
         """
         self._driver.enter()
-        kinds = self.plan.inputs.items()
-        given = [self._arrived(n, a, k) for (n, k), a in zip(kinds, arrays, strict=True)]
-        results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
+        given, results = self._prepared(arrays)
         self.start([a.address for a in (*given, *results)])
-        if any(not isinstance(a, (np.ndarray, DeviceArray)) for a in arrays):
-            self._driver.lead(1)  # before its default stream writes what we still read
+        finish_reading(self._driver, *arrays)
         if arrays and is_device_array(arrays[0]):
             return list(results)
         return [each.numpy() for each in results]
@@ -194,9 +183,7 @@ class BoundDeviceNetwork:
     def time(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
         """Run step by step and return, for each step, the nanoseconds of every repeat."""
         self._driver.enter()
-        kinds = self.plan.inputs.items()
-        given = [self._arrived(n, a, k) for (n, k), a in zip(kinds, arrays, strict=True)]
-        results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
+        given, results = self._prepared(arrays)
         self._bind([a.address for a in (*given, *results)])
         rows: list[list[int]] = [[] for _ in self.plan.steps]
         for _ in range(repeats):
@@ -208,32 +195,22 @@ class BoundDeviceNetwork:
                 row.append(round(self._driver.seconds(first, self._driver.event()) * 1e9))
         return rows
 
-    def _arrived(self, name: str, array: Any, kind: TensorType) -> DeviceArray:
-        """An input on the device, checked."""
-        if isinstance(array, np.ndarray):
-            wider = array.dtype in (np.float32, kind.dtype if kind.dtype != "bfloat16" else "f4")
-            if array.shape != kind.shape or not wider:
-                raise InputError(
-                    f"input {name!r} is {array.dtype}{list(array.shape)}; expected {kind}"
-                )
-            made = self.memory.array(kind.shape, kind.dtype)
-            self.memory.upload(made.address, stored(array, kind.dtype))
-            return made
-        if not is_device_array(array):
-            raise InputError(
-                f"input {name!r} is {type(array).__name__}; expected a NumPy array, or one on the "
-                "device (torch, CuPy: anything with __dlpack__)"
+    def _prepared(self, arrays: Sequence[Any]) -> tuple[list[DeviceArray], list[DeviceArray]]:
+        """The inputs on the device, checked, and room for the outputs."""
+        host = "float32" if self._dtype == "bfloat16" else self._dtype
+        given = [
+            arrived(
+                f"input {name!r}",
+                array,
+                kind,
+                self.memory,
+                self._driver,
+                taken=(host, "float32"),
             )
-        taken = take(f"input {name!r}", array, self._driver)
-        if (taken.shape, taken.dtype) != (kind.shape, kind.dtype):
-            raise InputError(f"input {name!r} is {taken.dtype}{list(taken.shape)}; expected {kind}")
-        if not taken.dense or taken.address % _VECTOR_BYTES:
-            raise InputError(
-                f"input {name!r} has strides {taken.strides} and begins at an address of "
-                f"{taken.address % _VECTOR_BYTES} modulo {_VECTOR_BYTES}; expected a row-major "
-                f"array that begins at a multiple of {_VECTOR_BYTES}; call x.contiguous()"
-            )
-        return taken
+            for (name, kind), array in zip(self.plan.inputs.items(), arrays, strict=True)
+        ]
+        results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
+        return given, results
 
 
 def _weight_bytes(lowered: DeviceGraph) -> int:

@@ -105,7 +105,8 @@ class Builder:
             return self._fold(op, inputs, result, attributes)
         if result.dtype != self.dtype:
             raise UnsupportedError(
-                f"a tensor {result} would flow at run time; expected {self.dtype} only"
+                f"a tensor {result} would flow at run time; expected {self.dtype} only: compute it "
+                "from constants, or cast it in the network"
             )
         if not result.elements:
             raise ModelError(f"gives the empty tensor {result}; bind a larger input")
@@ -157,7 +158,9 @@ class Builder:
             with np.errstate(all="ignore"):
                 array = np.asarray(function(), dtype=result.dtype)
         except (TypeError, ValueError, ArithmeticError, IndexError) as error:
-            raise ModelError(f"the constants do not fit the operation: {error}") from error
+            raise ModelError(
+                f"the constants do not fit the operation ({error}); expected those it takes"
+            ) from error
         if array.shape != result.shape:
             raise ModelError(f"gives a constant of shape {array.shape}; expected {result}")
         return array

@@ -48,7 +48,8 @@ def _producers(file: FileModel) -> dict[str, int]:
         for name in node.inputs:
             if name and name not in producer:
                 raise ModelError(
-                    f"node {node.name!r} ({node.op}) reads {shown(name)!r}, which nothing defines"
+                    f"node {node.name!r} ({node.op}) reads {shown(name)!r}, which nothing defines; "
+                    "expected an input, an initializer or the output of a node"
                 )
     return producer
 
@@ -60,7 +61,10 @@ def _check_outputs(file: FileModel, producer: dict[str, int]) -> None:
         raise ModelError("an output stands twice; expected distinct outputs")
     lost = [name for name in file.outputs if name not in producer]
     if lost:
-        raise ModelError(f"output {shown(lost[0])!r} is defined by nothing")
+        raise ModelError(
+            f"output {shown(lost[0])!r} is defined by nothing; expected an input, an initializer "
+            "or the output of a node"
+        )
     used = {name for node in file.nodes for name in node.inputs}
     used.update(file.outputs)
     for node in file.nodes:

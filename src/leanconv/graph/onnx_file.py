@@ -69,7 +69,9 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     for each in graph["initializer"]:
         name, array = read_tensor(each, reader, files, "initializer")
         if not name or name in constants:
-            raise ModelError(f"initializer {shown(name)!r} has no name or stands twice")
+            raise ModelError(
+                f"initializer {shown(name)!r} has no name or stands twice; expected each once"
+            )
         constants[name] = array
     inputs = [_input(each, reader, constants) for each in graph["input"]]
     outputs = [reader.message(each, schema.VALUE, "output") for each in graph["output"]]

@@ -125,7 +125,7 @@ class Model:
         unknown = sorted(set(shapes) - {each.name for each in self.inputs})
         if unknown:
             listed = ", ".join(repr(shown(each.name)) for each in self.inputs)
-            raise InputError(f"got a shape for {unknown[0]!r}; the model's inputs are {listed}")
+            raise InputError(f"got a shape for {unknown[0]!r}; expected an input's name: {listed}")
         symbols: dict[str, int] = {}
         result = {}
         for each in self.inputs:

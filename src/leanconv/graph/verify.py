@@ -24,20 +24,23 @@ def verify(graph: Graph) -> Graph:
     for name, constant in graph.constants.items():
         held = TensorType(constant.shape, constant.dtype.name)
         if held != graph.types[name]:
-            raise ModelError(f"constant {name!r} is {held}; its type says {graph.types[name]}")
+            raise ModelError(f"constant {name!r} is {held}; expected {graph.types[name]}, its type")
     for node in graph.nodes:
         missing = [name for name in node.inputs if name and name not in defined]
         if missing:
-            raise ModelError(f"{label(node)} reads {missing[0]!r}, which nothing before it defines")
+            raise ModelError(
+                f"{label(node)} reads {missing[0]!r}, which nothing before it defines; expected "
+                "nodes in an order in which they can run"
+            )
         if len(node.outputs) != 1:
             raise ModelError(f"{label(node)} has {len(node.outputs)} outputs; expected one")
         _define(node.outputs[0], defined, graph)
         found, told = infer_node(node, graph.types), graph.types[node.outputs[0]]
         if found != told:
-            raise ModelError(f"{label(node)} gives {found}; the type of its output says {told}")
+            raise ModelError(f"{label(node)} gives {found}; expected its output's type, {told}")
     lost = [name for name in graph.outputs if name not in defined]
     if lost:
-        raise ModelError(f"output {lost[0]!r} is defined by nothing")
+        raise ModelError(f"output {lost[0]!r} is defined by nothing; expected a node that does")
     _check_dtypes(graph)
     return graph
 
@@ -74,9 +77,9 @@ def check_flowing(graph: Graph) -> Graph:
 
 def _define(name: str, defined: set[str], graph: Graph) -> None:
     if not name or name in defined:
-        raise ModelError(f"value {name!r} is defined twice or has no name")
+        raise ModelError(f"value {name!r} is defined twice or has no name; expected each once")
     if name not in graph.types:
-        raise ModelError(f"value {name!r} has no type")
+        raise ModelError(f"value {name!r} has no type; expected one in the graph's types")
     defined.add(name)
 
 

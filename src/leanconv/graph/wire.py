@@ -185,7 +185,7 @@ def fixed(parts: Sequence[memoryview], dtype: str, what: str) -> npt.NDArray[Any
     """The numbers of a field of kind `FLOATS`; a view of the file where they stand together."""
     width = np.dtype(dtype).itemsize
     if any(len(part) % width for part in parts):
-        raise ModelError(f"{what} has a length that is no multiple of {width} bytes")
+        raise ModelError(f"{what} has a length that is no multiple of {width} bytes; expected one")
     if len(parts) == 1:
         return np.frombuffer(parts[0], dtype)
     return np.frombuffer(b"".join(parts), dtype)

@@ -189,7 +189,10 @@ class Planner:
             SpecError: they are for other nodes, or for formats that kernels do not take.
         """
         if list(outputs) != [node.outputs[0] for node in self.graph.nodes]:
-            raise SpecError("its layers are not those of the network")
+            raise SpecError(
+                f"it has {len(outputs)} layers of other names; expected the network's "
+                f"{len(self.graph.nodes)}: plan anew"
+            )
         rules = self.outliner.rules
         for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
             asked = (dict(decision.reads), decision.writes)
@@ -197,7 +200,7 @@ class Planner:
                 shown = {name: str(form) for name, form in decision.reads.items()}
                 raise SpecError(
                     f"node {node.name or node.outputs[0]!r} ({node.op}) cannot read {shown} and "
-                    f"write {decision.writes}"
+                    f"write {decision.writes}; expected formats that its kernels take: plan anew"
                 )
 
     def chosen(self, decisions: Sequence[Decision]) -> tuple[Outline, ...]:

@@ -206,7 +206,10 @@ def write_plan(plan: PlanFile, path: str | os.PathLike[str]) -> None:
     try:
         Path(path).write_text(text + "\n", encoding="ascii")
     except OSError as error:
-        raise InputError(f"plan {str(path)!r} cannot be written: {error}") from error
+        raise InputError(
+            f"plan {str(path)!r} cannot be written ({error}); expected a path in a folder that is "
+            "there and may be written"
+        ) from error
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -222,7 +225,9 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise InputError(f"plan {str(path)!r} cannot be read: {error}") from error
+        raise InputError(
+            f"plan {str(path)!r} cannot be read ({error}); expected a file that net.plan.save wrote"
+        ) from error
     if len(data) > MOST_BYTES:
         raise InputError(f"plan {str(path)!r} has more than {MOST_BYTES} bytes; expected a plan")
     try:
@@ -367,5 +372,7 @@ def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
     for name, shape in shapes.items():
         extents = _list(shape, f"the shape of {_short(name)}")
         if any(isinstance(e, bool) or not isinstance(e, int) or e < 1 for e in extents):
-            raise _WrongError(f"the shape of {_short(name)} is {_short(shape)}")
+            raise _WrongError(
+                f"the shape of {_short(name)} is {_short(shape)}, expected extents of at least 1"
+            )
     return {name: tuple(shape) for name, shape in shapes.items()}

@@ -178,7 +178,6 @@ class _Search:
         self._for_time = for_time
         self._limit = int(_NEVER) if limit is None else limit
         self._error_limit = int(_NEVER) if error_limit is None else error_limit
-        self._all = layers
         self._indices: list[Integers] = []
         self._layers = self._reduced(layers)
         self._best: Way | None = None

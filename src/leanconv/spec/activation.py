@@ -45,7 +45,8 @@ class Activation:
         given = tuple(float(p) for p in self.parameters)
         if len(given) > len(defaults):
             raise SpecError(
-                f"activation {self.kind!r} takes {len(defaults)} parameter(s), got {len(given)}"
+                f"activation {self.kind!r} got {len(given)} parameter(s); expected at most "
+                f"{len(defaults)}"
             )
         object.__setattr__(self, "parameters", given + defaults[len(given) :])
 
@@ -73,7 +74,9 @@ class Activation:
         except ValueError as error:
             if isinstance(error, SpecError):
                 raise
-            raise SpecError(f"activation {text!r}: parameters must be numbers") from error
+            raise SpecError(
+                f"activation {text!r}: expected numbers as parameters, such as 'clip:0:6'"
+            ) from error
         if any(math.isnan(number) for number in found.parameters):
             raise SpecError(f"activation {text!r} has NaN as a parameter; expected numbers")
         if kind == "clip" and found.parameters[0] > found.parameters[1]:

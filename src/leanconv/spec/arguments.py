@@ -93,7 +93,7 @@ def check_slope(activation: Activation | None, given: bool) -> None:
     wanted = activation is not None and activation.kind == "prelu"
     if wanted != given:
         raise SpecError(
-            "activation 'prelu' needs slope, an array (K,)"
+            "activation is 'prelu' and slope is None; expected slope, an array (K,)"
             if wanted
             else f"slope is given, but the activation is {activation}; expected 'prelu'"
         )
@@ -107,9 +107,9 @@ def check_residual(planned: bool, given: bool) -> None:
     """
     if planned != given:
         raise InputError(
-            "the plan adds a residual; give one"
+            "residual is None; expected an array, which the plan adds: plan(x, residual=…)"
             if planned
-            else "the plan adds no residual; plan with residual=True"
+            else "residual is given; expected None, as the plan adds none: plan with residual=True"
         )
 
 

@@ -229,12 +229,12 @@ def _parse(problem: str) -> ConvSpec:
                 "expected a line such as ic64ih56oc64oh54kh3"
             )
         if match[1] in found:
-            raise SpecError(f"problem {problem!r} gives {match[1]} twice")
+            raise SpecError(f"problem {problem!r} gives {match[1]} twice; expected it once")
         found[match[1]] = int(match[2])
         position = match.end()
     for key in ("ic", "oc"):
         if key not in found:
-            raise SpecError(f"problem {problem!r} lacks {key}")
+            raise SpecError(f"problem {problem!r} lacks {key}; expected {key} and a number")
     present = {a for a in _AXES if f"i{a}" in found or f"k{a}" in found or f"o{a}" in found}
     if "h" in present:
         present.add("w")
@@ -242,7 +242,7 @@ def _parse(problem: str) -> ConvSpec:
         present |= {"h", "w"}
     axes = [a for a in _AXES if a in present]
     if not axes:
-        raise SpecError(f"problem {problem!r} lacks spatial sizes, such as ih56")
+        raise SpecError(f"problem {problem!r} lacks spatial sizes; expected some, such as ih56kh3")
 
     def get(letter: str, axis: str, default: int | None) -> int | None:
         for source in (axis, "h", "d", "w"):
@@ -257,7 +257,10 @@ def _parse(problem: str) -> ConvSpec:
         assert stride is not None
         assert dense is not None
         if kernel is None or (size is None and out is None):
-            raise SpecError(f"problem {problem!r} lacks k{axis} or i{axis}")
+            raise SpecError(
+                f"problem {problem!r} lacks k{axis} or i{axis}; expected k{axis} with i{axis} or "
+                f"o{axis}"
+            )
         span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
         if size is None:
             assert out is not None
@@ -267,7 +270,11 @@ def _parse(problem: str) -> ConvSpec:
         end = begin if out is None else max(0, needed - begin)
         columns.append((size, kernel, stride, dense + 1, begin, end))
         if out is not None and output_extent(size, kernel, stride, dense + 1, begin + end) != out:
-            raise SpecError(f"problem {problem!r}: o{axis}{out} does not follow from the rest")
+            follows = output_extent(size, kernel, stride, dense + 1, begin + end)
+            raise SpecError(
+                f"problem {problem!r}: o{axis}{out} does not follow from the rest; expected "
+                f"o{axis}{follows}, or leave it out"
+            )
     size_, kernel_, stride_, dilation_, begin_, end_ = (
         tuple(c) for c in zip(*columns, strict=True)
     )

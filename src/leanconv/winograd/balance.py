@@ -36,8 +36,8 @@ def balance(made: Transform, movable: Sequence[str] = MATRICES) -> Transform:
     names = tuple(dict.fromkeys(movable))
     if len(names) < 2 or not set(names) <= set(MATRICES):
         raise SpecError(
-            f"balancing moves factors between at least two of {', '.join(MATRICES)}, got "
-            f"{', '.join(map(repr, movable)) or 'none'}"
+            f"got {', '.join(map(repr, movable)) or 'none'} to move factors between; expected at "
+            f"least two of {', '.join(MATRICES)}"
         )
     rows = {"at": transpose(made.at), "g": made.g, "bt": made.bt}
     scaled: dict[str, list[tuple[Fraction, ...]]] = {name: [] for name in MATRICES}

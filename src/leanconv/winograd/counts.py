@@ -13,7 +13,6 @@ independently; the parts of a 2-D kernel are all pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 from leanconv.errors import SpecError
 
@@ -90,17 +89,6 @@ def split_multiplications(
     """
     rows, columns = (
         sum(tile + part.taps - 1 for part in axis_parts(k, s, most_taps))
-        for tile, k, s in zip((m, n), kernel, stride, strict=True)
-    )
-    return rows * columns
-
-
-def merged_multiplications(
-    m: int, n: int, kernel: tuple[int, int], stride: tuple[int, int] = (1, 1)
-) -> int:
-    """Return those of m x n outputs if all phases share one F and leave no point out."""
-    rows, columns = (
-        min(s, k) * (tile + ceil(k / s) - 1)
         for tile, k, s in zip((m, n), kernel, stride, strict=True)
     )
     return rows * columns

@@ -175,13 +175,6 @@ def apply(matrix: Matrix, vector: Sequence[Fraction]) -> Row:
     )
 
 
-def fir(made: Transform, d: Sequence[Fraction], g: Sequence[Fraction]) -> Row:
-    """Return the m outputs of a tile by F(m, r): alpha inputs `d`, r taps `g`, all exact."""
-    u = apply(made.g, g)
-    v = apply(made.bt, d)
-    return apply(made.at, [a * b for a, b in zip(u, v, strict=True)])
-
-
 def verify(made: Transform) -> None:
     """Check the bilinear identity sum_x A^T[i,x] G[x,k] B^T[x,j] = (j == i + k) for all i, k, j.
 

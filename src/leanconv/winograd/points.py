@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-TABLE_ALPHA = 16
-
 # By (min(m, r), max(m, r)): the positive points of the ± pairs, and gamma^2.
 TABLE: dict[tuple[int, int], tuple[str, float]] = {
     # alpha = 3

@@ -132,38 +132,20 @@ def evaluate(
     return [convert(_ZERO) if value is None else known[value] for value in program.outputs]
 
 
-def compile_matrix(
-    matrix: Matrix,
-    zero_inputs: Sequence[int] = (),
-    outputs: Sequence[int] | None = None,
-) -> LinearProgram:
+def compile_matrix(matrix: Matrix) -> LinearProgram:
     """Return a short program for y = matrix x.
 
     Args:
         matrix: rows of rationals, all of one length.
-        zero_inputs: columns whose x is known to be zero; the program does not read them.
-        outputs: the rows wanted, in this order; None for all.
 
     Raises:
-        SpecError: the matrix is empty or ragged, or an index lies outside it.
+        SpecError: the matrix is empty or ragged.
     """
     widths = {len(row) for row in matrix}
     if len(widths) != 1 or widths == {0}:
         raise SpecError(f"a matrix has rows of one length of at least 1, got lengths {widths}")
-    width = widths.pop()
-    wanted = tuple(range(len(matrix))) if outputs is None else tuple(outputs)
-    for label, indices, limit in (
-        ("zero input", zero_inputs, width),
-        ("output", wanted, len(matrix)),
-    ):
-        bad = [i for i in indices if not 0 <= i < limit]
-        if bad:
-            raise SpecError(f"{label} {bad[0]} of a matrix {len(matrix)} x {width}")
-    skipped = frozenset(zero_inputs)
-    rows = tuple(
-        tuple((j, c) for j, c in enumerate(matrix[i]) if c and j not in skipped) for i in wanted
-    )
-    return _compiled(width, rows)
+    rows = tuple(tuple((j, c) for j, c in enumerate(row) if c) for row in matrix)
+    return _compiled(widths.pop(), rows)
 
 
 Rows = tuple[tuple[tuple[int, Fraction], ...], ...]

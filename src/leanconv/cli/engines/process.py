@@ -115,7 +115,10 @@ class EngineProcess:
             while b"\n" not in self._received:
                 if not selector.select(max(0.0, end - time.monotonic())):
                     self._process.kill()
-                    raise EngineError(f"{self.name}: no answer in {timeout_s:g} s")
+                    raise EngineError(
+                        f"{self.name}: no answer in {timeout_s:g} s; expected one sooner: leave it "
+                        "out with --engine"
+                    )
                 block = os.read(descriptor, 1 << 20)
                 if not block:
                     raise self._ended()

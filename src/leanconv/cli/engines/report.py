@@ -11,13 +11,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from leanconv.cli.common import positive
+from leanconv.cli.common import UsageError, duration, positive, positive_number, thread_count
 from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.process import Crew, EngineError
 from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.errors import InputError
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
@@ -32,19 +31,21 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say who is measured and how long."""
     usual = Effort()
     parser.add_argument("--engine", action="append", metavar="NAME", help="only this (repeatable)")
-    parser.add_argument("--threads", type=positive, default=usual.threads, metavar="N")
+    parser.add_argument("--threads", type=thread_count, default=usual.threads, metavar="N")
     parser.add_argument("--processes", type=positive, default=usual.processes, metavar="N")
     parser.add_argument("--rounds", type=positive, default=usual.rounds, metavar="N")
-    parser.add_argument("--seconds", type=float, default=usual.seconds, metavar="S")
-    parser.add_argument("--warmup", type=float, default=usual.warmup_seconds, metavar="S")
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after that")
+    parser.add_argument("--seconds", type=duration, default=usual.seconds, metavar="S")
+    parser.add_argument("--warmup", type=duration, default=usual.warmup_seconds, metavar="S")
+    parser.add_argument(
+        "--minutes", type=duration, metavar="M", help="begin nothing new after that"
+    )
     parser.add_argument("--python", metavar="FILE", help="interpreter with more engines")
     parser.add_argument(
-        "--goal", type=float, metavar="X", help="least ratio best/leanconv (exit 3)"
+        "--goal", type=positive_number, metavar="X", help="least ratio best/leanconv (exit 3)"
     )
     parser.add_argument("--strict", action="store_true", help="refuse to measure on a busy machine")
     parser.add_argument(
-        "--wait", type=float, default=60.0, metavar="S", help="wait so long for a quiet machine"
+        "--wait", type=duration, default=60.0, metavar="S", help="wait so long for a quiet machine"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file as well")
@@ -63,12 +64,12 @@ def find_engines(
     """Return the engines that the options ask for and that are installed, and who is missing.
 
     Raises:
-        InputError: an engine is asked for that nobody knows.
+        UsageError: an engine is asked for that nobody knows.
     """
     names = [engine.name for engine in engines]
     for name in options.engine or ():
         if name not in names:
-            raise InputError(f"engine {name!r} is not known; expected one of {', '.join(names)}")
+            raise UsageError(f"engine {name!r} is not known; expected one of {', '.join(names)}")
     wanted = [e for e in engines if not options.engine or e.name in options.engine]
     other = options.python or current_settings().bench_python
     return catalogue.find(wanted, catalogue.interpreters(other))

@@ -141,14 +141,14 @@ def measure(
     return list(outcomes.values())
 
 
-def ratios(outcomes: Sequence[Outcome], ours: str = OURS) -> dict[str, float]:
+def ratios(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return, for each other engine, the median over rounds of its time over ours.
 
     Above 1 we are faster. `"best"` is the same with, in each round, the fastest of the others; an
     engine whose answers are off by more than `INACCURATE` computes something else and is left out.
     """
     finished = {o.engine: o.round_medians_ns for o in outcomes if o.error is None}
-    mine = finished.pop(ours, None)
+    mine = finished.pop(OURS, None)
     if not mine or not finished:
         return {}
     result = {

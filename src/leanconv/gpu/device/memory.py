@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from leanconv.gpu.device.dlpack import DeviceArray
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.lowering.lowered import ITEMSIZE
+from leanconv.spec.format import aligned
 
 _MOST_KEPT = 8
 
@@ -39,6 +42,16 @@ class Memory:
         """Copy an array from the host."""
         held = np.ascontiguousarray(array)
         self._driver.write(address, held.ctypes.data, held.nbytes)
+
+    def place(self, arrays: Mapping[str, np.ndarray]) -> dict[str, ctypes.c_uint64]:
+        """Copy arrays from the host into one block; where each of them begins, by name."""
+        address = self.allocate(sum(aligned(array.nbytes) for array in arrays.values()))
+        places = {}
+        for name, array in arrays.items():
+            places[name] = ctypes.c_uint64(address)
+            self.upload(address, array)
+            address += aligned(array.nbytes)
+        return places
 
     def array(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
         """An array without contents."""

@@ -80,7 +80,7 @@ def lower_direct(task: ConvTask, w: np.ndarray, machine: Machine, options: Optio
         if loads and patching is None:
             reasons = dict.fromkeys(patches_reject(task, machine, form) for form in forms)
             shown = "; ".join(r or "the weights are not finite" for r in reasons)
-            raise SpecError(f"loads is {loads!r} for {spec}: {shown}")
+            raise SpecError(f"loads is {loads!r} for {spec}: {shown}; leave loads out")
         other, _ = best_blocking(product, finite, task.arithmetics, machine)
         if patching and (loads or patching.estimate_s < other.estimate_s):
             return lower_patches(task, w, patching)

@@ -37,6 +37,17 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ..
     return tuple(tuple(column) for column in zip(*kept, strict=True))
 
 
+def box_arguments(
+    extents: Sequence[int], first: Sequence[int], second: Sequence[int]
+) -> dict[str, int]:
+    """What kernels are told of a box that `merged` made: extents, and strides of two operands."""
+    return {
+        **{f"e{i}": extents[i] for i in range(1, BOX_RANK)},
+        **{f"s{i}": first[i] for i in range(BOX_RANK)},
+        **{f"t{i}": second[i] for i in range(BOX_RANK)},
+    }
+
+
 def is_wide(*offsets: int) -> bool:
     """Whether kernels must count elements in 64 bits; they look one block past the end."""
     return any(abs(offset) >= 2**31 - 2**16 for offset in offsets)
@@ -66,9 +77,7 @@ def copy_box(
         "count": prod(shape),
         "x_start": x_start,
         "y_start": y_start,
-        **{f"e{i}": extents[i] for i in range(1, BOX_RANK)},
-        **{f"s{i}": of[i] for i in range(BOX_RANK)},
-        **{f"t{i}": to[i] for i in range(BOX_RANK)},
+        **box_arguments(extents, of, to),
     }
     grid = (blocks(prod(shape), _BLOCK),)
     wide = is_wide(*(_reach(extents, steps) for steps in (of, to)), x_start, y_start)

@@ -13,7 +13,7 @@ from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor,
 from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
 from leanconv.gpu.lowering.gemm import ACTIVATION_NUMBERS
 from leanconv.gpu.lowering.lowered import ITEMSIZE
-from leanconv.gpu.lowering.moves import BOX_RANK, is_wide, merged
+from leanconv.gpu.lowering.moves import box_arguments, is_wide, merged
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
 
@@ -85,9 +85,7 @@ def elementwise(
             "b": Pointer(b or a, dtype),
             "y": Pointer(y, dtype),
             "count": prod(shape),
-            **{f"e{i}": extents[i] for i in range(1, BOX_RANK)},
-            **{f"s{i}": of_a[i] for i in range(BOX_RANK)},
-            **{f"t{i}": of_b[i] for i in range(BOX_RANK)},
+            **box_arguments(extents, of_a, of_b),
             "a0": float(numbers[0]),
             "a1": float(numbers[1]),
         },

@@ -121,9 +121,7 @@ def _flat(spec: ConvSpec) -> ConvSpec:
     )
 
 
-def patchings(
-    task: ConvTask, machine: Machine, finite: bool, form: str, only: Tile | None = None
-) -> Iterator[Patching]:
+def patchings(task: ConvTask, machine: Machine, finite: bool, form: str) -> Iterator[Patching]:
     """Every way to cut a convolution that `patches_reject` accepts in a form.
 
     Args:
@@ -131,14 +129,13 @@ def patchings(
         machine: what to choose for.
         finite: whether all weights are; halves of what is infinite are NaN.
         form: of the input.
-        only: a tile that was asked for.
     """
     spec = _flat(task.spec)
     out_h, out_w = spec.output_size
     for arithmetic in task.arithmetics:
         if arithmetic.name not in _MODES or (arithmetic.split and not finite):
             continue
-        for tile in (only,) if only else tiles(arithmetic, task.dtype, machine.arch):
+        for tile in tiles(arithmetic, task.dtype, machine.arch):
             for width in (tile.m,) if out_h == 1 else _WIDTHS:
                 height = tile.m // width
                 rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width

@@ -30,7 +30,10 @@ def _reshape(call: Call) -> list[Value]:
         for axis, extent in enumerate(shape):
             if extent == 0:
                 if axis >= len(x.shape):
-                    raise ModelError(f"got the shape {asked}, which copies axis {axis} of {x.type}")
+                    raise ModelError(
+                        f"got the shape {asked}, which copies axis {axis} of {x.type}; expected an "
+                        "axis that is there"
+                    )
                 shape[axis] = x.shape[axis]
     if shape.count(-1) > 1 or min(shape, default=0) < -1:
         raise ModelError(
@@ -39,7 +42,10 @@ def _reshape(call: Call) -> list[Value]:
     if -1 in shape:
         known = math.prod(extent for extent in shape if extent != -1)
         if not known or x.type.elements % known:
-            raise ModelError(f"got the shape {asked}, which the input {x.type} does not fill")
+            raise ModelError(
+                f"got the shape {asked}, which the input {x.type} does not fill; expected as many "
+                "elements"
+            )
         shape[shape.index(-1)] = x.type.elements // known
     return [call.reshape(x, shape)]
 

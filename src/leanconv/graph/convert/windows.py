@@ -53,7 +53,9 @@ def _weighted(call: Call) -> tuple[Value, Value, list[Value | None]]:
     call.constant(1)
     kernel = call.attribute("kernel_shape", w.shape[2:])
     if kernel != w.shape[2:]:
-        raise ModelError(f"attribute kernel_shape is {kernel}; the weight is {w.type}")
+        raise ModelError(
+            f"attribute kernel_shape is {kernel}; expected the weight's, {w.shape[2:]}"
+        )
     bias = call.optional(2)
     return x, w, [x, w] if bias is None else [x, w, bias]
 

@@ -82,7 +82,10 @@ def _check_slope(types: Types, attributes: Attributes, index: int, channels: int
     activation: Activation | None = attributes["activation"]
     slope = given(types, index)
     if (activation is not None and activation.kind == "prelu") != (slope is not None):
-        raise ModelError("a slope and the activation prelu go together; got one without the other")
+        raise ModelError(
+            f"got {'a' if slope else 'no'} slope for the activation {activation}; expected one for "
+            "prelu only"
+        )
     _check_channels(slope, channels, "the slope")
 
 
@@ -179,7 +182,7 @@ def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
     _check_channels(given(types, 2), channels, "the bias")
     _check_slope(types, attributes, 4, channels)
     if given(types, 3) is not None:
-        raise ModelError("ConvTranspose takes no residual; got one as input 3")
+        raise ModelError("got a residual as input 3 of ConvTranspose; expected none")
     return checked((x.shape[0], channels, *extents), dtype)
 
 

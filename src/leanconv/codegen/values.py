@@ -1,0 +1,157 @@
+"""Values of LLVM IR text: types by name, literals, and operators that write instructions.
+
+Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+Number = int | float
+
+_BYTES = {"float": 4, "double": 8, "ptr": 8, "half": 2, "bfloat": 2}
+_SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
+
+
+def vector(element: str, lanes: int) -> str:
+    """Name the vector type of `lanes` elements; the element itself for one lane."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def element_of(kind: str) -> str:
+    """Name the element type of a vector or scalar type."""
+    return kind.split(" x ")[1][:-1] if kind[0] == "<" else kind
+
+
+def lanes_of(kind: str) -> int:
+    """Count the lanes of a type; 1 for a scalar."""
+    return int(kind[1:].split(" ", 1)[0]) if kind[0] == "<" else 1
+
+
+def bytes_of(kind: str) -> int:
+    """Size of an element type in bytes."""
+    return _BYTES[kind] if kind in _BYTES else max(1, int(kind[1:]) // 8)
+
+
+def mangled(kind: str) -> str:
+    """Name a type as intrinsics' names have it: `f32`, `v16f32`."""
+    element = element_of(kind)
+    suffix = _SUFFIX.get(element, element)
+    return suffix if kind[0] != "<" else f"v{lanes_of(kind)}{suffix}"
+
+
+def literal(kind: str, value: Number | Sequence[Number]) -> str:
+    """Write a constant of the type: a number is splatted over a vector's lanes."""
+    if kind[0] == "<":
+        element = element_of(kind)
+        if isinstance(value, (int, float)):
+            return f"splat ({element} {literal(element, value)})"
+        return "<" + ", ".join(f"{element} {literal(element, v)}" for v in value) + ">"
+    assert isinstance(value, (int, float))
+    if kind[0] == "i":
+        return str(int(value))
+    if kind == "float":
+        value = struct.unpack("f", struct.pack("f", value))[0]
+    return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
+
+
+class Builder(Protocol):
+    """What a value needs of the function that it stands in."""
+
+    def const(self, kind: str, value: Number | Sequence[Number]) -> Value:
+        """A constant; a number is splatted over a vector's lanes."""
+
+    def define(self, expression: str, kind: str) -> Value:
+        """Append one instruction and name its result."""
+
+
+class Value:
+    """A value in static single assignment form: its LLVM type and its name or literal."""
+
+    __slots__ = ("function", "kind", "text")
+
+    def __init__(self, function: Builder, kind: str, text: str) -> None:
+        self.function, self.kind, self.text = function, kind, text
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+    @property
+    def is_float(self) -> bool:
+        """True for floating point scalars and vectors."""
+        return element_of(self.kind)[0] in "fdhb"
+
+    def _coerce(self, other: Value | Number) -> Value:
+        return other if isinstance(other, Value) else self.function.const(self.kind, other)
+
+    def _arithmetic(self, integer: str, floating: str, a: Value, b: Value) -> Value:
+        op = floating if self.is_float else integer
+        return self.function.define(f"{op} {self.kind} {a.text}, {b.text}", self.kind)
+
+    def __add__(self, other: Value | Number) -> Value:
+        if isinstance(other, int) and other == 0:
+            return self
+        return self._arithmetic("add nsw", "fadd", self, self._coerce(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Value | Number) -> Value:
+        if isinstance(other, int) and other == 0:
+            return self
+        return self._arithmetic("sub nsw", "fsub", self, self._coerce(other))
+
+    def __rsub__(self, other: Number) -> Value:
+        return self._arithmetic("sub nsw", "fsub", self._coerce(other), self)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        if isinstance(other, int) and other == 1:
+            return self
+        return self._arithmetic("mul nsw", "fmul", self, self._coerce(other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self._arithmetic("sdiv", "fdiv", self, self._coerce(other))
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self._arithmetic("sdiv", "fdiv", self._coerce(other), self)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        """Divide unsigned integers."""
+        if other == 1:
+            return self
+        return self._arithmetic("udiv", "fdiv", self, self._coerce(other))
+
+    def __mod__(self, other: Value | int) -> Value:
+        """Remainder of unsigned integers."""
+        if other == 1:
+            return self.function.const(self.kind, 0)
+        return self._arithmetic("urem", "frem", self, self._coerce(other))
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._arithmetic("and", "and", self, self._coerce(other))
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._arithmetic("or", "or", self, self._coerce(other))
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self._arithmetic("xor", "xor", self, self._coerce(other))
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self._arithmetic("shl", "shl", self, self._coerce(other))
+
+    def compare(self, how: str, other: Value | Number) -> Value:
+        """Compare lane by lane; `how` is an LLVM predicate such as `ult`, `slt`, `olt`, `uno`."""
+        right = self._coerce(other)
+        op = "fcmp" if self.is_float else "icmp"
+        kind = vector("i1", lanes_of(self.kind))
+        return self.function.define(f"{op} {how} {self.kind} {self.text}, {right.text}", kind)
+
+    def at(self, index: Value | int, element: str = "i8") -> Value:
+        """The address `index` elements past this pointer."""
+        if isinstance(index, int) and index == 0:
+            return self
+        i = index if isinstance(index, Value) else self.function.const("i64", index)
+        return self.function.define(f"getelementptr {element}, ptr {self.text}, {i}", "ptr")

@@ -1,0 +1,122 @@
+"""The main kernel by pointers and by tensor copies, in every tile and arithmetic."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from configurations import KINDS
+from gpu_stand import Case, Row, Stand, relative
+
+from leanconv.gpu.arithmetic import Arithmetic
+from leanconv.gpu.device.memory import Memory
+from leanconv.gpu.device.runner import Module
+from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
+from leanconv.gpu.lowering.patches import (
+    TAPS,
+    WINDOWS,
+    lower_patches,
+    patches_reject,
+    patchings,
+)
+from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.tiles import tiles
+from leanconv.gpu.lowering.windows import conv_windows
+from leanconv.gpu.machine import machine_of
+from leanconv.reference import direct
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import aligned
+
+# Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
+TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")
+STRIDED = "mb2ic24ih29iw23oc136kh3sh2"
+
+
+def run_lowered(stand: Stand, lowered: Lowered, spec: ConvSpec, x: np.ndarray) -> np.ndarray:
+    """Run launches that read x and write y, both channels last."""
+    driver = stand.driver
+    driver.enter()
+    memory, places = Memory(driver), {}
+    for name, array in (*lowered.constants.items(), ("x", stored(x, spec.dtype))):
+        places[name] = ctypes.c_uint64(memory.allocate(aligned(array.nbytes)))
+        memory.upload(places[name].value, array)
+    for name, size in lowered.temporaries.items():
+        places[name] = ctypes.c_uint64(memory.allocate(aligned(size)))
+    y = memory.array(spec.output_shape, spec.dtype)
+    places["y"] = ctypes.c_uint64(y.address)
+    module = Module(driver, (each.code for each in lowered.launches), stand.compile_code)
+    for launch in lowered.launches:
+        module.bind(launch, places)()
+    found = y.numpy()
+    stand.check_guards()
+    return found
+
+
+def tile(stand: Stand, spec: ConvSpec, make: Callable[[np.ndarray], Lowered]) -> Row:
+    """One tile in one arithmetic, against float64 on the same rounded numbers."""
+    random = np.random.default_rng(0)
+    kept = "float32" if spec.dtype == "bfloat16" else spec.dtype
+
+    def rounded(shape: Sequence[int]) -> np.ndarray:
+        made = random.standard_normal(shape).astype(kept)
+        return unstored(stored(made, spec.dtype), spec.dtype)
+
+    x, w = rounded(spec.input_shape), rounded(spec.weight_shape)
+    lowered = make(w)
+    found = run_lowered(stand, lowered, spec, x)
+    expected = direct.convolve(
+        replace(spec, dtype="float64"), x.astype(np.float64), w.astype(np.float64)
+    )
+    half = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(spec.dtype, 0.0)
+    return {
+        "error": relative(found.astype(np.float64), expected),
+        "allowed": 8 * max(lowered.error, half),
+        "predicted": lowered.error,
+        "arithmetic": lowered.arithmetic,
+    }
+
+
+def tile_cases(stand: Stand) -> Iterator[Case]:
+    """The main kernel by pointers and by tensor copies, in every tile and arithmetic."""
+    driver = stand.driver
+    machine = machine_of(driver)
+    for arithmetic, dtype in KINDS:
+        for problem in TILED:
+            spec = ConvSpec.parse(problem, dtype=dtype, layout="NHWC")
+            windows = conv_windows(spec, 32)
+            product = Product(windows, spec.out_channels, dtype, "x", "y", Epilogue(), "c")
+            for each in tiles(arithmetic, dtype, driver.arch):
+
+                def pointers(w: np.ndarray, a: Any = arithmetic, p: Any = product, t: Any = each):
+                    shape = (p.columns, p.windows.segments, p.windows.length)
+                    segments = np.moveaxis(w, 1, -1).reshape(shape)
+                    return lower_product(p, segments, (a,), machine, "direct", t)
+
+                yield (
+                    f"tile {arithmetic.name} {dtype} {each} {problem}",
+                    lambda s=spec, m=pointers: tile(stand, s, m),
+                )
+            yield from _patch_tiles(stand, spec, arithmetic)
+        yield from _patch_tiles(stand, ConvSpec.parse(STRIDED, dtype=dtype), arithmetic)
+
+
+def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
+    """Every way to cut a convolution for tensor copies, in both forms of its input."""
+    machine, spec = machine_of(stand.driver), replace(spec, layout="NHWC")
+    task = ConvTask(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
+    for form in (TAPS, WINDOWS):
+        if patches_reject(task, machine, form) is None:
+            for cut in patchings(task, machine, True, form):
+                yield (
+                    f"tile {arithmetic.name} {spec.dtype} {cut} {spec}",
+                    lambda c=cut: tile(stand, spec, lambda w: lower_patches(task, w, c)),
+                )
+
+
+def sampled_tiles(stand: Stand) -> Iterator[Case]:
+    """A few of `tile_cases`: that these run at all."""
+    return (case for number, case in enumerate(tile_cases(stand)) if number % 43 == 0)
