@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from harness import ALL_ENGINES, model_file, script
+from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.process import EngineError, EngineProcess
@@ -123,7 +124,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("network", nargs="?", default="mobilenetv2")
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--limit", type=float, default=2.5, help="of leanconv's ratio")
     add_measure_options(parser)
     parser.set_defaults(rounds=5, seconds=2.0)

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from leanconv.cli.common import UsageError
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import ENGINES, Engine
+from leanconv.cli.exit_codes import EXIT_USAGE, EXIT_USER_ERROR
 from leanconv.errors import InputError, LeanConvError
 
 HERE = Path(__file__).resolve().parent
@@ -126,10 +128,10 @@ def write_results(
 
 
 def script(body: Callable[[], int]) -> None:
-    """Run the body of a benchmark; a `LeanConvError` is one line and exit code 1."""
+    """Run the body of a benchmark; a `LeanConvError` is one line, and codes are the commands'."""
     try:
         code = body()
     except LeanConvError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        code = 1
+        code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_USER_ERROR
     sys.exit(code)

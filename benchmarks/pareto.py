@@ -28,6 +28,7 @@ import numpy as np
 
 import leanconv as lc
 from harness import ALL_ENGINES, ROOT, Patience, model_file, script
+from leanconv.cli.common import positive, thread_count
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed, find, interpreters
 from leanconv.cli.engines.process import EngineError, EngineProcess
@@ -250,8 +251,8 @@ def main() -> int:
     )
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
     parser.add_argument("--python", metavar="PYTHON", help="an interpreter that has other engines")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=thread_count, default=2)
+    parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for free cores")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE")
     parser.add_argument("--page", action="store_true", help="only write the page anew")

@@ -167,7 +167,7 @@ def test_the_residual_may_be_the_output(method: str) -> None:
         ("im2win:form=best", "form is 'best'; expected base or vector or high"),
         ("im2win:cache=no", "cache is 'no'; expected on or off"),
         ("im2win:form=base,rows=3", "form=base is computed as written"),
-        ("im2win:cache=off,rows=3", "switches go with rows=whole"),
+        ("im2win:cache=off,rows=3", "got switches with rows=3; expected them with rows=whole"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(method: str, message: str) -> None:

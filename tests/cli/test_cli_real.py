@@ -188,12 +188,13 @@ def test_wrong_settings_are_one_line(variable: str, value: str) -> None:
         env={**os.environ, variable: value},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert result.returncode == 1, result.stderr
     assert result.stdout == ""
-    assert result.stderr.startswith("leanconv: ")
-    assert result.stderr.count("\n") == 1
+    # On a busy machine a line of progress comes before it.
+    (line,) = [line for line in result.stderr.splitlines() if not line.endswith(" …")]
+    assert line.startswith("leanconv: ")
 
 
 def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
         env={**os.environ, "LEANCONV_CACHE_DIR": str(tmp_path / "file" / "cache")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert result.returncode == 0
     told = [line for line in result.stderr.splitlines() if "cannot be written" in line]

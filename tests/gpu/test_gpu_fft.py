@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert "fft through torch in ieee arithmetic" in plan.explain()
     with pytest.raises(InputError, match=r"x is float32\[1, 3, 6\]; expected float32"):
         plan(given["x"][..., 0])
-    with pytest.raises(InputError, match="the plan adds no residual"):
+    with pytest.raises(InputError, match="residual is given; expected None"):
         plan(given["x"], residual=given["x"])
 
 

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from leanconv import __version__
 from leanconv.cli import algorithms, bench, explain, profile, run, verify, winograd
 from leanconv.cli.common import UsageError
+from leanconv.cli.exit_codes import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    EXIT_USER_ERROR,
+)
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
-
-EXIT_OK = 0
-EXIT_USER_ERROR = 1
-EXIT_USAGE = 2
-EXIT_NOT_MET = 3
-EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 exit codes:

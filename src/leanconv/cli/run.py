@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.cli.common import add_load_options, load_options, positive
+from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.images import Preprocessing, read_image
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.errors import InputError
@@ -84,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
         print_json(report)
     else:
         _print(answers, load_ns, predicted, used, options)
-    return 0 if predicted == used else 3
+    return EXIT_OK if predicted == used else EXIT_NOT_MET
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:

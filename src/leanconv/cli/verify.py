@@ -18,6 +18,7 @@ from leanconv.cli.common import (
     positive,
     random_inputs,
 )
+from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.output import print_json, print_table, printable, progress
 from leanconv.errors import InputError
 
@@ -63,7 +64,7 @@ def execute(options: argparse.Namespace) -> int:
         ]
         print_table(["sample", "output", "error", "largest value"], rows, left=2)
         print(printable(report["text"]))
-    return 0 if report["kept"] else 3
+    return EXIT_OK if report["kept"] else EXIT_NOT_MET
 
 
 def verify(options: argparse.Namespace) -> dict[str, Any]:

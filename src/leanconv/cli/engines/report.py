@@ -16,13 +16,13 @@ from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.process import Crew, EngineError
 from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
+from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
 LARGEST_DIFFERENCE = 1e-3
 _BUSY_CPUS = 0.1
-EXIT_NOT_MET = 3
 
 Document = dict[str, Any]
 
@@ -37,7 +37,7 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=duration, default=usual.seconds, metavar="S")
     parser.add_argument("--warmup", type=duration, default=usual.warmup_seconds, metavar="S")
     parser.add_argument(
-        "--minutes", type=duration, metavar="M", help="begin nothing new after that"
+        "--minutes", type=positive_number, metavar="M", help="begin nothing new after that"
     )
     parser.add_argument("--python", metavar="FILE", help="interpreter with more engines")
     parser.add_argument(
@@ -123,7 +123,7 @@ def compare(
         print_json(document)
     else:
         print_document(document)
-    return EXIT_NOT_MET if document["failures"] else 0
+    return EXIT_NOT_MET if document["failures"] else EXIT_OK
 
 
 def summary(document: Document) -> dict[str, float]:
