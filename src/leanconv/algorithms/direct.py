@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.direct_pointwise import LINE_CYCLES, DirectPointwise, plan_pointwise
 from leanconv.algorithms.kernel_fields import group_fields
 from leanconv.algorithms.problem import (
     Algorithm,
@@ -161,17 +162,14 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    kernel = _kernel(problem, target)
-    window = kernel.window
-    vectors = ceil_div(kernel.outputs, kernel.lanes)
-    cycles = rank_tiles(target, window.out[2], vectors, kernel.reduction)[0][0]
-    if not kernel.y.lanes_contiguous:
-        cycles += _TRANSPOSED_STORE * window.out[2] * vectors
-    cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
+    kernel, cycles = _planned(problem, target)
+    planes = plane_cycles(problem, target)
+    if isinstance(kernel, DirectPointwise):
+        planes = plane_cycles(problem, target, LINE_CYCLES)
     weights = problem.spec.weight_bytes
     stream = weights / _STREAM if weights > target.l2_bytes else 0.0
     stream = max(stream, cold_cycles(problem, weights))
-    return _SEEN * cycles + stream + plane_cycles(problem, target)
+    return _SEEN * cycles + stream + planes
 
 
 @lru_cache(maxsize=1024)
@@ -183,6 +181,19 @@ def _live_share(window: Window) -> float:
             live = sum(high - low for low, high in (window.taps(axis, o) for o in range(out)))
             share *= live / (out * kernel)
     return share
+
+
+def _planned(problem: Problem, target: Target) -> tuple[DirectConv, float]:
+    """The kernel for a problem, with its estimated cycles of one core."""
+    kernel = _kernel(problem, target)
+    window = kernel.window
+    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    cycles = rank_tiles(target, window.out[2], vectors, kernel.reduction)[0][0]
+    if not kernel.y.lanes_contiguous:
+        cycles += _TRANSPOSED_STORE * window.out[2] * vectors
+    cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
+    pointwise = plan_pointwise(kernel, target)
+    return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)
 
 
 def _kernel(problem: Problem, target: Target) -> DirectConv:
@@ -207,8 +218,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
-    kernel = _kernel(problem, target)
-
+    kernel, _ = _planned(problem, target)
     error = walk_error(problem, effective_length(kernel.reduction))
     whole = single("direct", kernel, packer(problem, kernel), error)
     return replace(whole, stream=streamer(problem, kernel))

@@ -36,6 +36,8 @@ _CHUNK_CYCLES = 15_000.0
 _LEAST_CHUNKS, _LEAST_CYCLES = 16, 4_000.0
 _MOST_WRITTEN = 1200  # multiply-adds that are written out, of all bodies together
 _ROW_CYCLES = 3.0  # of each row of input: the jump, and what cannot be overlapped
+# Sums of one plane from which on its own multiply-adds hide that as well as a second plane's would.
+_MANY_SUMS = 8
 _STORE_CYCLES = 2.0  # of each vector of results
 
 
@@ -304,6 +306,7 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     written = 0
     cycles = 0.0
     loads = len(shared_loads(window)) * window.stride[2] * wide
+    hidden = kernel.planes if kernel.rows * kernel.vectors < _MANY_SUMS else 1
     for rows, starts in ((kernel.rows, range(whole)), (rest, range(whole, whole + bool(rest)))):
         if not starts:
             continue
@@ -321,7 +324,7 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
                     (len(inside) * loads * vectors + met) / 2,
                     met * target.fma_latency / (rows * kernel.planes),
                 )
-                overhead = _ROW_CYCLES * len(inside) / kernel.planes
+                overhead = _ROW_CYCLES * len(inside) / hidden
                 overhead += _STORE_CYCLES * rows * vectors
                 cycles += tile.count * (arithmetic + overhead)
     return cycles if written <= _MOST_WRITTEN else None

@@ -1,0 +1,161 @@
+"""1x1 direct convolution of planes: exact on small integers, nothing touched outside, no spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernel_runner import run_kernel
+from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.direct_pointwise import DirectPointwise, plan_pointwise
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tiling import Tile
+from leanconv.spec import Activation, ConvSpec, Format
+from leanconv.target import Target, preset
+
+EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}
+SHAPES = [
+    "ic5ih2iw4oc3oh2ow4kh1",  # 8 pixels, one part of a vector
+    "ic128ih1iw15oc16oh1ow15kh1",
+    "ic129ih1iw17oc17oh1ow17kh1",  # a last part of one channel
+    "ic300ih7oc40oh7kh1",  # a shorter last part; 49 pixels are a tile of 13 and three of 12
+    "ic256ih17oc33oh17kh1",
+    "mb2g2ic262ih4iw9oc38oh4ow9kh1",
+    "mb3ic384ih5iw13oc16oh5ow13kh1",
+]
+
+
+def problem(spec: ConvSpec, form: Format | None = None) -> Problem:
+    x, y = (
+        Access.of_format(shape, form) if form else Access.planes(shape)
+        for shape in (spec.input_shape, spec.output_shape)
+    )
+    return Problem.of(spec, x, y)
+
+
+def pointwise(spec: ConvSpec, target: Target) -> DirectPointwise:
+    """The kernel, whether or not the model likes it best."""
+    lanes = target.lanes(spec.dtype)
+    of = problem(spec)
+    kernel = DirectConv(
+        batch=spec.batch,
+        groups=spec.groups,
+        inputs=of.group_inputs,
+        outputs=of.group_outputs,
+        window=of.window,
+        x=of.x,
+        y=of.y,
+        dtype=spec.dtype,
+        lanes=lanes,
+        tile=Tile(1, 1),
+        rows=1,
+        panels_inside=True,
+        epilogue=of.epilogue,
+    )
+    planned = plan_pointwise(kernel, target)
+    assert planned
+    return planned[0]
+
+
+def check(kernel: DirectPointwise, spec: ConvSpec) -> None:
+    """Hold a kernel with the whole epilogue to the definition, exactly."""
+    generator = np.random.default_rng(5)
+
+    def integers(*shape: int) -> np.ndarray:
+        return generator.integers(-4, 5, shape).astype(spec.dtype)
+
+    x, w = integers(*spec.input_shape), integers(*spec.weight_shape)
+    bias, slope = integers(spec.out_channels), integers(spec.out_channels)
+    residual = integers(*spec.output_shape)
+    grouped = x.reshape(spec.batch, spec.groups, -1, spec.size[0] * spec.size[1])
+    filters = w.reshape(spec.groups, -1, grouped.shape[2])
+    sums = np.einsum("ngcp,gkc->ngkp", grouped, filters).reshape(spec.output_shape)
+    sums = sums + bias.reshape(1, -1, 1, 1) + residual
+    expected = np.where(sums > 0, sums, sums * slope.reshape(1, -1, 1, 1))
+    found = run_kernel(
+        kernel,
+        x,
+        kernel.pack_weights(w[:, :, np.newaxis]),
+        kernel.pack_channels(bias),
+        residual,
+        kernel.pack_channels(slope),
+        np.full(spec.output_shape, np.nan, spec.dtype),
+        parts=[kernel.chunks // 2],
+    )
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("text", SHAPES)
+def test_sums_are_exact(text: str, dtype: str) -> None:
+    spec = replace(ConvSpec.parse(text), dtype=dtype, **EPILOGUE)
+    kernel = pointwise(spec, host())
+    check(kernel, spec)
+    check(replace(kernel, rows=1 if kernel.rows > 1 else kernel.row_count), spec)
+
+
+def test_tiles_are_even() -> None:
+    kernel = pointwise(ConvSpec.parse("ic768ih17oc192oh17kh1"), preset("znver4"))
+    assert (kernel.tile, kernel.row_count, kernel.largest) == (Tile(16, 1), 19, 16)
+    assert kernel.chunks >= 16
+    assert kernel.scratch_bytes == 4 * 16 * 16 * kernel.rows
+
+
+def test_planes_take_it_and_blocks_do_not() -> None:
+    target = preset("znver4")
+
+    def chosen(text: str, form: Format | None = None) -> Kernel:
+        return choose(problem(ConvSpec.parse(text), form), target, "direct").pieces[0].kernel
+
+    assert isinstance(chosen("ic768ih17oc192oh17kh1"), DirectPointwise)
+    others = (
+        chosen("ic768ih17oc192oh17kh1", Format(16)),
+        chosen("ic768ih17oc192oh9kh1sh2"),
+        chosen("ic768ih17oc192oh17kh3ph1"),
+        chosen("ic768ih1oc192oh1kh1"),
+    )
+    assert not any(isinstance(kernel, DirectPointwise) for kernel in others)
+
+
+def test_sums_do_not_depend_on_the_form() -> None:
+    """Bits of a batch of one map and of small maps must be those of the general kernel."""
+    spec = ConvSpec.parse("ic300ih7oc32oh7kh1")
+    generator = np.random.default_rng(2)
+    x, w = (generator.standard_normal(s, np.float32) for s in (spec.input_shape, spec.weight_shape))
+    special = pointwise(spec, host())
+    given = {name: getattr(special, name) for name in DirectConv.__dataclass_fields__}
+    general = DirectConv(**(given | {"rows": 1}))
+
+    def run(kernel: DirectConv) -> np.ndarray:
+        y = np.full(spec.output_shape, np.nan, np.float32)
+        return run_kernel(kernel, x, kernel.pack_weights(w[:, :, np.newaxis]), y)
+
+    assert np.array_equal(run(special), run(general))
+
+
+def test_asking_for_what_follows_changes_nothing() -> None:
+    spec = ConvSpec.parse("ic300ih7oc32oh7kh1")
+    generator = np.random.default_rng(3)
+    x, w = (generator.standard_normal(s, np.float32) for s in (spec.input_shape, spec.weight_shape))
+    kernel = pointwise(spec, host())
+    packed, y = (
+        kernel.pack_weights(w[:, :, np.newaxis]),
+        np.full(spec.output_shape, np.nan, x.dtype),
+    )
+    asking = replace(kernel, following=4 * 4096)
+    found = run_kernel(asking, x, packed, np.zeros(4096, np.float32), y)
+    assert np.array_equal(found, run_kernel(kernel, x, packed, y))
+
+
+def test_whole_tiles_are_one_loop() -> None:
+    target = preset("znver4")
+    kernel = pointwise(ConvSpec.parse("ic512ih28oc256oh28kh1"), target)
+    assert kernel.pixels % kernel.tile.rows == 0
+    assert assembly(kernel, target).count("vfmadd231ps") == kernel.tile.rows
