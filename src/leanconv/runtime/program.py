@@ -130,7 +130,6 @@ class Program:
                 self._pool.ensure(self.threads)
                 self._pool.wake(self.threads - 1)
                 start = time.perf_counter_ns()
-            if together:
                 together = bool(self._native.run(self._address))
             else:
                 self._native.run_alone(self._address)
