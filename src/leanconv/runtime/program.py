@@ -92,7 +92,9 @@ class Program:
             # Long runs where neighbours share work; else fewer and fewer, for an even end.
             chunks = stage.kernel.chunks
             claim = n.FROM_BOTH_ENDS if chunks <= n.MOST_FROM_BOTH_ENDS else n.GUIDED
-            if stage.kernel.neighbours_share:
+            if stage.kernel.goes_on and self.threads == 2 and claim == n.FROM_BOTH_ENDS:
+                claim = n.SINGLY
+            elif stage.kernel.neighbours_share:
                 claim = ceil_div(chunks, self.threads)
             scratch = self._scratch
             if stage.scratch is not None:
