@@ -7,18 +7,18 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from operator import index
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from leanconv.api.bound import Bound
 from leanconv.api.options import checked_algorithms, checked_error, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, LeanConvError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
@@ -30,7 +30,6 @@ from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, read_plan
-from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
@@ -44,10 +43,6 @@ log = logging.getLogger(__name__)
 # The error aimed at if the user does not say, and the share of it that one layer may have.
 _DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 _LAYER_SHARE = 0.12
-
-# Small outputs are made several at a time: just after a run, when the caches hold little of NumPy,
-# one takes 28 us.
-_MOST_ROOMS, _ROOMS_BYTES = 8, 64 * 1024
 
 
 def load(
@@ -163,52 +158,6 @@ def _source(model: Any) -> Path | bytes:
     )
 
 
-class _Bound:
-    """A plan with the input shapes that it was made for, and a short way to call it.
-
-    Args:
-        shapes: of the inputs.
-        network: the plan.
-        dtype: of the inputs.
-    """
-
-    def __init__(self, shapes: tuple[Shape, ...], network: BoundNetwork, dtype: str) -> None:
-        self.shapes, self.network = shapes, network
-        kinds = tuple(network.plan.outputs.values())
-        self._lookup = Lookup(shapes[0], dtype) if len(shapes) == len(kinds) == 1 else None
-        self._rooms: list[tuple[np.ndarray, int]] = []
-        size = sum(prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds)
-        self._made = max(1, min(_MOST_ROOMS, _ROOMS_BYTES // max(1, size)))
-
-    def call(self, x: object) -> np.ndarray | None:
-        """Run on one array that the kernels can read as it is; None for any other."""
-        start = self._lookup(x) if self._lookup else 0
-        if not start:
-            return None
-        try:
-            y, address = self._rooms.pop()
-        except IndexError:
-            (y, address), *others = [self._room() for _ in range(self._made)]
-            self._rooms += others
-        self.network.run((start, address))
-        return y
-
-    def _room(self) -> tuple[np.ndarray, int]:
-        (y,) = self.results()
-        return y, y.ctypes.data
-
-    def results(self) -> list[np.ndarray]:
-        """Room for the outputs of a run."""
-        try:
-            outputs = self.network.plan.outputs.values()
-            return [np.empty(kind.shape, kind.dtype) for kind in outputs]
-        except MemoryError as error:
-            raise LeanConvError(
-                f"memory for the outputs could not be had ({error}); free memory, or give a "
-                "smaller batch"
-            ) from error
-
-
 class Network:
     """A network, its plans for the input shapes seen, and the way to run them.
 
@@ -241,9 +190,9 @@ class Network:
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
         self.outputs = model.outputs
         self._names = tuple(port.name for port in self.inputs)
-        self._plans = PlanCache[_Bound](settings.plan_cache_bytes, keep_newest=True)
+        self._plans = PlanCache[Bound](settings.plan_cache_bytes, keep_newest=True)
         self._planning = Lock()
-        self._current: _Bound | None = None
+        self._current: Bound | None = None
         self._tried: tuple[tuple[Shape, ...], Graph] | None = None
         static = [i.static_shape for i in model.inputs]
         if None not in static:
@@ -343,14 +292,14 @@ class Network:
             ) from None
         return self._for_shapes(wanted).network.plan
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> _Bound:
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Bound:
         bound = self._current
         if bound is None or bound.shapes != shapes:
             bound = self._plans.get(shapes) or self._bind(shapes)
             self._current = bound
         return bound
 
-    def _bind(self, shapes: tuple[Shape, ...]) -> _Bound:
+    def _bind(self, shapes: tuple[Shape, ...]) -> Bound:
         with self._planning.held:
             found = self._plans.get(shapes)
             if found is not None:
@@ -358,7 +307,7 @@ class Network:
             tried, self._tried = self._tried, None
             graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
             network = self._network(graph)
-            bound = _Bound(shapes, network, self._dtype)
+            bound = Bound(shapes, network, self._dtype)
             self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
             return bound
 
