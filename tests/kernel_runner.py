@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.codegen.compiler import load
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
 from leanconv.target import Target
 
 GUARD = 4096
@@ -40,6 +40,7 @@ def run_kernel(
     *arrays: np.ndarray,
     target: Target | None = None,
     parts: Sequence[int] | None = None,
+    singly: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Run a kernel's whole grid and return a copy of its last operand.
 
@@ -48,6 +49,8 @@ def run_kernel(
         arrays: one per operand, the result last (fill it with NaN beforehand).
         target: what to compile for, this machine by default.
         parts: chunk numbers at which to cut the grid into several calls, run backwards.
+        singly: all chunk numbers, in the order in which one thread does one after the other, told
+            where it goes on.
     """
     assert len(arrays) == len(kernel.operands), f"operands are {kernel.operands}"
     library = load([kernel], target)
@@ -57,8 +60,11 @@ def run_kernel(
     scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
     cuts = [0, *(parts or ()), kernel.chunks]
     for lo, hi in reversed(list(itertools.pairwise(cuts))):
-        if lo < hi:
+        if lo < hi and not singly:
             function(ctypes.addressof(table), lo, hi, scratch.array.ctypes.data)
+    for last, chunk in itertools.pairwise([-2, *(singly or ())]):
+        mark = {1: GOES_ON, -1: GOES_BACK}.get(chunk - last, 0) if kernel.goes_on else 0
+        function(ctypes.addressof(table), chunk | mark, chunk + 1, scratch.array.ctypes.data)
     for g, original in zip(guarded, arrays, strict=True):
         g.check()
         if g is not guarded[-1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,8 +115,16 @@ class Runner:
             self.node, self.graph, self.formats, self.target, select=name
         )
 
-    def run(self, name: str, cuts: Sequence[float] = ()) -> np.ndarray:
-        """Run one of them, each grid cut at these parts of it, on buffers full of NaN."""
+    def run(
+        self,
+        name: str,
+        cuts: Sequence[float] = (),
+        order: Callable[[int], Sequence[int]] | None = None,
+    ) -> np.ndarray:
+        """Run one of them, each grid cut at these parts of it, on buffers full of NaN.
+
+        With an order, chunks are done one by one in the order that it makes of their number.
+        """
         lowered, out = self.lower(name), self.node.outputs[0]
         item = np.dtype(self.block.dtype).itemsize
         values = dict(lowered.all_constants())
@@ -131,7 +139,10 @@ class Runner:
             operands = [values[v] for v in call.values]
             parts = sorted({int(call.kernel.chunks * cut) for cut in cuts})
             target = None if self.target is host() else self.target
-            values[call.values[-1]] = run_kernel(call.kernel, *operands, target=target, parts=parts)
+            singly = order(call.kernel.chunks) if order else None
+            values[call.values[-1]] = run_kernel(
+                call.kernel, *operands, target=target, parts=parts, singly=singly
+            )
         return unpack(values[out].reshape(shape), kind.shape[1])
 
 

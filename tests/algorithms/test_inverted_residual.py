@@ -73,6 +73,22 @@ def test_bits_do_not_depend_on_who_does_which_chunk(name: str) -> None:
             assert np.array_equal(runner.run(choice.name, cuts), whole), (choice.name, cuts)
 
 
+def _there_and_back(chunks: int) -> list[int]:
+    """Up to the middle, on from the end downwards, then the first chunk once more."""
+    middle = chunks // 2
+    return [*range(middle), *reversed(range(middle, chunks)), 0, 1 % chunks]
+
+
+@pytest.mark.parametrize("name", [name for name, block in BLOCKS.items() if block.inner])
+def test_rows_go_on_from_either_side(name: str) -> None:
+    runner = Runner(replace(BLOCKS[name], batch=2))
+    for choice in runner.choices():
+        if choice.name.startswith("rows"):
+            whole = runner.run(choice.name)
+            for order in (range, lambda n: range(n)[::-1], _there_and_back):
+                assert np.array_equal(runner.run(choice.name, order=order), whole), choice.name
+
+
 @pytest.mark.parametrize("name", ["residual", "5x5", "no expansion", "asymmetric pads"])
 def test_rows_and_panels_round_as_one_layer_after_the_other(name: str) -> None:
     runner = Runner(BLOCKS[name])

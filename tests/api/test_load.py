@@ -263,6 +263,26 @@ def test_any_memory_order_and_alignment_is_read() -> None:
     assert np.array_equal(network(frozen), expected)
 
 
+def test_every_answer_is_an_array_of_its_own() -> None:
+    net = lc.load(small_cnn(), threads=2)
+    inputs = [IMAGE * (i + 1) for i in range(20)]
+    kept = [net.run({net.inputs[0].name: x})[net.outputs[0]] for x in inputs]
+    answers = [net(x) for x in inputs]
+    for a, b in itertools.combinations(answers, 2):
+        assert not np.shares_memory(a, b)
+    for answer, expected in zip(answers, kept, strict=True):
+        assert answer.flags.owndata
+        assert np.array_equal(answer, expected)
+
+
+def test_another_batch_between_calls_is_planned_for() -> None:
+    nodes = [node("Mul", "a a", "y")]
+    net = lc.load(model(nodes, {"a": ("N", 4)}, ["y"]), threads=1)
+    for batch in (1, 3, 1, 2, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, 4)).astype("f4")
+        assert np.array_equal(net(x), x * x)
+
+
 def test_an_input_of_any_rank() -> None:
     proto = model([node("Relu", "x")], {"x": None}, ["y"])
     network = lc.load(proto)

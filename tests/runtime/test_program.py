@@ -13,7 +13,7 @@ from tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
@@ -115,6 +115,48 @@ def test_scratch_is_private_to_each_thread() -> None:
         y[:] = -1
         program.run([])
         assert y.tolist() == list(range(200))
+
+
+def test_a_call_is_told_where_it_goes_on() -> None:
+    """One thread goes up from the first chunk, the other down from the last, in every stage."""
+
+    @dataclass(frozen=True)
+    class Told(Kernel):
+        @property
+        def operands(self) -> tuple[str, ...]:
+            return ("y",)
+
+        @property
+        def chunks(self) -> int:
+            return 40
+
+        @property
+        def goes_on(self) -> bool:
+            return True
+
+        def emit(self, target: Target) -> str:
+            e = Function(self.NAME)
+            y, chunk = e.pointer(0), e.lo & (GOES_BACK - 1)
+            spent = [chunk]
+            with e.loop("d", 3000, [spent]):
+                spent[0] = (spent[0] * 7 + 3) & 0xFFFF
+            e.store(e.lo - chunk + (spent[0] & 0), y.at(chunk, "i64"))
+            return e.finish()
+
+    y = np.zeros((3, 40), np.int64)
+    stages = [Stage(Told(), (row.ctypes.data,)) for row in y]
+    program = Program(stages, load([Told()]), 0, 0, 0, 2)
+    together(program)
+    for _ in range(30):
+        y[...] = -1
+        program.run([])
+        for row in y:
+            marks = [GOES_BACK, 0, GOES_ON]
+            kinds = [marks.index(mark) - 1 for mark in row]  # -1, 0, 1
+            up = next((i for i in range(1, 40) if kinds[i] != 1), 40)
+            assert kinds in ([0, *[1] * (up - 1), *[-1] * (39 - up), 0][:40], [0, *[1] * 39]) or (
+                kinds == [*[-1] * 39, 0]
+            ), kinds
 
 
 # -- workers that are not there ------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leanconv.algorithms.inverted_residual_kernel import pack_part, packed_bytes
-from leanconv.algorithms.inverted_residual_rows import BlockKernels, BlockRows, Rows
+from leanconv.algorithms.inverted_residual_rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
@@ -150,7 +150,7 @@ class BlockStream(Kernel):
         for i, (each, stop) in enumerate(zip(rows, stops, strict=True)):
             with e.when(done[i].compare("slt", stop)):
                 # Another block has used the scratch since: e is made anew.
-                each.emit(done[i], stop, [e.const("i64", 0)] if each.block.keeps else [])
+                each.emit(done[i], stop, no_rows(e, each.block) if each.block.keeps else [])
             done[i] = e.smax(done[i], stop)
 
     def _blocks(self, e: Function, pointers: dict[str, Value], image: Value) -> list[BlockRows]:

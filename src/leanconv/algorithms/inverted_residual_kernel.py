@@ -35,10 +35,11 @@ from leanconv.algorithms.inverted_residual_rows import (
     BlockRows,
     Rows,
     channel_elements,
+    no_rows,
     weight_elements,
 )
 from leanconv.codegen.emitter import Carry, Function, Value
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -82,6 +83,11 @@ class FusedChain(Kernel):
         return self.block.keeps
 
     @property
+    def goes_on(self) -> bool:
+        """The rows of e that a call has made are there for the next one."""
+        return self.block.keeps and self.rows == self.block.step
+
+    @property
     def scratch_bytes(self) -> int:
         """The rows of e and d that are alive at once."""
         return self.block.scratch_bytes
@@ -108,18 +114,36 @@ class FusedChain(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         count = self.block.depthwise.row_count
-        ready: Carry = [e.const("i64", 0)] if self.block.keeps else []
-        with e.loop("chunk", e.hi, [ready], start=e.lo) as chunk:
+        begin, ready = self._begin(e)
+        with e.loop("chunk", e.hi, [ready], start=begin) as chunk:
             strip, rest = chunk % self.strips, chunk // self.strips
             image, part = rest % self.batch, rest // self.batch
             first = strip * self.rows
             if self.block.keeps:
-                # Rows of another image, or of another thread's last strip, are not there.
-                begins = strip.compare("eq", 0) | chunk.compare("eq", e.lo)
-                ready[0] = e.select(begins, e.const("i64", 0), ready[0])
+                # Rows of another image are not there.
+                ready[0] = e.select(strip.compare("eq", 0), e.const("i64", 0), ready[0])
             rows = self._rows(e, pointers, image, part)
             rows.emit(first, e.smin(first + self.rows, count), ready)
         return e.finish()
+
+    def _begin(self, e: Function) -> tuple[Value, Carry]:
+        """The first chunk, and which rows of e are there already, if any are kept.
+
+        Returns:
+            The chunk, and [rows before this one are there, rows from this one on are there].
+        """
+        if not self.block.keeps:
+            return e.lo, []
+        window = self.block.depthwise.window
+        none = no_rows(e, self.block)
+        begin = e.lo & (GOES_BACK - 1)
+        strip = begin % self.strips
+        reached = (strip * self.rows - 1) * window.stride[1] + (self.block.reach - window.pad[1])
+        before = e.smin(reached, window.size[1])
+        after = e.smax((strip + 1) * (self.rows * window.stride[1]) - window.pad[1], 0)
+        goes_on = (e.lo & GOES_ON).compare("ne", 0)
+        goes_back = (e.lo & GOES_BACK).compare("ne", 0) & strip.compare("ne", self.strips - 1)
+        return begin, [e.select(goes_on, before, none[0]), e.select(goes_back, after, none[1])]
 
     def _rows(
         self, e: Function, pointers: dict[str, Value], image: Value, part: Value

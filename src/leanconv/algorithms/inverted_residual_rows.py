@@ -136,6 +136,11 @@ class Rows:
         return self.start.at((row % self.ring - row) * self.stride, self.element)
 
 
+def no_rows(e: Function, block: BlockKernels) -> Carry:
+    """What `BlockRows.emit` is told where no rows of e are there."""
+    return [e.const("i64", 0), e.const("i64", block.depthwise.window.size[1])]
+
+
 class BlockRows:
     """Emission of a block's rows.
 
@@ -173,7 +178,8 @@ class BlockRows:
 
         Args:
             first, last: bounds.
-            ready: where the block keeps e, rows of e that are there already, up to this one.
+            ready: where the block keeps e, which of its rows are there already: those before the
+                first number, and those from the second on, as far as the ring reaches.
         """
         e, block = self.e, self.block
         with e.loop("step", last, [ready], start=first, step=block.step) as row:
@@ -192,14 +198,15 @@ class BlockRows:
             low = e.smax(first * stride - pad, 0)
             high = e.smin((last - 1) * stride + (block.reach - pad), height)
             begin = e.smax(low, ready[0]) if block.keeps else low
+            end = e.smin(high, ready[1]) if block.keeps else high
             vectors = block.expand.tile.vectors
             with e.loop("panel", block.expand.panels) as panel:
-                e_first = self._expand(block.expand, panel, low, begin, high)
+                e_first = self._expand(block.expand, panel, low, begin, end)
                 stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
                 with e.loop("block", stop, start=panel * vectors) as index:
                     self._depthwise(e_first, e.const("i64", 0), d_first, index, first, last)
             if block.keeps:
-                ready[0] = e.smax(begin, high)
+                ready[:] = e.smax(begin, high), e.const("i64", height)
         self._project(first, last)
 
     def _expand(

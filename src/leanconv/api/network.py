@@ -6,17 +6,18 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from leanconv.api.bound import Bound
 from leanconv.api.options import checked_algorithms, checked_error, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, LeanConvError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model, read_model
@@ -157,14 +158,6 @@ def _source(model: Any) -> Path | bytes:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Bound:
-    """A plan with the input shapes that it was made for."""
-
-    shapes: tuple[Shape, ...]
-    network: BoundNetwork
-
-
 class Network:
     """A network, its plans for the input shapes seen, and the way to run them.
 
@@ -197,9 +190,9 @@ class Network:
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
         self.outputs = model.outputs
         self._names = Names(tuple(port.name for port in self.inputs), model.outputs)
-        self._plans = PlanCache[_Bound](settings.plan_cache_bytes, keep_newest=True)
+        self._plans = PlanCache[Bound](settings.plan_cache_bytes, keep_newest=True)
         self._planning = Lock()
-        self._current: _Bound | None = None
+        self._current: Bound | None = None
         self._tried: tuple[tuple[Shape, ...], Graph] | None = None
         static = [i.static_shape for i in model.inputs]
         if None not in static:
@@ -224,6 +217,10 @@ class Network:
         Raises:
             InputError: the array does not fit, or the network has more inputs or outputs.
         """
+        bound = self._current
+        y = bound.call(x) if bound else None
+        if y is not None:
+            return y
         self._names.check_single()
         return self._run([x])[0]
 
@@ -252,15 +249,8 @@ class Network:
     ) -> tuple[BoundNetwork, list[np.ndarray], list[np.ndarray]]:
         """The plan for these inputs, the inputs as kernels can read them, and room for outputs."""
         given = [fitting(array, port) for array, port in zip(arrays, self.inputs, strict=True)]
-        bound = self._for_shapes(tuple(array.shape for array in given)).network
-        try:
-            results = [np.empty(kind.shape, kind.dtype) for kind in bound.plan.outputs.values()]
-        except MemoryError as error:
-            raise LeanConvError(
-                f"memory for the outputs could not be had ({error}); free memory, or give a "
-                "smaller batch"
-            ) from error
-        return bound, given, results
+        bound = self._for_shapes(tuple(array.shape for array in given))
+        return bound.network, given, bound.results()
 
     # -- planning --------------------------------------------------------------------------
     def bind(self, shapes: Mapping[str, Sequence[int]] | Sequence[int]) -> NetworkPlan:
@@ -278,14 +268,14 @@ class Network:
         """
         return self._for_shapes(self._names.shapes(shapes)).network.plan
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> _Bound:
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Bound:
         bound = self._current
         if bound is None or bound.shapes != shapes:
             bound = self._plans.get(shapes) or self._bind(shapes)
             self._current = bound
         return bound
 
-    def _bind(self, shapes: tuple[Shape, ...]) -> _Bound:
+    def _bind(self, shapes: tuple[Shape, ...]) -> Bound:
         with self._planning.held:
             found = self._plans.get(shapes)
             if found is not None:
@@ -293,7 +283,7 @@ class Network:
             tried, self._tried = self._tried, None
             graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
             network = self._network(graph)
-            bound = _Bound(shapes, network)
+            bound = Bound(shapes, network, self._dtype)
             self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
             return bound
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from leanconv.target import Target
 
+# Added to a call's first chunk, see `Kernel.goes_on`.
+GOES_ON, GOES_BACK = 1 << 62, 1 << 61
+
 
 @dataclass(frozen=True)
 class Kernel(ABC):
@@ -36,6 +39,16 @@ class Kernel(ABC):
     @property
     def neighbours_share(self) -> bool:
         """Whether chunks cost less when one call does several that follow each other."""
+        return False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a call uses what the thread's last one left in its scratch.
+
+        Calls are then of one chunk each where two threads come from both ends. The one after the
+        thread's last chunk in the same stage has `GOES_ON` added to its first chunk, and the one
+        before it `GOES_BACK`.
+        """
         return False
 
     @abstractmethod

@@ -7,6 +7,8 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
 * Of stages with few enough chunks the index is two counters, `back(10) | front(10)`: threads of odd
   number claim from the end, the others from the beginning. A thread then meets the same chunks in
   every run, and its own lines of the output still in its cache; the threads share one border.
+* Where a call can use what the thread's last one left, chunks are claimed singly from both ends,
+  and the call is told if it is of the neighbour of the thread's last chunk.
 * Whoever finishes a stage's last chunk publishes the next stage's ticket; after the last stage,
   stage 4095 says that the run is over ("closed").
 * The caller takes part, so a run ends with any number of workers, none included.
@@ -27,6 +29,7 @@ import functools
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.host import host
+from leanconv.codegen.kernel import GOES_BACK, GOES_ON
 from leanconv.codegen.linking import Library
 
 # Byte offsets of the state's fields, each in a cache line of its own.
@@ -42,7 +45,8 @@ MOST_FROM_BOTH_ENDS = (1 << _HALF_BITS) - 1
 HEADER_WORDS = 8  # state, stages, table, unused, unused, claim divisor, threads, unused
 # Function, argument table, chunks, chunks claimed at once, scratch, stride.
 STAGE_WORDS = 6
-GUIDED, FROM_BOTH_ENDS = 0, -1  # chunks claimed at once: fewer and fewer, from one end or both
+# Chunks claimed at once: fewer and fewer, from one end or both; one, from both ends.
+GUIDED, FROM_BOTH_ENDS, SINGLY = 0, -1, -2
 
 _YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
 
@@ -93,6 +97,12 @@ entry:
   %yield.at = getelementptr i8, ptr %state, i64 {yield_}
   %waits = alloca i64
   store i64 0, ptr %waits
+  %last.stage.at = alloca i64
+  store i64 -1, ptr %last.stage.at
+  %last.begin.at = alloca i64
+  %last.end.at = alloca i64
+  store i64 0, ptr %last.begin.at
+  store i64 0, ptr %last.end.at
   br label %look
 look:
   %ticket = load atomic i64, ptr %state seq_cst, align 8
@@ -139,9 +149,11 @@ claim:
   %guided = udiv i64 %up1, %divisor
   %is.fixed = icmp sgt i64 %fixed, 0
   %wanted = select i1 %is.fixed, i64 %fixed, i64 %guided
-  %few = icmp ult i64 %rest, %wanted
-  %take = select i1 %few, i64 %rest, i64 %wanted
   %odd = trunc i64 %thread to i1
+  %singly = icmp eq i64 %fixed, {singly}
+  %asked = select i1 %singly, i64 1, i64 %wanted
+  %few = icmp ult i64 %rest, %asked
+  %take = select i1 %few, i64 %rest, i64 %asked
   %from.end = and i1 %both, %odd
   %shift = select i1 %from.end, i64 {half_bits}, i64 0
   %step = shl i64 %take, %shift
@@ -163,10 +175,24 @@ go:
   %offset = mul i64 %stride, %thread
   %scratch = getelementptr i8, ptr %scratch.base, i64 %offset
   %end = add i64 %begin, %take
-  call void %function(ptr %args, i64 %begin, i64 %end, ptr %scratch)
-  %before = atomicrmw add ptr %done.at, i64 %take acq_rel
-  %after = add i64 %before, %take
-  %last = icmp eq i64 %after, %chunks
+  %last.stage = load i64, ptr %last.stage.at
+  %last.begin = load i64, ptr %last.begin.at
+  %last.end = load i64, ptr %last.end.at
+  %same = icmp eq i64 %last.stage, %stage
+  %told = and i1 %same, %singly
+  %after = icmp eq i64 %last.end, %begin
+  %before = icmp eq i64 %last.begin, %end
+  %back.mark = select i1 %before, i64 {goes_back}, i64 0
+  %either.mark = select i1 %after, i64 {goes_on}, i64 %back.mark
+  %mark = select i1 %told, i64 %either.mark, i64 0
+  %first = or i64 %begin, %mark
+  store i64 %stage, ptr %last.stage.at
+  store i64 %begin, ptr %last.begin.at
+  store i64 %end, ptr %last.end.at
+  call void %function(ptr %args, i64 %first, i64 %end, ptr %scratch)
+  %done.before = atomicrmw add ptr %done.at, i64 %take acq_rel
+  %done.now = add i64 %done.before, %take
+  %last = icmp eq i64 %done.now, %chunks
   br i1 %last, label %advance, label %look
 advance:
   store atomic i64 0, ptr %done.at monotonic, align 8
@@ -353,5 +379,8 @@ def native() -> Native:
         yield_mask=_YIELD_EVERY - 1,
         half_bits=_HALF_BITS,
         half_mask=MOST_FROM_BOTH_ENDS,
+        singly=SINGLY,
+        goes_on=GOES_ON,
+        goes_back=GOES_BACK,
     )
     return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))

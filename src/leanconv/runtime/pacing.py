@@ -33,6 +33,7 @@ class Pacing:
         self._patience = _ALONE_NS
         self._probing = False
         self._settled = 0  # when the runs of a probe begin to count
+        self._unjudged: list[int] = []  # ns of the last runs together
 
     def together(self, now: int) -> bool:
         """Whether the workers should take part in the run that begins at `now`, in ns."""
@@ -47,6 +48,15 @@ class Pacing:
         if not together:
             self._alone = elapsed if not self._alone else 0.75 * self._alone + 0.25 * elapsed
             return
+        # Most runs are only noted: after a run the caches hold little of Python.
+        self._unjudged.append(elapsed)
+        if len(self._unjudged) >= _WINDOW or self._probing:
+            for each in self._unjudged:
+                self._judge(each, now)
+            self._unjudged.clear()
+
+    def _judge(self, elapsed: int, now: int) -> None:
+        """Learn from a run together; after a window of them, see whether they are worth it."""
         self._quiet = float(elapsed) if not self._quiet else min(self._quiet * _DRIFT, elapsed)
         if self._probing and now - elapsed < self._settled:
             return

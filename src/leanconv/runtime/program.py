@@ -92,7 +92,9 @@ class Program:
             # Long runs where neighbours share work; else fewer and fewer, for an even end.
             chunks = stage.kernel.chunks
             claim = n.FROM_BOTH_ENDS if chunks <= n.MOST_FROM_BOTH_ENDS else n.GUIDED
-            if stage.kernel.neighbours_share:
+            if stage.kernel.goes_on and self.threads == 2 and claim == n.FROM_BOTH_ENDS:
+                claim = n.SINGLY
+            elif stage.kernel.neighbours_share:
                 claim = ceil_div(chunks, self.threads)
             scratch = self._scratch
             if stage.scratch is not None:
@@ -130,7 +132,6 @@ class Program:
                 self._pool.ensure(self.threads)
                 self._pool.wake(self.threads - 1)
                 start = time.perf_counter_ns()
-            if together:
                 together = bool(self._native.run(self._address))
             else:
                 self._native.run_alone(self._address)
