@@ -13,6 +13,7 @@ from leanconv.algorithms.winograd_reduction import (
     steps_of_row,
     sum_parts,
 )
+from leanconv.algorithms.winograd_tiles import RowRange, row_ranges
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.types import ELEMENT
@@ -51,6 +52,7 @@ class Products:
         """Emit the loops over points and over panels of tiles."""
         conv, e = self.conv, self.e
         columns = regions(conv, 1)
+        ranges = row_ranges(conv)
         for rows in regions(conv, 0):
             row_steps = steps_of_row(conv, rows.last)
             begin = rows.first * steps_of_row(conv, False)  # all before have the same length
@@ -59,7 +61,9 @@ class Products:
                 count = rows.points * conv.alpha[1]
                 steps = steps_at(conv, (rows.last, False))
                 with e.loop("xi", count) as xi:
-                    self._point(xi + rows.first, xi * steps + begin, (rows.last, False))
+                    taken = ranges[rows.left_out, columns[0].left_out]
+                    before = rows.first * conv.alpha[1]
+                    self._point(xi + before, xi * steps + begin, (rows.last, False), taken)
                 continue
             with e.loop("xi.row", rows.points) as i:
                 for part in columns:
@@ -68,23 +72,27 @@ class Products:
                     with e.loop("xi.column", part.points) as j:
                         xi = (i + rows.first) * conv.alpha[1] + j + part.first
                         done = i * row_steps + j * steps + before
-                        self._point(xi, done, (rows.last, part.last))
+                        taken = ranges[rows.left_out, part.left_out]
+                        self._point(xi, done, (rows.last, part.last), taken)
 
-    def _point(self, xi: Value, done: Value, last: Last) -> None:
+    def _point(self, xi: Value, done: Value, last: Last, taken: RowRange) -> None:
         """Emit the products of one point; `done` steps of U belong to those before it."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride, self.element)
         b = self.u.at(done * width, self.element)
         out = self.m.at(xi * conv.m_stride, self.element)
-        whole = conv.tiles // conv.rows
-        uneven = whole > 1 and conv.tile_count % conv.tiles
-        count = (self.live + (conv.rows - 1)) // conv.rows if uneven else whole
+        every = taken.many * taken.rows == conv.tiles
+        uneven = every and taken.many > 1 and conv.tile_count % conv.tiles
+        count = (self.live + (taken.rows - 1)) // taken.rows if uneven else taken.many
+        a = a.at(taken.start * conv.lanes, self.element)
+        out = out.at(taken.start * width, self.element)
         with e.loop("rows", count) as r:
-            apart = conv.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
+            apart = taken.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
             rows = a.at(r * (apart * conv.lanes), self.element)
-            self._sums(rows, b, out.at(r * (conv.rows * width), self.element), last)
+            place = out.at(r * (taken.rows * width), self.element)
+            self._sums(rows, b, place, last, taken.rows)
 
-    def _sums(self, a: Value, b: Value, out: Value, last: Last) -> None:
+    def _sums(self, a: Value, b: Value, out: Value, last: Last, rows: int) -> None:
         """Emit all partial sums of one register tile."""
         conv, e, done = self.conv, self.e, 0
         block = conv.v_rows * conv.lanes
@@ -94,18 +102,18 @@ class Products:
             done += ahead
             first = int(number == 0)
             if first or part.count == 1:
-                self._part(part, a, b_part, out, add=not first)
+                self._part(part, a, b_part, out, rows, add=not first)
             if part.count > 1:
                 a_step = sum(run.vectors for run in part.runs) * block
                 with e.loop("part", part.count, start=first) as index:
                     a_next = a.at(index * a_step, self.element)
                     b_next = b_part.at(index * (part.steps * conv.panel_lanes), self.element)
-                    self._part(part, a_next, b_next, out, add=True)
+                    self._part(part, a_next, b_next, out, rows, add=True)
 
-    def _part(self, part: SumPart, a: Value, b: Value, out: Value, add: bool) -> None:
+    def _part(self, part: SumPart, a: Value, b: Value, out: Value, rows: int, add: bool) -> None:
         """Emit one partial sum; `out` is the register tile's place in M."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
-        acc = [e.zero(self.kind)] * (conv.rows * conv.vectors)
+        acc = [e.zero(self.kind)] * (rows * conv.vectors)
         done = 0
         for run in part.runs:
             over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
@@ -116,9 +124,9 @@ class Products:
             extents = (run.vectors, run.groups, run.kept)
             every = zip((over, group, inside), extents, strict=True)
             loops = [loop for loop, extent in every if extent > 1] or [inside]
-            multiply_accumulate(e, tile, acc, range(conv.rows), a_run, b_run, loops)
+            multiply_accumulate(e, tile, acc, range(rows), a_run, b_run, loops)
             done += run.vectors * run.lanes
-        for i in range(conv.rows):
+        for i in range(rows):
             for j in range(conv.vectors):
                 place = out.at(i * width + j * conv.lanes, self.element)
                 value = acc[i * conv.vectors + j]
