@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conv.problems import Problem
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.algorithms.winograd_kernel import WinogradConv
+from leanconv.algorithms.winograd_tiles import tile_order
 from leanconv.api import conv as api
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.geometry import Access
@@ -119,6 +121,59 @@ CHOSEN = (
 def test_chosen_problems(line: str, layout: str, form: str) -> None:
     spec = ConvSpec.parse(line, layout=layout, bias=True, residual=True)
     check(Problem(replace(spec, activation=Activation.parse("relu")), 1), form, threads=2)
+
+
+# Some with whole blocks that hold none, or nothing but tiles at the edges.
+NARROW = (
+    ("mb2ic17ih26oc40kh3", "NCHW", "m=7x6"),
+    ("mb3ic20ih14oc33kh3ph1", "NHWC", "m=4,rows=3,tiles=9,parts=2"),
+    ("ic16ih13iw9oc18kh3ph1", "NCHW", "m=4"),
+    ("mb2ic16ih5iw1oc8kh3ph1", "NCHW", "m=2"),
+    ("ic3ih33iw31oc20kh7sh2ph3", "NCHW", "m=5,tiles=8,rows=4"),  # points that phases leave out
+    ("ic19ih24iw25oc35kh5kw3sh3sw2ph2pw1", "NHWC", "m=4"),
+    ("g2mb2ic32ih13oc24kh3ph1", "NCHW", "m=5x3"),
+    ("mb2ic40iw50oc5kw5pw2", "NHWC", "m=4"),
+    ("mb5ic8ih7oc20kh3ph1", "NHWC", "m=6x4,tiles=2,rows=2"),
+    ("ic300ih19oc20kh3ph1", "NCHW", "m=6,tiles=15,rows=5,vectors=1"),
+)
+
+
+@pytest.mark.parametrize("name", [None, "haswell"])
+@pytest.mark.parametrize(("line", "layout", "parameters"), NARROW)
+def test_tiles_at_the_edges_leave_points_out(
+    line: str, layout: str, parameters: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name:
+        monkeypatch.setattr(api, "host", lambda: preset("haswell"))
+        parameters = parameters.split(",")[0]
+    spec = ConvSpec.parse(line, layout=layout, bias=True, residual=True)
+    problem = Problem(replace(spec, activation=Activation.parse("prelu")), 4)
+    text = f"winograd:{parameters},edges="
+    plan, narrow = run(problem, text + "narrow", threads=2)
+    check(problem, text + "narrow")
+    kernel = plan._candidate.pieces[0].kernel
+    assert isinstance(kernel, WinogradConv)
+    assert any(kernel.left_out)
+    whole = run(problem, text + "whole")[0]
+    assert whole.weight_bytes == plan.weight_bytes
+    np.testing.assert_array_equal(narrow, run(problem, text + "narrow")[1])
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 20, 50])
+@pytest.mark.parametrize("narrow", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("batch", "grid"), [(1, (4, 5)), (3, (2, 2)), (2, (5, 1)), (1, (6, 7))])
+def test_every_block_has_its_share_of_narrow_tiles(
+    batch: int, grid: tuple[int, int], narrow: tuple[bool, bool], tiles: int
+) -> None:
+    count = batch * prod(grid)
+    order, ranges = tile_order(batch, grid, narrow, tiles)
+    assert sorted(order) == list(range(count))
+    for place, tile in enumerate(order):
+        y, x = divmod(tile % prod(grid), grid[1])
+        ends = narrow[0] and y == grid[0] - 1, narrow[1] and x == grid[1] - 1
+        for gone, (first, stop) in ranges.items():
+            absent = any(g and end for g, end in zip(gone, ends, strict=True))
+            assert absent or first <= place % tiles < stop
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -41,6 +41,7 @@ _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are
 _MEDIUM_IMAGE = 64  # up to which their sides may differ by two
 _STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
 _ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
+_EDGES = ("whole", "narrow")  # tiles at the far edges
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 
@@ -162,9 +163,10 @@ def _best(
 ) -> tuple[float, WinogradConv, Pair]:
     parameters = dict(given)
     sizes = {m: _sums(problem, m, parameters) for m in _sizes(problem, parameters)}
-    tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums")}
+    edges = parameters.get("edges") and choice_of(parameters, "edges", "winograd", _EDGES)
+    tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums", "edges")}
     wanted = {key: _count(key, text) for key, text in tiling.items()}
-    found = best_kernel(problem, target, sizes, wanted)
+    found = best_kernel(problem, target, sizes, wanted, edges)
     if found is None:
         raise SpecError(
             f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
@@ -195,10 +197,12 @@ def _all_best(
     parts: list[Part], target: Target, given: tuple[tuple[str, str], ...]
 ) -> list[tuple[float, WinogradConv, Pair]]:
     """The best kernel of every part; all share the tile and the panels, and so the packing."""
+    if len(parts) > 1:  # they share the packing, but not the edges
+        given = (*(pair for pair in given if pair[0] != "edges"), ("edges", "whole"))
     first = _best(parts[0].problem, target, given)
     _, kernel, m = first
     shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(kernel.vectors)}
-    shared["sums"] = str(kernel.sums)
+    shared["sums"], shared["edges"] = str(kernel.sums), kernel.edges
     for key in ("tiles", "rows", "parts"):
         shared.pop(key, None)
     fixed = tuple(shared.items())
@@ -264,7 +268,9 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
     text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
     if len(pieces) > 1:
         text += f", {len(pieces)} pieces"
-    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums}"
+    if kernel.narrow:
+        text += ", narrow edges"
+    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums},edges={kernel.edges}"
     error = _error(problem, m, kernel.sums) * (_ADDED if any(p.adds_up for p in parts) else 1.0)
     largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
     weights = sum(largest.values())
@@ -284,8 +290,9 @@ def _alternatives(problem: Problem, target: Target) -> list[Alternative]:
             continue  # the same as the other way round
         shapes: dict[tuple[int, int], Alternative] = {}
         sums = _sums(parts[0].problem, m, {})
-        for cycles, tiling in ranked_tilings(parts[0].problem, target, m, sums):
-            name = f"winograd:m={m[0]}x{m[1]},sums={sums},rows={tiling.rows}"
+        whole = "whole" if len(parts) > 1 else None
+        for cycles, tiling, edges in ranked_tilings(parts[0].problem, target, m, sums, whole):
+            name = f"winograd:m={m[0]}x{m[1]},sums={sums},edges={edges},rows={tiling.rows}"
             name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
             total = cycles * len(parts)
             shapes.setdefault((tiling.rows, tiling.vectors), Alternative(total, name))
@@ -294,7 +301,7 @@ def _alternatives(problem: Problem, target: Target) -> list[Alternative]:
     return [one for shapes in found[:_MOST_SIZES] for one in shapes]
 
 
-_PARAMETERS = ("form", "m", "sums", "tiles", "rows", "vectors", "parts")
+_PARAMETERS = ("form", "m", "sums", "edges", "tiles", "rows", "vectors", "parts")
 WINOGRAD = Algorithm(
     "winograd", _PARAMETERS, _reject, _cost, _candidate, alternatives=_alternatives
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
 from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
@@ -32,6 +33,8 @@ _STREAMS = ((0.5, 16.0), (0.75, 13.0), (math.inf, 6.0))
 _BEHIND, _BEHIND_CROWDED, _CROWDED = 0.15, 0.3, 0.75
 _V_RATE = 16.0  # bytes of V a cycle, where it does not stay in the second cache
 _L2_RATE = 85.0  # bytes of U a cycle, where each row of register tiles reads them from there
+# What narrow edges cost: blocks hold tiles from several places, transforms are two pieces of code.
+_NARROW = 1.04
 _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
 
 
@@ -45,7 +48,11 @@ class Tiling(NamedTuple):
 
 
 def best_kernel(
-    problem: Problem, target: Target, sizes: Mapping[Pair, int], wanted: Mapping[str, int]
+    problem: Problem,
+    target: Target,
+    sizes: Mapping[Pair, int],
+    wanted: Mapping[str, int],
+    edges: str | None = None,
 ) -> tuple[float, WinogradConv] | None:
     """The kernel with the fewest estimated cycles of one core, and these.
 
@@ -54,20 +61,27 @@ def best_kernel(
         target: the machine.
         sizes: outputs of a tile (h, w) to consider, each with the products of a partial sum.
         wanted: those of tiles, rows, vectors and parts that are fixed.
+        edges: `"whole"` or `"narrow"`, None for either.
 
     Returns:
         None if no kernel has what is wanted.
     """
     lanes = target.lanes(problem.spec.dtype)
-    kernels = [replace(unplanned(problem, m, lanes), sums=sums) for m, sums in sizes.items()]
+    kernels = [
+        kernel
+        for m, sums in sizes.items()
+        for kernel in _with_edges(replace(unplanned(problem, m, lanes), sums=sums), edges)
+    ]
     models = sorted(
-        (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least
+        (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least_of(1)
     )
     best: tuple[float, Tiling, _Model] | None = None
     for model in models:
-        if best and model.least >= best[0]:
+        if best and model.least_of(1) >= best[0]:
             break
         for tiling in model.tilings(wanted):
+            if best and model.least_of(tiling.parts) >= best[0]:
+                continue
             cycles = model.cycles(tiling)
             if best is None or cycles < best[0]:
                 best = cycles, tiling, model
@@ -79,13 +93,32 @@ def best_kernel(
 
 
 def ranked_tilings(
-    problem: Problem, target: Target, m: Pair, sums: int
-) -> list[tuple[float, Tiling]]:
-    """All tilings for tiles of m outputs, the cheapest first, with their estimated cycles."""
-    kernel = unplanned(problem, m, target.lanes(problem.spec.dtype))
-    model = _Model.of(problem, replace(kernel, sums=sums), target)
+    problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
+) -> list[tuple[float, Tiling, str]]:
+    """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
+    kernel = replace(unplanned(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
     traffic = plane_cycles(problem, target)
-    return sorted((model.cycles(tiling) + traffic, tiling) for tiling in model.tilings({}))
+    models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
+    return sorted(
+        (model.cycles(tiling) + traffic, tiling, model.kernel.edges)
+        for model in models
+        for tiling in model.tilings({})
+    )
+
+
+def _with_edges(kernel: WinogradConv, edges: str | None) -> list[WinogradConv]:
+    """The kernel with whole and with narrow tiles at the far edges, where these are asked for."""
+    least = prod(
+        out + grid * (r - 1)
+        for out, grid, r in zip(kernel.out, kernel.grid, kernel.taps, strict=True)
+    )
+    little = _NARROW * least * kernel.batch >= kernel.tile_points
+    if edges == "whole" or (edges is None and little):
+        return [kernel]
+    narrow = replace(kernel, narrow=True)
+    if not any(narrow.left_out):
+        return [kernel]
+    return [narrow] if edges == "narrow" else [kernel, narrow]
 
 
 def _gathering(kernel: WinogradConv) -> float:
@@ -102,6 +135,14 @@ def _gathering(kernel: WinogradConv) -> float:
     return _PLANAR_CYCLES * pieces * lanes / (width * kernel.grain)
 
 
+def _shares(kernel: WinogradConv) -> tuple[tuple[int, float], ...]:
+    """Points, and the share of the tiles that take part in their products."""
+    sides = []
+    for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.left_out, strict=True):
+        sides.append([(alpha - gone, 1.0)] + ([(gone, 1 - 1 / grid)] if gone else []))
+    return tuple((a * b, high * wide) for a, high in sides[0] for b, wide in sides[1])
+
+
 @dataclass(frozen=True)
 class _Model:
     """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
@@ -114,6 +155,9 @@ class _Model:
         tile_count, points, out_vectors: of the kernel.
         v_bytes, item: bytes of V for each tile, and of one element.
         into, back: cycles of the transforms.
+        tile_points: points of all tiles.
+        shares: points, and the share of the tiles that take part in their products.
+        known: cycles of products by (tiles, rows, vectors).
     """
 
     problem: Problem
@@ -128,6 +172,9 @@ class _Model:
     item: int
     into: float
     back: float
+    tile_points: int
+    shares: tuple[tuple[int, float], ...]
+    known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(problem: Problem, kernel: WinogradConv, target: Target) -> _Model:
@@ -136,7 +183,7 @@ class _Model:
         per_vector = _INPUT_CYCLES + (_gathering(kernel) if kernel.planar else 0.0)
         turned = 0.0 if kernel.y.lanes_contiguous else _ROW_CYCLES * kernel.m[0] / kernel.points
         back = _OUTPUT_CYCLES + turned
-        each = kernel.tile_count * kernel.points
+        each = kernel.tile_points
         return _Model(
             problem,
             kernel,
@@ -150,14 +197,21 @@ class _Model:
             item,
             each * kernel.channel_blocks * per_vector,
             each * back,
+            each,
+            _shares(kernel),
         )
 
-    @property
-    def least(self) -> float:
-        """Fewer cycles than any tiling takes."""
-        steps = self.tile_count * self.points * self.out_vectors * self.steps
+    def least_of(self, parts: int) -> float:
+        """Fewer cycles than any tiling of so many parts takes."""
+        steps = self.tile_points * self.out_vectors * self.steps
         products = steps / self.target.fma_units
-        return (self.into + self.back * self.out_vectors + products) * self.kernel.groups
+        cycles = self.into * parts + self.back * self.out_vectors + products
+        return cycles * self.kernel.groups * self.handicap
+
+    @property
+    def handicap(self) -> float:
+        """By how much narrow edges have to gain."""
+        return _NARROW if self.kernel.narrow else 1.0
 
     def scratch(self, tiling: Tiling) -> int:
         """Bytes of V and M of a block, nearly."""
@@ -223,36 +277,62 @@ class _Model:
             loads = [load + (rounds + (i < busy)) * last for i, load in enumerate(loads)]
             share = max(loads) / (streams * ((blocks - 1) * full + last))
             cycles = max(cycles, share * total * min(cores, 2) * 0.97)
-        return cycles
+        return cycles * self.handicap
 
     def _row_panels(self, tiling: Tiling) -> tuple[int, int]:
         """Register tiles that make up a block, and those of the last one."""
         left = (self.tile_count - 1) % tiling.tiles + 1
         return tiling.tiles // tiling.rows, ceil_div(left, tiling.rows)
 
-    def _total(self, tiling: Tiling) -> float:
-        tiles, rows, vectors, parts = tiling
-        target, blocks = self.target, ceil_div(self.tile_count, tiles)
-        panels = ceil_div(self.out_vectors, vectors)
+    def _one(self, tiling: Tiling, rows: int) -> float:
+        """Cycles of one register tile of so many rows at one point."""
+        target, vectors = self.target, tiling.vectors
         one = step_cycles(target, rows, vectors) * self.steps
         one += (2.0 + _SUM_CYCLES * (self.sums - 1)) * rows * vectors
+        if rows * vectors < 2 * target.fma_units * target.fma_latency:
+            one += target.fma_latency * self.sums  # nothing else runs when a sum ends
         u_bytes = self.steps * vectors * self.kernel.lanes * self.item
-        if tiles > rows and u_bytes > target.l1_bytes:
+        if tiling.tiles > rows and u_bytes > target.l1_bytes:
             one += u_bytes / _L2_RATE
-        full, last = self._row_panels(tiling)
-        products = one * self.points * panels * ((blocks - 1) * full + last)
-        products *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
+        # A broadcast that is used once is part of the multiply-add.
+        folded = vectors == 1 and target.isa == "avx512"
+        return one * (1 + _TRAFFIC * (1 / rows + (0 if folded else 1 / vectors)))
+
+    def _total(self, tiling: Tiling) -> float:
+        _, _, vectors, parts = tiling
+        if tiling[:3] not in self.known:
+            self.known[tiling[:3]] = self._products(tiling)
+        back = self.back * ceil_div(self.out_vectors, vectors) * vectors
+        products = self.known[tiling[:3]]
+        return (self.into * parts + products + back) * self.kernel.groups
+
+    def _products(self, tiling: Tiling) -> float:
+        """Cycles of the products and the stream of weights, the same for any number of parts."""
+        tiles, rows, vectors, _ = tiling
+        target, blocks = self.target, ceil_div(self.tile_count, tiles)
+        panels = ceil_div(self.out_vectors, vectors)
         weights = self._weights(vectors)
-        stream, behind = 0.0, _BEHIND
+        stream, behind = 0.0, _BEHIND  # of one point's and panel's weights from the third cache
         if weights > target.l2_bytes // 2:
             share = weights / target.l3_bytes if target.l3_bytes else 0.0
             rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
-            stream = weights * blocks / rate
+            stream = weights / rate
             first = cold_cycles(self.problem, weights)
-            stream += max(0.0, first - weights / rate)
+            stream += max(0.0, first - weights / rate) / blocks
+            stream /= self.points * panels
             behind = _BEHIND_CROWDED if share > _CROWDED else _BEHIND
+        full, last = self._row_panels(tiling)
+        products = 0.0
+        for points, share in self.shares:
+            held = math.ceil(tiles * share)
+            count = full if held == tiles else ceil_div(held, rows)
+            one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
+            # The first register tile of a block waits for the weights, the others find them near.
+            slow = max(one, stream) + behind * min(one, stream)
+            later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
+            products += points * (blocks * slow + later * one)
+        products *= panels
         if self.scratch(tiling) > target.l2_bytes:
-            stream += self.v_bytes * self.tile_count * panels / _V_RATE
-        products = max(products, stream) + behind * min(products, stream)
-        back = self.back * panels * vectors
-        return (self.into * parts + products + back) * self.kernel.groups
+            stream = self.v_bytes * self.tile_count * panels / _V_RATE
+            products = max(products, stream) + behind * min(products, stream)
+        return products

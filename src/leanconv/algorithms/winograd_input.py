@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leanconv.algorithms.winograd_code import emit_program
 from leanconv.algorithms.winograd_rows import RowPieces
+from leanconv.algorithms.winograd_tiles import each_way, skipped_points, tile_place
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
-from leanconv.winograd.program import compile_matrix
+from leanconv.winograd.program import LinearProgram, compile_matrix
 
 if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
@@ -26,12 +27,13 @@ class _Tiles(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """One tile: its image, the row and column of its first pixel, its number in V."""
+    """One tile: its image, row and column of its first pixel, number in V, where it is narrow."""
 
     image: Value
     y0: Value
     x0: Value
     t: Value
+    narrow: tuple[Value | None, Value | None]
 
 
 class _Row(NamedTuple):
@@ -55,15 +57,22 @@ class InputTransform:
     """
 
     def __init__(
-        self, e: Function, conv: WinogradConv, x: Value, g: Value, v: Value, between: Value
+        self,
+        e: Function,
+        conv: WinogradConv,
+        x: Value,
+        g: Value,
+        v: Value,
+        between: Value,
+        order: Value | None = None,
     ) -> None:
-        self.e, self.conv, self.v, self.between = e, conv, v, between
+        self.e, self.conv, self.v, self.between, self.order = e, conv, v, between, order
         self.element = ELEMENT[conv.dtype]
         self.x = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, self.element)
         self.kind = vector(self.element, conv.lanes)
-        height, width = conv.transforms()
-        self.along_height = compile_matrix(height.bt)
-        self.along_width = compile_matrix(width.bt)
+        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.bt), compile_matrix(low.bt)
+        self.along_width = compile_matrix(width.bt), compile_matrix(slim.bt)
         self.gapless = self.far = False
         self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
         self.point_step = conv.point_stride
@@ -82,28 +91,37 @@ class InputTransform:
     def _each(self, tiles: _Tiles, body: Callable[[_Place, bool], None]) -> None:
         """Emit a loop over tiles, the body twice: for those inside the image, and with masks."""
         conv, e = self.conv, self.e
-        rows, columns = conv.grid
         with e.loop("tile", tiles.live) as i:
-            index = tiles.first + i
-            n, inside = index // (rows * columns), index % (rows * columns)
-            ty, tx = inside // columns, inside % columns
-            y0 = ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
-            x0 = tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
-            image = self.x.at(n * conv.x.image, self.element)
-            place = _Place(image, y0, x0, i + tiles.place)
-            whole = self._inside(y0, 0) & self._inside(x0, 1)
+            at = tile_place(e, conv, tiles.first + i, self.order)
+            y0 = at.ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
+            x0 = at.tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
+            image = self.x.at(at.image * conv.x.image, self.element)
+            place = _Place(image, y0, x0, i + tiles.place, at.narrow)
+            whole = self._inside(place, 0) & self._inside(place, 1)
             with e.when(whole):
                 body(place, False)
             with e.when(whole.compare("eq", 0)):
                 body(place, True)
 
-    def _inside(self, start: Value, axis: int) -> Value:
-        conv = self.conv
+    def _inside(self, place: _Place, axis: int) -> Value:
+        conv, start, narrow = self.conv, (place.y0, place.x0)[axis], place.narrow[axis]
         span = (conv.alpha[axis] - 1) * conv.stride[axis] + conv.phases[axis]
         if axis == 1 and conv.planar:
             span = conv.alpha[1] * conv.stride[1]
         fits = self.e.const("i64", conv.size[axis]) - start
+        if narrow:
+            less = span - conv.left_out[axis] * conv.stride[axis]
+            needed = self.e.select(narrow, self.e.const("i64", less), self.e.const("i64", span))
+            return start.compare("sge", 0) & fits.compare("sge", needed)
         return start.compare("sge", 0) & fits.compare("sge", span)
+
+    def _patch_rows(self, place: _Place) -> Value | int:
+        """Rows of a tile's patch."""
+        e, alpha, narrow = self.e, self.conv.alpha[0], place.narrow[0]
+        if narrow is None:
+            return alpha
+        less = e.const("i64", alpha - self.conv.left_out[0])
+        return e.select(narrow, less, e.const("i64", alpha))
 
     # -- channels that are neighbours in memory --------------------------------------------
     def _vectors(self, tiles: _Tiles) -> None:
@@ -117,8 +135,10 @@ class InputTransform:
             def body(cb: Value | int, live: int) -> Callable[[_Place, bool], None]:
                 def one(place: _Place, masked: bool) -> None:
                     at = place.image.at(cb * conv.x.channel(conv.lanes), self.element)
-                    self._patch(at, place.y0 + py, place.x0 + px, live, masked)
-                    self._down(first + cb * self.block_step, place.t, live)
+                    moved = place._replace(image=at, y0=place.y0 + py, x0=place.x0 + px)
+                    for program in each_way(e, place.narrow[1], self.along_width):
+                        self._patch(moved, program, live, masked)
+                    self._down(first + cb * self.block_step, place, live)
 
                 return one
 
@@ -128,19 +148,19 @@ class InputTransform:
             if whole < per_phase:
                 self._each(tiles, body(whole, conv.inputs - whole * conv.lanes))
 
-    def _patch(self, image: Value, y0: Value, x0: Value, live: int, masked: bool) -> None:
+    def _patch(self, place: _Place, program: LinearProgram, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
         conv, e = self.conv, self.e
         step = conv.stride[1] * conv.x.spatial[2]
-        columns = [x0 + j * conv.stride[1] for j in range(conv.alpha[1])]
+        columns = [place.x0 + j * conv.stride[1] for j in range(program.inputs)]
         exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
-        start = image.at(x0 * conv.x.spatial[2], self.element)
-        with e.loop("row", conv.alpha[0]) as i:
-            y = y0 + i * conv.stride[0]
+        start = place.image.at(place.x0 * conv.x.spatial[2], self.element)
+        with e.loop("row", self._patch_rows(place)) as i:
+            y = place.y0 + i * conv.stride[0]
             line = start.at(y * conv.x.spatial[1], self.element)
             there = y.compare("ult", conv.size[0]) if masked else None
             pixels = []
-            for j in range(conv.alpha[1]):
+            for j in range(program.inputs):
                 at = line.at(j * step, self.element)
                 if there is None:
                     pixels.append(e.load_first(at, self.kind, live))
@@ -149,7 +169,7 @@ class InputTransform:
                     if live < conv.lanes:
                         mask = mask & e.first_lanes(live, conv.lanes)
                     pixels.append(e.masked_load(at, self.kind, mask))
-            self._across(pixels, i)
+            self._across(pixels, i, program)
 
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, tiles: _Tiles) -> None:
@@ -160,8 +180,9 @@ class InputTransform:
             offset: Value | int, rows: list[_Row], block: Value
         ) -> Callable[[_Place, bool], None]:
             def one(place: _Place, masked: bool) -> None:
-                self._lines(place, offset, rows, masked)
-                self._down(block, place.t, len(rows) * conv.grain)
+                for program in each_way(e, place.narrow[1], self.along_width):
+                    self._lines(place, program, offset, rows, masked)
+                self._down(block, place, len(rows) * conv.grain)
 
             return one
 
@@ -185,19 +206,26 @@ class InputTransform:
                 last = first + whole * self.block_step
                 self._each(tiles, body(offset_of_rest, rows[:rest], last))
 
-    def _lines(self, place: _Place, offset: Value | int, rows: list[_Row], masked: bool) -> None:
+    def _lines(
+        self,
+        place: _Place,
+        program: LinearProgram,
+        offset: Value | int,
+        rows: list[_Row],
+        masked: bool,
+    ) -> None:
         """Load row pieces of several channels or phases and turn them into vectors of lanes."""
-        conv, e = self.conv, self.e
-        halves = conv.grain == 1 and 2 * conv.alpha[1] <= conv.lanes and halves_fit(self.kind)
+        conv, e, width = self.conv, self.e, program.inputs
+        halves = conv.grain == 1 and 2 * width <= conv.lanes and halves_fit(self.kind)
         # Lanes of a piece of a row, and pieces that make up one vector of each column.
         lanes, per = (conv.lanes // 2, conv.lanes) if halves else (conv.lanes, conv.lines)
         step = conv.x.spatial[2]
         start = place.image.at(offset, self.element).at(place.x0 * step, self.element)
-        with e.loop("row", conv.alpha[0]) as i:
+        with e.loop("row", self._patch_rows(place)) as i:
             y = place.y0 + i * conv.stride[0]
             pixels: list[Value] = []
-            for q in range(ceil_div(conv.alpha[1], lanes // conv.grain)):
-                needed = min(lanes, conv.alpha[1] * conv.grain - q * lanes)
+            for q in range(ceil_div(width, lanes // conv.grain)):
+                needed = min(lanes, width * conv.grain - q * lanes)
                 first = e.convert("trunc", place.x0 + q * lanes, "i32")
                 columns = RowPieces(e, vector(self.element, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
@@ -216,7 +244,7 @@ class InputTransform:
                 pieces += [e.zero(columns.kind)] * (per - len(pieces))
                 turned = columns_of_halves(e, pieces) if halves else None
                 pixels += turned or transpose_groups(e, pieces, conv.grain)
-            self._across(pixels[: conv.alpha[1]], i)
+            self._across(pixels[:width], i, program)
 
     def _columns_of(self, line: Value) -> Value:
         """The number of columns that exist in a line: none outside the image."""
@@ -225,28 +253,32 @@ class InputTransform:
         return e.select(inside, e.const("i32", size[1]), e.const("i32", 0))
 
     # -- the two passes --------------------------------------------------------------------
-    def _across(self, pixels: list[Value], row: Value) -> None:
+    def _across(self, pixels: list[Value], row: Value, program: LinearProgram) -> None:
         """Transform one row of the patch along the width."""
         conv, e = self.conv, self.e
-        place = self.between.at(row * (conv.alpha[1] * conv.lanes), self.element)
-        for j, value in enumerate(emit_program(e, self.along_width, pixels)):
+        skipped = conv.alpha[1] - program.inputs
+        place = self.between.at((row * conv.alpha[1] + skipped) * conv.lanes, self.element)
+        for j, value in enumerate(emit_program(e, program, pixels)):
             e.store(value, place.at(j * conv.lanes, self.element))
 
-    def _down(self, block: Value, t: Value, live: int | None = None) -> None:
+    def _down(self, block: Value, place: _Place, live: int | None = None) -> None:
         """Transform the columns along the height, into V; `live` lanes hold channels (all)."""
         conv, e = self.conv, self.e
         stored = live if live and self.gapless else conv.lanes
-        place = self._place(block, t)
-        with e.loop("point", conv.alpha[1]) as j:
-            column = self.between.at(j * conv.lanes, self.element)
-            step = conv.alpha[1] * conv.lanes
-            values = [
-                e.load(column.at(i * step, self.element), self.kind) for i in range(conv.alpha[0])
-            ]
-            out = place.at(j * self.point_step, self.element)
-            for i, value in enumerate(emit_program(e, self.along_height, values)):
-                at = out.at(i * conv.alpha[1] * self.point_step, self.element)
-                e.store_first(value, at, stored)
+        v, step = self._place(block, place.t), conv.alpha[1] * conv.lanes
+        start = skipped_points(e, conv, place.narrow[1], 1)
+        for program in each_way(e, place.narrow[0], self.along_height):
+            first = (conv.alpha[0] - program.inputs) * conv.alpha[1]
+            with e.loop("point", conv.alpha[1], start=start) as j:
+                column = self.between.at(j * conv.lanes, self.element)
+                values = [
+                    e.load(column.at(i * step, self.element), self.kind)
+                    for i in range(program.inputs)
+                ]
+                out = v.at((j + first) * self.point_step, self.element)
+                for i, value in enumerate(emit_program(e, program, values)):
+                    at = out.at(i * conv.alpha[1] * self.point_step, self.element)
+                    e.store_first(value, at, stored)
 
     def _place(self, block: Value, t: Value) -> Value:
         """Address in V of a block of channels of the t-th tile, at the first point."""

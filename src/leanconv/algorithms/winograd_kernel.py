@@ -35,6 +35,7 @@ from leanconv.algorithms.winograd_reduction import (
     steps_of,
     steps_of_points,
 )
+from leanconv.algorithms.winograd_tiles import order_of
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
@@ -44,6 +45,7 @@ from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.matrices import Transform, transform
+from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
 Pair = tuple[int, int]
 # Weights of so many second caches are asked for that far ahead, into the second cache: 3 to 8 % of
@@ -72,6 +74,7 @@ class WinogradConv(Kernel):
         epilogue: bias, residual, activation.
         sums: products of one partial sum, at most.
         x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
+        narrow: whether tiles that have fewer outputs, at the far edges, leave points out.
     """
 
     batch: int
@@ -96,6 +99,7 @@ class WinogradConv(Kernel):
     sums: int = LENGTH
     x_offset: int = 0
     y_offset: int = 0
+    narrow: bool = False
 
     # -- facts -----------------------------------------------------------------------------
     @property
@@ -120,7 +124,43 @@ class WinogradConv(Kernel):
 
     def transforms(self) -> tuple[Transform, Transform]:
         """F(m, r) along height and width."""
-        return transform(self.m[0], self.taps[0]), transform(self.m[1], self.taps[1])
+        height, width = (
+            ordered(m, r, m - gone) if gone else transform(m, r)
+            for m, r, gone in zip(self.m, self.taps, self.left_out, strict=True)
+        )
+        return height, width
+
+    def narrow_transforms(self) -> tuple[Transform, Transform]:
+        """F of the last tiles along height and width, at the last points of `transforms`."""
+        height, width = (
+            narrowed(made, made.m - gone) if gone else made
+            for made, gone in zip(self.transforms(), self.left_out, strict=True)
+        )
+        return height, width
+
+    @property
+    def left_out(self) -> Pair:
+        """Points that the last tiles along height and width leave out."""
+        if not self.narrow:
+            return 0, 0
+        height, width = (
+            grid * m - out if grid > 1 and min(r, m) > 1 else 0
+            for grid, m, out, r in zip(self.grid, self.m, self.out, self.taps, strict=True)
+        )
+        kept = zip((height, width), self.m, self.taps, strict=True)
+        low, slim = (gone if gone and as_accurate(m, r, m - gone) else 0 for gone, m, r in kept)
+        return low, slim
+
+    @property
+    def edges(self) -> str:
+        """How tiles at the far edges are computed, as the user selects it."""
+        return "narrow" if self.narrow else "whole"
+
+    @property
+    def tile_points(self) -> int:
+        """Points of all tiles together."""
+        sides = zip(self.grid, self.alpha, self.left_out, strict=True)
+        return self.batch * prod(grid * alpha - gone for grid, alpha, gone in sides)
 
     @property
     def grid(self) -> Pair:
@@ -200,6 +240,8 @@ class WinogradConv(Kernel):
     @property
     def v_rows(self) -> int:
         """Tiles that lie side by side in V: all of a block, or a register tile's if V is large."""
+        if self.narrow:  # register tiles differ
+            return self.tiles
         v_bytes = self.points * self.point_stride * ITEMSIZE[self.dtype]
         return self.rows if v_bytes > _LARGE_V_BYTES else self.tiles
 
@@ -344,12 +386,13 @@ class WinogradConv(Kernel):
         areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
         v, m, between = areas
         element = ELEMENT[self.dtype]
+        order = e.table(order_of(self)) if any(self.left_out) else None
         per_part = ceil_div(self.panels, self.parts)
         stream = self.all_steps * self.panel_lanes
         with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):
-            into = InputTransform(e, self, pointers["x"], g, v, between)
+            into = InputTransform(e, self, pointers["x"], g, v, between, order)
             into.far = self.planar and self.x_bytes > target.l2_bytes
-            back = OutputTransform(e, self, pointers, g, m, between)
+            back = OutputTransform(e, self, pointers, g, m, between, order)
             u = pointers["w"].at(g * (self.panels * stream), element)
             first = block * self.tiles
             live = e.smin(e.const("i64", self.tile_count) - first, self.tiles)
@@ -359,7 +402,7 @@ class WinogradConv(Kernel):
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
                 panel = self._walked(target, block, index, start, stop)
                 u_panel = u.at(panel * stream, element)
-                Products(e, self, v, u_panel, m, live, self._ahead(target)).emit()
+                Products(e, self, v, u_panel, m, live, target, self._ahead(target)).emit()
                 back.block(first, live, panel)
         return e.finish()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leanconv.algorithms.winograd_code import emit_program
 from leanconv.algorithms.winograd_rows import RowPieces
+from leanconv.algorithms.winograd_tiles import each_way, skipped_points, tile_place
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import store_tile
@@ -14,13 +15,14 @@ from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
-from leanconv.winograd.program import compile_matrix
+from leanconv.winograd.program import LinearProgram, compile_matrix
 
 if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
 
 
 _LINE_BYTES = 64
+Narrow = tuple[Value | None, Value | None]  # whether a tile is narrow along height and width
 
 
 class _Target(NamedTuple):
@@ -32,6 +34,7 @@ class _Target(NamedTuple):
         tx: column of tiles.
         first: number of the first channel, of all groups and with their padding.
         channels: how many there are.
+        narrow: whether the tile is narrow along the width.
     """
 
     place: Value
@@ -39,6 +42,7 @@ class _Target(NamedTuple):
     tx: Value
     first: Value
     channels: int
+    narrow: Value | None
 
 
 class OutputTransform:
@@ -56,14 +60,15 @@ class OutputTransform:
         g: Value,
         m: Value,
         between: Value,
+        order: Value | None = None,
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
-        self.group = g
+        self.group, self.order = g, order
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
-        height, width = conv.transforms()
-        self.along_height = compile_matrix(height.at)
-        self.along_width = compile_matrix(width.at)
+        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.at), compile_matrix(low.at)
+        self.along_width = compile_matrix(width.at), compile_matrix(slim.at)
 
     def block(self, first: Value, count: Value, panel: Value, place: Value | int = 0) -> None:
         """Finish `count` tiles of the batch from `first` on for one panel of output channels.
@@ -98,64 +103,67 @@ class OutputTransform:
     ) -> None:
         """Finish some tiles for vector j of a panel, of which `channels` lanes are there."""
         conv, e = self.conv, self.e
-        rows, columns = conv.grid
         number = panel * conv.vectors + j
         start = number * conv.y.channel(conv.lanes) + conv.y_offset
         start = start + self.group * conv.y.channel(conv.outputs)
         channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
         with e.loop("tile", count) as i:
-            index = first + i
-            n, inside = index // (rows * columns), index % (rows * columns)
-            ty, tx = inside // columns, inside % columns
+            n, ty, tx, narrow = tile_place(e, conv, first + i, self.order)
             height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
             at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
             at = at + tx * (conv.m[1] * conv.y.spatial[2])
-            self._down(i + place, panel, j, channels)
-            self._rows(_Target(at, height, tx, channel, channels))
+            self._down(i + place, panel, j, channels, narrow)
+            self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
 
-    def _down(self, t: Value, panel: Value, j: Value, live: int) -> None:
+    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
         """Transform vector j of a panel along the height; M holds this panel only."""
         del panel, live
         conv = self.conv
         source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
-        self._columns(source, conv.m_stride, conv.lanes)
+        self._columns(source, conv.m_stride, conv.lanes, narrow)
 
-    def _columns(self, source: Value, step: int, live: int) -> None:
+    def _columns(self, source: Value, step: int, live: int, narrow: Narrow) -> None:
         """Transform columns whose points lie `step` elements apart; `live` lanes are there."""
         conv, e = self.conv, self.e
-        with e.loop("point", conv.alpha[1]) as point:
-            column = source.at(point * step, self.element)
-            values = [
-                e.load_first(column.at(i * conv.alpha[1] * step, self.element), self.kind, live)
-                for i in range(conv.alpha[0])
-            ]
-            out = self.between.at(point * conv.lanes, self.element)
-            for i, value in enumerate(emit_program(e, self.along_height, values)):
-                e.store(value, out.at(i * conv.alpha[1] * conv.lanes, self.element))
+        start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
+        for program in each_way(e, narrow[0], self.along_height):
+            first = (conv.alpha[0] - program.inputs) * width
+            with e.loop("point", width, start=start) as point:
+                column = source.at((point + first) * step, self.element)
+                values = [
+                    e.load_first(column.at(i * width * step, self.element), self.kind, live)
+                    for i in range(program.inputs)
+                ]
+                out = self.between.at(point * conv.lanes, self.element)
+                for i, value in enumerate(emit_program(e, program, values)):
+                    e.store(value, out.at(i * width * conv.lanes, self.element))
 
     def _rows(self, to: _Target) -> None:
         """Emit the rows; the last column of tiles may be narrower."""
         conv, e = self.conv, self.e
         last = conv.out[1] - (conv.grid[1] - 1) * conv.m[1]
         if not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes and halves_fit(self.kind):
-            self._planes(to, last)
-        elif last == conv.m[1]:
-            self._vectors(to, last)
+            for program in each_way(e, to.narrow, self.along_width):
+                self._planes(to, program, last)
+        elif last == conv.m[1] or to.narrow:
+            for program in each_way(e, to.narrow, self.along_width):
+                self._vectors(to, program, len(program.outputs))
         else:
             if conv.grid[1] > 1:
                 with e.when(to.tx.compare("ult", conv.grid[1] - 1)):
-                    self._vectors(to, conv.m[1])
+                    self._vectors(to, self.along_width[0], conv.m[1])
             with e.when(to.tx.compare("uge", conv.grid[1] - 1)):
-                self._vectors(to, last)
+                self._vectors(to, self.along_width[0], last)
 
-    def _row(self, i: Value, start: Value | None) -> list[Value]:
+    def _row(self, i: Value, program: LinearProgram, start: Value | None) -> list[Value]:
         """The results of one row, bias added: vectors of channels."""
         conv, e = self.conv, self.e
-        line = self.between.at(i * (conv.alpha[1] * conv.lanes), self.element)
+        skipped = conv.alpha[1] - program.inputs
+        line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes, self.element)
         points = [
-            e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(conv.alpha[1])
+            e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(program.inputs)
         ]
-        outputs = emit_program(e, self.along_width, points)
+        outputs = emit_program(e, program, points)
         return outputs if start is None else [value + start for value in outputs]
 
     def _parameter(self, role: str, to: _Target) -> Value | None:
@@ -163,7 +171,7 @@ class OutputTransform:
         pointer = self.pointers.get(role)
         return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
 
-    def _vectors(self, to: _Target, columns: int) -> None:
+    def _vectors(self, to: _Target, program: LinearProgram, columns: int) -> None:
         """Store the first `columns` of each row by the ways that all algorithms share."""
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self.pointers.get("slope")
@@ -176,7 +184,7 @@ class OutputTransform:
                 tile,
                 conv.epilogue,
                 conv.y,
-                self._row(i, bias)[:columns],
+                self._row(i, program, bias)[:columns],
                 self.pointers["y"].at(at, self.element),
                 residual.at(at, self.element) if residual else None,
                 slope.at(to.first, self.element) if slope else None,
@@ -184,7 +192,7 @@ class OutputTransform:
             )
 
     # -- channels in planes ----------------------------------------------------------------
-    def _planes(self, to: _Target, last: int) -> None:
+    def _planes(self, to: _Target, program: LinearProgram, last: int) -> None:
         """Turn each row so that lanes run along columns, and store a piece for each channel.
 
         The next line of each channel's row is asked for: the next tile writes it. One core, batch
@@ -195,14 +203,14 @@ class OutputTransform:
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
         kind = vector(self.element, conv.lanes // 2)
-        limit = None
-        if last != conv.m[1]:
+        limit, width = None, len(program.outputs)
+        if last != conv.m[1] and to.narrow is None:
             is_last = to.tx.compare("uge", conv.grid[1] - 1)
             limit = e.select(is_last, e.const("i32", last), e.const("i32", conv.m[1]))
-        pieces = RowPieces(e, kind, conv.y.spatial[2], conv.m[1])
+        pieces = RowPieces(e, kind, conv.y.spatial[2], width)
         masks = pieces.masks(limit=limit)
         with e.loop("row", to.height) as i:
-            outputs = self._row(i, bias)
+            outputs = self._row(i, program, bias)
             if not residual:
                 outputs = [apply(e, value, activation, slope) for value in outputs]
             at = to.place + i * conv.y.spatial[1]

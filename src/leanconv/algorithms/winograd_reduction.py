@@ -144,20 +144,31 @@ def sum_parts(runs: list[Run], length: int) -> list[SumPart]:
 
 
 class Region(NamedTuple):
-    """Neighbouring points along one axis that have the same reduction along it."""
+    """Neighbouring points along one axis that are alike.
+
+    Attributes:
+        first: number of the first one.
+        points: how many there are.
+        last: whether it is the point at infinity, and short phases have no part in it.
+        left_out: whether narrow tiles leave them out.
+    """
 
     first: int
     points: int
     last: bool
+    left_out: bool = False
 
 
 def regions(conv: WinogradConv, axis: int) -> list[Region]:
-    """The points along an axis: all alike, or all but the last one and that."""
-    alpha = conv.alpha[axis]
-    if whole_phases(conv)[axis] == conv.phases[axis]:
-        return [Region(0, alpha, False)]
-    before = [Region(0, alpha - 1, False)] if alpha > 1 else []
-    return [*before, Region(alpha - 1, 1, True)]
+    """The points along an axis: those that narrow tiles leave out, others, the last one."""
+    alpha, gone = conv.alpha[axis], conv.left_out[axis]
+    stop = alpha if whole_phases(conv)[axis] == conv.phases[axis] else alpha - 1
+    found = [
+        Region(0, gone, False, True),
+        Region(gone, stop - gone, False),
+        Region(stop, alpha - stop, True),
+    ]
+    return [region for region in found if region.points]
 
 
 def steps_at(conv: WinogradConv, last: Last) -> int:

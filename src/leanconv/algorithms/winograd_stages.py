@@ -24,7 +24,7 @@ from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.problem import Candidate, Piece, Problem
 from leanconv.algorithms.winograd_input import InputTransform
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
-from leanconv.algorithms.winograd_output import OutputTransform
+from leanconv.algorithms.winograd_output import Narrow, OutputTransform
 from leanconv.algorithms.winograd_split import Part
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
@@ -226,10 +226,10 @@ class _Scattered(InputTransform):
 class _Gathered(OutputTransform):
     """Reads M as matrices [xi][tile][channel] without gaps; panels of one vector."""
 
-    def _down(self, t: Value, panel: Value, j: Value, live: int) -> None:
+    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
         conv = self.conv
         place = t * conv.outputs + (panel + j) * conv.lanes
-        self._columns(self.m.at(place, self.element), conv.tile_count * conv.outputs, live)
+        self._columns(self.m.at(place, self.element), conv.tile_count * conv.outputs, live, narrow)
 
 
 # -- choosing ----------------------------------------------------------------------------------

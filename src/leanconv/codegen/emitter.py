@@ -56,6 +56,7 @@ class Function:
         self._block = "entry"
         self._declared: dict[str, str] = {}
         self._allocas: list[str] = []
+        self._tables: list[str] = []
 
     # -- the kernel's arguments ------------------------------------------------------------
     @property
@@ -244,6 +245,15 @@ class Function:
         self._allocas.append(f"  {name} = alloca [{count} x {element}], align 64")
         return Value(self, "ptr", name)
 
+    def table(self, values: Sequence[int]) -> Value:
+        """The address of constant i32 numbers."""
+        name = f"@{self.name}.table{len(self._tables)}"
+        numbers = ", ".join(f"i32 {value}" for value in values)
+        self._tables.append(
+            f"{name} = private unnamed_addr constant [{len(values)} x i32] [{numbers}], align 64"
+        )
+        return Value(self, "ptr", name)
+
     # -- control ---------------------------------------------------------------------------
     @contextmanager
     def loop(
@@ -321,7 +331,7 @@ class Function:
         self.emit(f"ret {result}" if result else "ret void")
         head = f"define {self.returns} @{self.name}({self._signature}) nounwind {{"
         body = [self._lines[0], *self._allocas, *self._lines[1:]]
-        return "\n".join([head, *body, "}", *self._declared.values(), ""])
+        return "\n".join([*self._tables, head, *body, "}", *self._declared.values(), ""])
 
 
 class _Chunks:
