@@ -16,6 +16,9 @@ from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
 from leanconv.spec.format import aligned, ceil_div
 
+# Chunks of a stage that two threads claim singly. With as many as eight images make it is level.
+_MOST_SINGLY = 256
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -92,7 +95,7 @@ class Program:
             # Long runs where neighbours share work; else fewer and fewer, for an even end.
             chunks = stage.kernel.chunks
             claim = n.FROM_BOTH_ENDS if chunks <= n.MOST_FROM_BOTH_ENDS else n.GUIDED
-            if stage.kernel.goes_on and self.threads == 2 and claim == n.FROM_BOTH_ENDS:
+            if stage.kernel.goes_on and self.threads == 2 and chunks <= _MOST_SINGLY:
                 claim = n.SINGLY
             elif stage.kernel.neighbours_share:
                 claim = ceil_div(chunks, self.threads)
