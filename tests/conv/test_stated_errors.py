@@ -91,6 +91,8 @@ FORMS = (
     _transforms("winograd:rows={}", 6),
     _transforms("winograd:vectors={}", 3),
     _transforms("winograd:parts={}", 2),
+    _transforms("winograd:edges=narrow"),
+    _transforms("winograd:edges=narrow,m={}x{}", 6),
     _transforms("fft"),
     Form("fft", flat=True, long=True),
     _transforms("fft:tile=16,products=4"),

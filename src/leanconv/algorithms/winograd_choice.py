@@ -155,6 +155,7 @@ class _Model:
         tile_count, points, out_vectors: of the kernel.
         v_bytes, item: bytes of V for each tile, and of one element.
         into, back: cycles of the transforms.
+        tile_points: points of all tiles.
         shares: points, and the share of the tiles that take part in their products.
         known: cycles of products by (tiles, rows, vectors).
     """
@@ -171,6 +172,7 @@ class _Model:
     item: int
     into: float
     back: float
+    tile_points: int
     shares: tuple[tuple[int, float], ...]
     known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
 
@@ -195,12 +197,13 @@ class _Model:
             item,
             each * kernel.channel_blocks * per_vector,
             each * back,
+            each,
             _shares(kernel),
         )
 
     def least_of(self, parts: int) -> float:
         """Fewer cycles than any tiling of so many parts takes."""
-        steps = self.kernel.tile_points * self.out_vectors * self.steps
+        steps = self.tile_points * self.out_vectors * self.steps
         products = steps / self.target.fma_units
         cycles = self.into * parts + self.back * self.out_vectors + products
         return cycles * self.kernel.groups * self.handicap

@@ -402,7 +402,7 @@ class WinogradConv(Kernel):
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
                 panel = self._walked(target, block, index, start, stop)
                 u_panel = u.at(panel * stream, element)
-                Products(e, self, v, u_panel, m, live, self._ahead(target)).emit()
+                Products(e, self, v, u_panel, m, live, target, self._ahead(target)).emit()
                 back.block(first, live, panel)
         return e.finish()
 

@@ -16,7 +16,9 @@ from leanconv.algorithms.winograd_reduction import (
 from leanconv.algorithms.winograd_tiles import RowRange, row_ranges
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.tiling import fits
 from leanconv.codegen.types import ELEMENT
+from leanconv.target import Target
 
 if TYPE_CHECKING:
     from leanconv.algorithms.winograd_kernel import WinogradConv
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 class Products:
     """Emits the products of one block of tiles and one panel of output channels.
 
-    The first partial sum is stored in M, the others are added to it. Rounding grows with the root
-    of the length of a part, and moving the accumulators costs about one cycle for each and part.
+    Partial sums are added up in registers where these suffice, else in M. Rounding grows with the
+    root of the length of a part; in M a part costs about one cycle for each accumulator.
     U is asked for `ahead` elements before it is used. Only register tiles that hold some of the
     `live` first tiles of the block are computed.
     """
@@ -39,9 +41,11 @@ class Products:
         u: Value,
         m: Value,
         live: Value,
+        target: Target,
         ahead: int = 0,
     ) -> None:
         self.e, self.conv, self.v, self.u, self.m, self.live = e, conv, v, u, m, live
+        self.target = target
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
@@ -93,25 +97,26 @@ class Products:
             self._sums(rows, b, place, last, taken.rows)
 
     def _sums(self, a: Value, b: Value, out: Value, last: Last, rows: int) -> None:
-        """Emit all partial sums of one register tile."""
+        """Emit all partial sums of one register tile, whose place in M is `out`."""
         conv, e, done = self.conv, self.e, 0
-        block = conv.v_rows * conv.lanes
+        block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
         for number, part in enumerate(sum_parts(reduction_runs(conv, last), conv.sums)):
             ahead = part.count * part.steps * conv.panel_lanes
             b_part = b.at(done, self.element)
             done += ahead
             first = int(number == 0)
             if first or part.count == 1:
-                self._part(part, a, b_part, out, rows, add=not first)
+                total.add(self._part(part, a, b_part, rows))
             if part.count > 1:
                 a_step = sum(run.vectors for run in part.runs) * block
-                with e.loop("part", part.count, start=first) as index:
+                with e.loop("part", part.count, [total.values], start=first) as index:
                     a_next = a.at(index * a_step, self.element)
                     b_next = b_part.at(index * (part.steps * conv.panel_lanes), self.element)
-                    self._part(part, a_next, b_next, out, rows, add=True)
+                    total.add(self._part(part, a_next, b_next, rows))
+        total.finish()
 
-    def _part(self, part: SumPart, a: Value, b: Value, out: Value, rows: int, add: bool) -> None:
-        """Emit one partial sum; `out` is the register tile's place in M."""
+    def _part(self, part: SumPart, a: Value, b: Value, rows: int) -> list[Value]:
+        """Emit one partial sum."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
         acc = [e.zero(self.kind)] * (rows * conv.vectors)
         done = 0
@@ -126,8 +131,41 @@ class Products:
             loops = [loop for loop, extent in every if extent > 1] or [inside]
             multiply_accumulate(e, tile, acc, range(rows), a_run, b_run, loops)
             done += run.vectors * run.lanes
-        for i in range(rows):
-            for j in range(conv.vectors):
-                place = out.at(i * width + j * conv.lanes, self.element)
-                value = acc[i * conv.vectors + j]
-                e.store(e.load(place, self.kind) + value if add else value, place)
+        return acc
+
+
+class _Totals:
+    """The sum of the partial sums of one register tile: in registers where they fit, else in M."""
+
+    def __init__(self, products: Products, rows: int, out: Value) -> None:
+        self.products, self.out = products, out
+        self.held = totals_fit(products.target, rows, products.conv.vectors)
+        self.begun = False
+        self.values: list[Value] = []
+
+    def add(self, acc: list[Value]) -> None:
+        """Add a partial sum."""
+        if not self.held:
+            self._store(acc, add=self.begun)
+        elif self.begun:
+            self.values[:] = [total + value for total, value in zip(self.values, acc, strict=True)]
+        else:
+            self.values += acc
+        self.begun = True
+
+    def finish(self) -> None:
+        """Leave the total in M."""
+        if self.held:
+            self._store(self.values, add=False)
+
+    def _store(self, values: list[Value], add: bool) -> None:
+        e, kind, conv = self.products.e, self.products.kind, self.products.conv
+        for number, value in enumerate(values):
+            i, j = divmod(number, conv.vectors)
+            place = self.out.at(i * conv.panel_lanes + j * conv.lanes, self.products.element)
+            e.store(e.load(place, kind) + value if add else value, place)
+
+
+def totals_fit(target: Target, rows: int, vectors: int) -> bool:
+    """Whether a register tile leaves registers for another one, the sum of its partial sums."""
+    return fits(target, 2 * rows, vectors)
