@@ -34,7 +34,7 @@ from leanconv.codegen.microkernel import (
     RegisterTile,
     multiply_accumulate,
 )
-from leanconv.codegen.partial_sums import LENGTH, PartialSums
+from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
 from leanconv.codegen.tiling import Tile
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -120,6 +120,13 @@ class DirectConv(Kernel):
     def reduction(self) -> int:
         """Products of one output."""
         return self.inputs * prod(self.window.kernel)
+
+    @property
+    def two_parts(self) -> bool:
+        """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
+        inside = all(self.window.always_full(axis) for axis in range(3))
+        run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0
+        return run and LENGTH < self.inputs <= 2 * LENGTH and LENGTH % self.x.block == 0
 
     @property
     def group_weights(self) -> int:
@@ -365,6 +372,11 @@ class _Body:
         """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
         conv, e, window = self.conv, self.e, self.conv.window
         width = tile.vectors * conv.lanes
+        if conv.two_parts:
+            ((_, loops),) = self._channel_loops(width)
+            fetch = self._next_input(run.pixels, loops[-1], a)
+            acc[:] = sum_in_two_parts(e, tile, acc, a, self.panel_w, loops, conv.unroll, fetch)
+            return
         per_column = conv.inputs * width
         per_row = window.kernel[2] * per_column
         per_plane = window.kernel[1] * per_row

@@ -28,6 +28,49 @@ def effective_length(reduction: int) -> float:
     return reduction if reduction <= LENGTH else LENGTH + reduction / LENGTH
 
 
+def sum_in_two_parts(
+    e: Function,
+    tile: RegisterTile,
+    start: Sequence[Value],
+    a: Value,
+    b: Value,
+    loops: Sequence[ReductionLoop],
+    unroll: int = UNROLL_LIMIT,
+    fetch: Fetch | None = None,
+) -> list[Value]:
+    """Emit a reduction of `LENGTH` to twice as many products, of all rows of a tile, as two sums.
+
+    The first one begins with `start` and is stored, the second one stays in registers: a third of
+    the moves of `PartialSums`. With more parts that saves nothing that can be measured, and the
+    code is written three times.
+
+    Args:
+        e, tile, a, b, loops, unroll, fetch: as in `multiply_accumulate`; bounds are known here.
+        start: initial values, `start[i * vectors + j]`.
+
+    Returns:
+        The sums, as `start`.
+    """
+    loop, inner, element = loops[0], loops[1:], tile.element
+    assert isinstance(loop.extent, int)
+    each = LENGTH // (static_steps(inner) or 1)
+
+    def part(first: int, count: int, acc: list[Value]) -> list[Value]:
+        moved = fetch and fetch.moved(first * (loop.a_stride if inner else fetch.stride), element)
+        over = [replace(loop, extent=count), *inner]
+        a_i, b_i = a.at(first * loop.a_stride, element), b.at(first * loop.b_stride, element)
+        rows = range(len(start) // tile.vectors)
+        multiply_accumulate(e, tile, acc, rows, a_i, b_i, over, unroll, moved)
+        return acc
+
+    stored = e.local(element, len(start) * tile.lanes)
+    places = [stored.at(slot * tile.lanes, element) for slot in range(len(start))]
+    for value, place in zip(part(0, each, list(start)), places, strict=True):
+        e.store(value, place)
+    second = part(each, loop.extent - each, [e.zero(tile.kind)] * len(start))
+    return [e.load(p, tile.kind) + value for value, p in zip(second, places, strict=True)]
+
+
 class PartialSums:
     """The totals of one register tile.
 

@@ -1,0 +1,50 @@
+"""1x1 convolutions over many channels: one, two and more partial sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from listing import multiply_loops
+from small_kernels import candidate, conv_kernel, with_tile
+
+from kernel_cases import from_memory, to_memory
+from kernel_runner import run_kernel
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.codegen.partial_sums import LENGTH
+from leanconv.spec import Format
+from leanconv.target import preset
+
+TARGET = host()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [LENGTH, LENGTH + 16, 2 * LENGTH, 2 * LENGTH + 48, 5 * LENGTH])
+def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
+    text = f"ic{channels}ih14oc48oh{14 // stride}kh1sh{stride}"
+    lanes = TARGET.lanes("float32")
+    chosen = candidate(text, TARGET, True, bias=True, residual=True)
+    kernel = chosen.pieces[0].kernel
+    random = np.random.default_rng(channels)
+    size = 14 // stride
+    x = random.integers(-3, 4, (1, channels, 14, 14)).astype("f4")
+    w = random.integers(-3, 4, (48, channels, 1, 1)).astype("f4")
+    bias = random.integers(-9, 9, 48).astype("f4")
+    residual = random.integers(-9, 9, (1, 48, size, size)).astype("f4")
+    packed = chosen.pack(w, {"bias": bias})
+    form = Format(lanes)
+    operands = {"x": to_memory(x, form), "residual": to_memory(residual, form), **packed}
+    y = np.full(form.elements(residual.shape), np.nan, "f4")
+    got = run_kernel(kernel, *(operands[r] for r in chosen.pieces[0].roles[:-1]), y)
+    expected = np.einsum("kc,nchw->nkhw", w[:, :, 0, 0], x[:, :, ::stride, ::stride])
+    expected += bias.reshape(1, -1, 1, 1) + residual
+    np.testing.assert_array_equal(from_memory(got, residual.shape, form), expected)
+
+
+@pytest.mark.parametrize(("channels", "bodies"), [(LENGTH, 1), (2 * LENGTH, 2), (5 * LENGTH, 1)])
+def test_two_parts_are_written_one_after_the_other(channels: int, bodies: int) -> None:
+    target = preset("znver4")
+    kernel = with_tile(conv_kernel(f"ic{channels}ih14oc64oh14kh1", target, True, bias=True), 7, 2)
+    loops = multiply_loops(assembly(kernel, target))
+    assert [loop.fmas for loop in loops] == [14] * bodies
+    assert not any(loop.vector_spills for loop in loops)
