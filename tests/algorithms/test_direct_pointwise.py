@@ -11,6 +11,7 @@ from kernel_runner import run_kernel
 from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.direct_pointwise import DirectPointwise, plan_pointwise
+from leanconv.algorithms.kernel_fields import group_fields
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
@@ -42,23 +43,8 @@ def problem(spec: ConvSpec, form: Format | None = None) -> Problem:
 
 def pointwise(spec: ConvSpec, target: Target) -> DirectPointwise:
     """The kernel, whether or not the model likes it best."""
-    lanes = target.lanes(spec.dtype)
-    of = problem(spec)
-    kernel = DirectConv(
-        batch=spec.batch,
-        groups=spec.groups,
-        inputs=of.group_inputs,
-        outputs=of.group_outputs,
-        window=of.window,
-        x=of.x,
-        y=of.y,
-        dtype=spec.dtype,
-        lanes=lanes,
-        tile=Tile(1, 1),
-        rows=1,
-        panels_inside=True,
-        epilogue=of.epilogue,
-    )
+    given = group_fields(problem(spec), target)
+    kernel = DirectConv(**given, tile=Tile(1, 1), rows=1, panels_inside=True)
     planned = plan_pointwise(kernel, target)
     assert planned
     return planned[0]

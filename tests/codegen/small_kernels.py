@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.direct import plan_direct
 from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.kernel_fields import group_fields
 from leanconv.algorithms.problem import Candidate, Problem
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access
@@ -68,10 +70,10 @@ def kernel_of(
 
 
 def conv_kernel(text: str, target: Target, blocked: bool = False, **changes: Any) -> DirectConv:
-    """The direct convolution of a problem."""
-    kernel = kernel_of(text, target, blocked, **changes)
-    assert isinstance(kernel, DirectConv)
-    return kernel
+    """The direct convolution of a problem, by the kernel that takes any."""
+    given = group_fields(problem(text, target, blocked, **changes), target)
+    kernel = DirectConv(**given, tile=Tile(1, 1), rows=1, panels_inside=False)
+    return plan_direct(kernel, target)
 
 
 def with_tile(kernel: DirectConv, rows: int, vectors: int) -> DirectConv:

@@ -37,7 +37,9 @@ _CHUNK_CYCLES = 100_000.0
 _ROWS = 16  # pixels of a tile, at most
 _LEAST_ROWS = 8  # fewer read too many weights for each product
 _PART_CYCLES = 24.0  # of a tile, for each part of its sum: begin, end, add to the sums
-_STORE_CYCLES = 4.5  # of a vector that is turned and stored while the next tile begins
+# Of a vector that is turned and stored, for each multiply-add unit: where there is one, other ports
+# turn while the next tile begins.
+_STORE_CYCLES = 4.5
 LINE_CYCLES = 1.0  # of a line of large tensors
 
 
@@ -245,7 +247,8 @@ def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise,
     if pixels < tiles * _LEAST_ROWS:
         return None
     steps = kernel.inputs * max(float(target.fma_latency), step_cycles(target, rows, 1))
-    cycles = steps + ceil_div(kernel.inputs, LENGTH) * _PART_CYCLES + _STORE_CYCLES * rows
+    store = _STORE_CYCLES * target.fma_units * rows
+    cycles = steps + ceil_div(kernel.inputs, LENGTH) * _PART_CYCLES + store
     cycles *= pixels / (tiles * rows)
     panels = kernel.batch * kernel.groups * ceil_div(kernel.outputs, kernel.lanes)
     given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
