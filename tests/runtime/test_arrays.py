@@ -49,6 +49,14 @@ def test_finds_nothing_else(other: object) -> None:
     assert Lookup(SHAPE, "float32")(other) == 0
 
 
+def test_what_is_to_be_written_must_be_writeable() -> None:
+    array = np.zeros(SHAPE, np.float32)
+    lookup = Lookup(SHAPE, "float32", writeable=True)
+    assert lookup(array) == array.ctypes.data
+    array.setflags(write=False)
+    assert lookup(array) == 0
+
+
 def test_an_array_that_grew_in_place_is_looked_at_anew() -> None:
     array = np.zeros(6, np.float32)
     lookup = Lookup((6,), "float32")

@@ -19,6 +19,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, SpecError
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Memory
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
@@ -240,6 +241,9 @@ class ConvPlan:
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
         self._fill(packed)
         self._program = self._make_program(workspace.address)
+        self._find_x = Lookup(spec.input_shape, spec.dtype)
+        self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
+        self._extents = spec.input_bytes, spec.output_bytes
 
     def _choose(
         self,
@@ -344,6 +348,12 @@ class ConvPlan:
             InputError: an array does not fit the plan.
         """
         spec = self.spec
+        if out is not None and residual is None and not spec.residual:  # the short way
+            read, write = self._find_x(x), self._find_out(out)
+            x_bytes, y_bytes = self._extents
+            if read and write and (write + y_bytes <= read or read + x_bytes <= write):
+                self._program.run((read, write))
+                return out
         x = fitting_array("x", x, spec.input_shape, spec.dtype)
         arrays = [x]
         check_residual(spec.residual, residual is not None)

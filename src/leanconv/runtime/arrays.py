@@ -20,11 +20,11 @@ from leanconv.codegen.linking import Library
 
 _HEAD = object.__basicsize__  # of every object; its type stands last in it
 _NUMPY = ("1", "2")  # major versions with this structure
-_READABLE = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED
+_READABLE, _WRITEABLE = 0x101, 0x400  # NPY_ARRAY_C_CONTIGUOUS, _ALIGNED; NPY_ARRAY_WRITEABLE
 
 _TEXT = """
 ; The data of an array of that type, dtype and shape, contiguous and aligned; 0 of any other object.
-; %want: type, dtype, dimensions, extents.
+; %want: type, dtype, flags, dimensions, extents.
 define i64 @look(ptr %object, ptr %want) nounwind {{
 entry:
   %type.at = getelementptr i8, ptr %object, i64 {type}
@@ -41,22 +41,24 @@ array:
   %count.at = getelementptr i8, ptr %object, i64 {count}
   %count.short = load i32, ptr %count.at
   %count = sext i32 %count.short to i64
-  %count.want.at = getelementptr i64, ptr %want, i64 2
+  %count.want.at = getelementptr i64, ptr %want, i64 3
   %count.want = load i64, ptr %count.want.at
   %is.count = icmp eq i64 %count, %count.want
   %flags.at = getelementptr i8, ptr %object, i64 {flags}
   %flags = load i32, ptr %flags.at
-  %readable = and i32 %flags, {readable}
-  %is.readable = icmp eq i32 %readable, {readable}
+  %flags.want.at = getelementptr i64, ptr %want, i64 2
+  %flags.want = load i32, ptr %flags.want.at
+  %flags.both = and i32 %flags, %flags.want
+  %is.fit = icmp eq i32 %flags.both, %flags.want
   %a = and i1 %is.dtype, %is.count
-  %b = and i1 %a, %is.readable
+  %b = and i1 %a, %is.fit
   br i1 %b, label %extents, label %other
 extents:
   %data.at = getelementptr i8, ptr %object, i64 {data}
   %data = load i64, ptr %data.at
   %shape.at = getelementptr i8, ptr %object, i64 {shape}
   %shape = load ptr, ptr %shape.at
-  %wanted = getelementptr i64, ptr %want, i64 3
+  %wanted = getelementptr i64, ptr %want, i64 4
   br label %next
 next:
   %i = phi i64 [0, %extents], [%following, %same]
@@ -87,11 +89,13 @@ class Lookup:
 
     Args:
         shape, dtype: of the arrays.
+        writeable: whether they are to be written.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: str, writeable: bool = False) -> None:
         self._dtype = np.dtype(dtype)
-        words = (id(np.ndarray), id(self._dtype), len(shape), *shape)
+        flags = _READABLE | (_WRITEABLE if writeable else 0)
+        words = (id(np.ndarray), id(self._dtype), flags, len(shape), *shape)
         self._want = (ctypes.c_int64 * len(words))(*words)
         self._address = ctypes.addressof(self._want)
         self._look, self._library = _native()
@@ -100,8 +104,8 @@ class Lookup:
         """The address of an array's first element.
 
         Returns:
-            0 if the object is no array of this dtype and shape that is contiguous and aligned, or
-            if that cannot be told in this way.
+            0 if the object is no array of this dtype and shape that is contiguous and aligned (and
+            writeable), or if that cannot be told in this way.
         """
         return self._look(id(array), self._address)
 
@@ -113,7 +117,7 @@ def _native() -> tuple[_Look, Library | None]:
         return _nothing, None
     fields = {"data": 0, "count": 8, "shape": 16, "dtype": 40, "flags": 48, "type": -8}
     offsets = {name: _HEAD + offset for name, offset in fields.items()}
-    library = load_text(_TEXT.format(**offsets, readable=_READABLE), ["look"], "arrays")
+    library = load_text(_TEXT.format(**offsets), ["look"], "arrays")
     # Python's lock is kept: nobody changes the array meanwhile.
     function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
     return function(library.address("look")), library
