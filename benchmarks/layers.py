@@ -65,13 +65,14 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--quick", action="store_true", help="one process, fewer network layers")
     add_measure_options(parser)
+    networks = parser.parse_known_args()[0].shapes == "networks"
     parser.set_defaults(processes=2, rounds=3, seconds=0.3)
-    options = parser.parse_args()
-    networks = options.shapes == "networks"
     if networks:
-        # A process takes all layers: to start one anew for each would take hours.
-        options.processes, options.seconds, options.warmup = 1, 0.08, 0.04
-        options.minutes = options.minutes or (5.0 if options.quick else 25.0)
+        parser.set_defaults(seconds=0.08, warmup=0.04)
+    options = parser.parse_args()
+    if networks:
+        options.processes = 1  # takes all layers: to start one anew for each would take hours
+        options.minutes = options.minutes or (5.0 if options.quick else 30.0)
         specs = network_specs(options.layers, options.batch, options.quick)
     else:
         specs = paper_specs(options.layers, options.batch, options.dtype)

@@ -54,6 +54,26 @@ def layers_table(name: str, first: str) -> list[str]:
     return [*cases_table(name, first), "", f"Largest errors against float64: {shown}."]
 
 
+def families_table(name: str) -> list[str]:
+    """The layers of many networks, one row for each network and one for all."""
+    families: dict[str, list[float]] = {}
+    for case in _load(name)["cases"]:
+        families.setdefault(case["name"].split("/")[0], []).append(case["ratios"]["best"])
+    families = dict(sorted(families.items()))
+    families["all"] = [ratio for ratios in families.values() for ratio in ratios]
+    rows = [
+        [
+            family,
+            str(len(ratios)),
+            f"{geometric_mean(ratios):.2f}",
+            f"{sum(ratio >= 1 for ratio in ratios) / len(ratios):.0%}",
+            f"{min(ratios):.2f}",
+        ]
+        for family, ratios in families.items()
+    ]
+    return table(["layers of", "layers", "best other / ours", "level or above", "least"], rows)
+
+
 def contention_table() -> list[str]:
     """The table of `contention.json`: medians, quiet and with one CPU taken."""
     rows = [
@@ -83,6 +103,7 @@ def rewritten(text: str) -> str:
         "layers": layers_table("layers", "layer, batch 1"),
         "layers_batch8": layers_table("layers_batch8", "layer, batch 8"),
         "layers_float64": layers_table("layers_float64", "layer, float64"),
+        "layers_networks": families_table("layers_networks"),
         "contention": contention_table(),
         "startup": startup_table(),
     }
