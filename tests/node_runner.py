@@ -22,6 +22,12 @@ Lower = Callable[[Node, Graph, Mapping[str, Format], Target], Lowered]
 Arrays = Mapping[str, np.ndarray]
 
 
+def all_constants(lowered: Lowered) -> dict[str, np.ndarray]:
+    """Tables and packed weights, which lowered nodes make when they are wanted."""
+    packed = {name: array for p in lowered.packings for name, array in p.make().items()}
+    return {**lowered.constants, **packed}
+
+
 def one_node(
     op: str, inputs: Arrays, constants: Arrays, order: Sequence[str], attributes: Mapping[str, Any]
 ) -> tuple[Node, Graph]:

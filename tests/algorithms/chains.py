@@ -18,7 +18,7 @@ from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
-from node_runner import pack, unpack
+from node_runner import all_constants, pack, unpack
 
 RELU6 = Activation("clip", (0.0, 6.0))
 
@@ -127,7 +127,7 @@ class Runner:
         """
         lowered, out = self.lower(name), self.node.outputs[0]
         item = np.dtype(self.block.dtype).itemsize
-        values = dict(lowered.all_constants())
+        values = all_constants(lowered)
         for buffer, size in lowered.temporaries.items():
             values[buffer] = np.full(size // item, np.nan, self.block.dtype)
         x = self.block.input()

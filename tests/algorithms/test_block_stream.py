@@ -21,7 +21,7 @@ from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
 from leanconv.graph.verify import verify
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
-from node_runner import pack, unpack
+from node_runner import all_constants, pack, unpack
 
 RELU6 = Activation("clip", (0.0, 6.0))
 
@@ -128,8 +128,8 @@ def run(
     formats = {"x0": Format(0) if plain else lanes, out: lanes}
     lowered = inverted_residual.lower(node, graph, formats, machine, select=name)
     (call,) = lowered.calls
-    values = {**lowered.all_constants(), "x0": x if plain else pack(x, lanes.block)}
-    assert {n: a.nbytes for n, a in lowered.all_constants().items()} == dict(
+    values = {**all_constants(lowered), "x0": x if plain else pack(x, lanes.block)}
+    assert {n: a.nbytes for n, a in all_constants(lowered).items()} == dict(
         lowered.packings[0].bytes
     )
     shape = lanes.physical_shape(graph.types[out].shape)
