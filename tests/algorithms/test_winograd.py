@@ -13,13 +13,17 @@ from winograd_checks import FORMS, check, make_plan, run
 
 import leanconv as lc
 from conv.problems import Problem
+from leanconv.algorithms import winograd_tiles
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.algorithms.winograd_kernel import WinogradConv
 from leanconv.algorithms.winograd_tiles import tile_order
 from leanconv.api import conv as api
 from leanconv.cli.bench import LAYERS
+from leanconv.codegen import compiler
+from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec
@@ -157,6 +161,26 @@ def test_tiles_at_the_edges_leave_points_out(
     whole = run(problem, text + "whole")[0]
     assert whole.weight_bytes == plan.weight_bytes
     np.testing.assert_array_equal(narrow, run(problem, text + "narrow")[1])
+
+
+def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ConvSpec.parse("mb2ic17ih26oc40kh3", bias=False, residual=False)
+    problem, algorithm = Problem(spec, 4), "winograd:m=7x6,edges=narrow"
+    monkeypatch.setattr(compiler, "_cache", lambda: DiskCache(None, 0))  # one key, two codes
+    found = {}
+    for most in (1000, 3):
+        monkeypatch.setattr(winograd_tiles, "_MOST_ORDERED", most)
+        plan, found[most] = run(problem, algorithm)
+        kernel = plan._candidate.pieces[0].kernel
+        assert ("x i32]" in kernel.emit(host())) == (most == 1000)
+    np.testing.assert_array_equal(found[3], found[1000])
+    assert winograd_edges(make_plan(problem, "winograd:m=7x6")) == "whole"
+
+
+def winograd_edges(plan: lc.ConvPlan) -> str:
+    kernel = plan._candidate.pieces[0].kernel
+    assert isinstance(kernel, WinogradConv)
+    return kernel.edges
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 20, 50])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd_tiles import is_ordered
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -116,7 +117,7 @@ def _with_edges(kernel: WinogradConv, edges: str | None) -> list[WinogradConv]:
     if edges == "whole" or (edges is None and little):
         return [kernel]
     narrow = replace(kernel, narrow=True)
-    if not any(narrow.left_out):
+    if not any(narrow.left_out) or (edges is None and not is_ordered(narrow)):
         return [kernel]
     return [narrow] if edges == "narrow" else [kernel, narrow]
 

@@ -386,7 +386,8 @@ class WinogradConv(Kernel):
         areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
         v, m, between = areas
         element = ELEMENT[self.dtype]
-        order = e.table(order_of(self)) if any(self.left_out) else None
+        places = order_of(self)
+        order = e.table(places) if places else None
         per_part = ceil_div(self.panels, self.parts)
         stream = self.all_steps * self.panel_lanes
         with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Narrow = tuple[bool, bool]  # along height and width
 _PLACES = {(True, True): 0, (False, True): 1, (False, False): 2, (True, False): 3}
 _INNER = 2
+_MOST_ORDERED = 1 << 14  # tiles whose order is worth a table; of more, few are at an edge
 # Kinds that are dealt out together, and where in a block's share a tile is counted, so that not
 # all begin in the same block. Tiles of the last column are as many in each block as can be: then
 # the others stand at the same places.
@@ -95,15 +96,23 @@ def _order(conv: WinogradConv) -> tuple[tuple[int, ...], dict[Narrow, tuple[int,
     return tile_order(conv.batch, conv.grid, (height > 0, width > 0), conv.tiles)
 
 
-def order_of(conv: WinogradConv) -> tuple[int, ...]:
-    """Numbers of the tiles in the order of blocks."""
-    return _order(conv)[0]
+def is_ordered(conv: WinogradConv) -> bool:
+    """Whether tiles stand in an order of their own; else the products take all at every point."""
+    return any(conv.left_out) and conv.tile_count <= _MOST_ORDERED
+
+
+def order_of(conv: WinogradConv) -> tuple[int, ...] | None:
+    """Numbers of the tiles in the order of blocks, None if it is theirs."""
+    return _order(conv)[0] if is_ordered(conv) else None
 
 
 def row_ranges(conv: WinogradConv) -> dict[Narrow, RowRange]:
     """Register tiles of a block at points that narrow tiles leave out along (h, w) or not."""
+    found = dict.fromkeys(_PLACES, (0, conv.tiles))
+    if is_ordered(conv):
+        found = _order(conv)[1]
     ranges = {}
-    for gone, (first, stop) in _order(conv)[1].items():
+    for gone, (first, stop) in found.items():
         many = ceil_div(stop - first, conv.rows)
         rows = ceil_div(stop - first, many)
         ranges[gone] = RowRange(min(first, conv.tiles - many * rows), many, rows)
