@@ -44,7 +44,7 @@ class _Worker:
         """Release it if it is parked."""
         if self._parked:
             self._parked = False
-            self._cores.leave_this_one(self.thread.native_id or 0)
+            self._cores.leave_this_one(self.thread.native_id or -1)  # 0 would be the caller
         try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
             self._gate.release()
         except RuntimeError:  # it was not parked
