@@ -25,7 +25,8 @@ from leanconv.errors import (
 )
 
 if TYPE_CHECKING:
-    from leanconv.api.conv import ConvPlan, conv2d, plan_conv2d
+    from leanconv.api.conv import ConvPlan, plan_conv2d
+    from leanconv.api.convolve import conv2d
     from leanconv.api.network import Network, load
 
 __version__ = "0.1.0"
@@ -50,7 +51,7 @@ __all__ = [
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
 _LAZY = {
     "ConvPlan": "leanconv.api.conv",
-    "conv2d": "leanconv.api.conv",
+    "conv2d": "leanconv.api.convolve",
     "plan_conv2d": "leanconv.api.conv",
     "Network": "leanconv.api.network",
     "load": "leanconv.api.network",

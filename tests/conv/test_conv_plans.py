@@ -12,7 +12,7 @@ from problems import Output
 
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
-from leanconv.api import conv as api
+from leanconv.api import convolve as api
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
 from leanconv.reference.direct import convolve
@@ -252,6 +252,31 @@ def test_conv2d_follows_weights_that_change_between_calls(algorithm: str | None)
     np.testing.assert_array_equal(lc.conv2d(X, w, algorithm=algorithm), expected(X, w))
 
 
+def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = W.copy(), W + 1
+    right = [expected(X, first), expected(X, second)]
+    packed: list[str] = []
+    pack = lc.ConvPlan._pack
+    monkeypatch.setattr(lc.ConvPlan, "_pack", lambda p, *w: (packed.append("w"), pack(p, *w))[1])
+    cache = PlanCache[api._Kept](2**24, keep_newest=False)
+    monkeypatch.setattr(api, "_cache", lambda: cache)
+    for _ in range(3):  # two layers of one shape, in turn
+        np.testing.assert_array_equal(lc.conv2d(X, first), right[0])
+        np.testing.assert_array_equal(lc.conv2d(X, second), right[1])
+    assert len(packed) == len(cache) == 2
+    second[...] = first
+    np.testing.assert_array_equal(lc.conv2d(X, second), right[0])
+    assert (len(packed), len(cache)) == (3, 2)
+
+
+def test_known_arguments_are_still_checked() -> None:
+    lc.conv2d(X, W, stride=1, groups=1)
+    wrong: tuple[dict[str, Any], ...] = ({"stride": True}, {"groups": 1.0}, {"stride": (1.0, 1)})
+    for given in (*wrong, {"layout": ["NCHW"]}, {"activation": ["relu"]}):
+        with pytest.raises(lc.SpecError):
+            lc.conv2d(X, W, **given)
+
+
 def test_results_of_conv2d_are_not_shared() -> None:
     first = lc.conv2d(X, W)
     kept = first.copy()
@@ -261,7 +286,7 @@ def test_results_of_conv2d_are_not_shared() -> None:
 
 def test_cache_of_plans_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     # The cache counts 64 KiB for each plan beside its own bytes.
-    cache = PlanCache[lc.ConvPlan](4 * 2**16 - 1, keep_newest=False)
+    cache = PlanCache[api._Kept](4 * 2**16 - 1, keep_newest=False)
     monkeypatch.setattr(api, "_cache", lambda: cache)
     for height in (9, 10, 11, 12, 13, 10, 14):
         x = whole((1, 5, height, 11))

@@ -1,8 +1,7 @@
-"""One convolution: planned once, run many times, or in one call."""
+"""One convolution, planned once and run many times."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -13,10 +12,9 @@ from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
 from leanconv.api.options import checked_error, checked_threads
-from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.errors import BudgetError, SpecError
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.runtime.arrays import Lookup
@@ -111,86 +109,6 @@ def plan_conv2d(
     )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible, tune)
-
-
-def conv2d(
-    x: np.ndarray,
-    w: np.ndarray,
-    bias: np.ndarray | None = None,
-    stride: Steps = 1,
-    padding: Padding = 0,
-    dilation: Steps = 1,
-    groups: int = 1,
-    activation: str | Activation | None = None,
-    layout: str = "NCHW",
-    *,
-    residual: np.ndarray | None = None,
-    slope: np.ndarray | None = None,
-    algorithm: str | None = None,
-    threads: int | None = None,
-    device: str = "cpu",
-    precision: str | None = None,
-) -> np.ndarray:
-    """Convolve: `plan_conv2d` and one run; plans are kept in a cache of bounded size.
-
-    Args:
-        x: the input, of w's dtype.
-        residual: of y's shape, added before the activation, or None.
-        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm, threads,
-            device, precision: as in `plan_conv2d`.
-
-    Returns:
-        y, a new array in the layout of x; for an array of a GPU another one there.
-
-    Raises:
-        SpecError, InputError: as `plan_conv2d` and `ConvPlan.__call__` do.
-    """
-    if device != "cpu":
-        from leanconv.gpu import entry
-
-        entry.check_options(threads=threads)
-        window = (stride, padding, dilation, groups)
-        return cast(
-            np.ndarray,
-            entry.convolve(
-                device,
-                precision,
-                x,
-                residual,
-                (w, bias, slope),
-                window,
-                (activation, layout),
-                algorithm,
-            ),
-        )
-    if precision is not None:
-        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    if not isinstance(x, np.ndarray):
-        raise InputError(f"x is {type(x).__name__}; expected a NumPy array")
-    spec = checked_spec(
-        x.shape,
-        w,
-        bias,
-        stride,
-        padding,
-        dilation,
-        groups,
-        activation,
-        layout,
-        residual is not None,
-        slope,
-    )
-    threads = checked_threads(threads)
-    key = (spec, algorithm, threads)
-    cache = _cache()
-    plan = cache.take(key)  # out of it, so that no other thread runs it with other weights
-    if plan is None:
-        plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
-    else:
-        plan.repack(w, bias, slope)
-    result = plan(x, residual=residual)
-    cache.put(key, plan, plan.memory_bytes)
-    return result
 
 
 class ConvPlan:
@@ -399,12 +317,6 @@ class ConvPlan:
     ) -> None:
         """Take over other weights of the same shapes; no run may be under way."""
         self._fill(self._pack(w, bias, slope))
-
-
-@functools.cache
-def _cache() -> PlanCache[ConvPlan]:
-    """The plans that `conv2d` made."""
-    return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
 
 
 def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:

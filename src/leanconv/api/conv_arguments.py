@@ -11,6 +11,8 @@ from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import Padding, Steps, check_slope, spec_of
 from leanconv.spec.conv import DTYPES
 
+_NAMES = {np.dtype(name): name for name in DTYPES}
+
 
 def checked_spec(
     x_shape: Sequence[int],
@@ -30,7 +32,8 @@ def checked_spec(
     Raises:
         InputError, SpecError: they describe none.
     """
-    if not isinstance(w, np.ndarray) or str(w.dtype) not in DTYPES:
+    dtype = _NAMES.get(w.dtype) if isinstance(w, np.ndarray) else None
+    if dtype is None:
         raise InputError(
             f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
         )
@@ -41,7 +44,7 @@ def checked_spec(
         padding=padding,
         dilation=dilation,
         groups=groups,
-        dtype=str(w.dtype),
+        dtype=dtype,
         layout=layout,
         bias=bias is not None,
         residual=residual,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from operator import index
 
@@ -12,6 +13,8 @@ from leanconv.spec.format import ceil_div
 
 Steps = int | Sequence[int]
 Padding = int | str | Sequence[int]
+
+_HASHABLE = (str, Activation, type(None))
 
 
 def spec_of(
@@ -40,6 +43,32 @@ def spec_of(
     Raises:
         SpecError: an argument makes no sense; the message says what was expected.
     """
+    window = (x_shape, w_shape, stride, padding, dilation, groups)
+    rest = (dtype, layout, bias, residual, activation)
+    plain = all(map(_is_plain, (*window, layout))) and isinstance(activation, _HASHABLE)
+    return _known_spec(*window, *rest) if plain else _spec(*window, *rest)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is an int, text, or a tuple of ints, and no True that would equal 1."""
+    return type(value) in (int, str) or (
+        type(value) is tuple and all(type(each) is int for each in value)
+    )
+
+
+def _spec(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    stride: Steps,
+    padding: Padding,
+    dilation: Steps,
+    groups: int,
+    dtype: str,
+    layout: str,
+    bias: bool,
+    residual: bool,
+    activation: str | Activation | None,
+) -> ConvSpec:
     shape, weights = _extents("x", x_shape), _extents("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):
@@ -82,6 +111,10 @@ def spec_of(
         residual=residual,
         activation=Activation.parse(activation),
     )
+
+
+# Checking takes 60 us; a program convolves with the same arguments again and again.
+_known_spec = functools.lru_cache(maxsize=256)(_spec)
 
 
 def check_slope(activation: Activation | None, given: bool) -> None:
