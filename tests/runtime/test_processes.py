@@ -225,6 +225,7 @@ sys.exit(6)
         6,
     ),
     "the network is held by a cycle": ("cycle = [net]; cycle.append(cycle); del net", 0),
+    "the network outlives the modules": ("np.kept = net; del net", 0),
     "stopped before the end": (
         "from leanconv.runtime.pool import pool\npool().stop()\nsys.exit(8)",
         8,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leanconv.codegen.kernel import Kernel
@@ -166,6 +167,7 @@ class Program:
         """Wait until no worker can be reading this program's tables."""
         self._pool.drain()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_pool"):
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When Python ends, modules are empty, and the workers have ended before.
+        if hasattr(self, "_pool") and not ending():
             self._pool.drain()
