@@ -106,6 +106,16 @@ def test_limits_of_a_layer() -> None:
     check_conv(layer("cv12"), [0.0, 0.3, 1.0])
 
 
+def test_tiles_of_winograd_become_smaller_before_they_are_given_up() -> None:
+    case = layer("cv10")
+    options = {"threads": THREADS, "algorithm": "direct"}
+    least = lc.plan_conv2d(case.x.shape, case.w, **options).memory_bytes
+    most = case.plan(None).memory_bytes
+    plans = [case.plan(least + int(share * (most - least))) for share in (0.1, 0.2, 0.4, 0.7)]
+    assert {plan.algorithm for plan in plans} == {"winograd"}
+    assert len({plan.weight_bytes for plan in plans}) == len(plans)
+
+
 def test_an_algorithm_that_is_asked_for_varies_its_parameters() -> None:
     """`winograd` within a limit takes another tile; with a tile that is given there is none."""
     case = layer("cv12")

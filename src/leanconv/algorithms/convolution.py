@@ -77,7 +77,8 @@ def alternatives(
 
     Args:
         problem, target: what is computed, and where.
-        every: whether algorithms count that are not considered for their time: they may be lean.
+        every: whether algorithms and parameters count that are not considered for their time, as
+            they may be lean.
     """
     found: list[tuple[Alternative, Candidate]] = []
     for algorithm in ALGORITHMS if every else _possible(problem, target):
@@ -86,7 +87,7 @@ def alternatives(
         if algorithm.alternatives is None:
             options = [Alternative(algorithm.cost(problem, target), algorithm.name)]
         else:
-            options = algorithm.alternatives(problem, target)
+            options = algorithm.alternatives(problem, target, every)
         made = ((option, _named(option.name, problem, target)) for option in options)
         found += [(option, candidate) for option, candidate in made if _allowed(candidate, problem)]
     return sorted(found, key=lambda pair: pair[0].cycles)

@@ -174,7 +174,8 @@ class Algorithm:
         automatic: whether it is considered when the user does not ask for an algorithm.
         worth_asking: says cheaply whether it may be the best; its cost is not asked for otherwise.
         alternatives: choices of its parameters that may be the fastest, the cheapest by estimate
-            first; None if there is only the one that it makes itself.
+            first, and if asked the fastest of those that take less memory; None if there is only
+            the one that it makes itself.
     """
 
     name: str
@@ -184,7 +185,7 @@ class Algorithm:
     candidate: Callable[[Problem, Target, Parameters], Candidate]
     automatic: bool = True
     worth_asking: Callable[[Problem], bool] = lambda _: True
-    alternatives: Callable[[Problem, Target], list[Alternative]] | None = None
+    alternatives: Callable[[Problem, Target, bool], list[Alternative]] | None = None
 
 
 class PackingKernel(Protocol):

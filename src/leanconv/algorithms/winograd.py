@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from leanconv.algorithms.problem import (
     Piece,
     Problem,
 )
-from leanconv.algorithms.winograd_choice import best_kernel, ranked_tilings
+from leanconv.algorithms.winograd_choice import Tiling, best_kernel, ranked_tilings
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
 from leanconv.algorithms.winograd_split import (
     LARGEST_TAPS,
@@ -280,25 +282,77 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
 
 
-def _alternatives(problem: Problem, target: Target) -> list[Alternative]:
+def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternative]:
     """The best tiles of outputs, each with the register tiles that are estimated best."""
     parts = split(problem)
-    found = []
-    square = problem.window.out[1] == problem.window.out[2]
-    for m in _sizes(parts[0].problem, {}):
-        if square and _taps(problem)[0] == _taps(problem)[1] and m[0] > m[1]:
-            continue  # the same as the other way round
-        shapes: dict[tuple[int, int], Alternative] = {}
-        sums = _sums(parts[0].problem, m, {})
-        whole = "whole" if len(parts) > 1 else None
-        for cycles, tiling, edges in ranked_tilings(parts[0].problem, target, m, sums, whole):
-            name = f"winograd:m={m[0]}x{m[1]},sums={sums},edges={edges},rows={tiling.rows}"
-            name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
-            total = cycles * len(parts)
-            shapes.setdefault((tiling.rows, tiling.vectors), Alternative(total, name))
-        found.append(list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1])
-    found.sort(key=lambda shapes: shapes[0].cycles)
-    return [one for shapes in found[:_MOST_SIZES] for one in shapes]
+    first, taps = parts[0].problem, _taps(problem)
+    edges = "whole" if len(parts) > 1 else None
+    square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
+    found = [
+        (m, _ranked(first, target, m, edges))
+        for m in _sizes(first, {})
+        if not (square and m[0] > m[1])  # the same as the other way round
+    ]
+    found.sort(key=lambda size: size[1][0].cycles)
+    chosen = []
+    for _, ranked in found[:_MOST_SIZES]:
+        shapes: dict[tuple[int, int], _Ranked] = {}
+        for one in ranked:
+            shapes.setdefault(one.tiling[1:3], one)
+        chosen += list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1]
+    if lean:
+        chosen += _leaner(first, target, edges, found)
+    return [Alternative(one.cycles * len(parts), one.name) for one in chosen]
+
+
+class _Ranked(NamedTuple):
+    """A kernel for tiles of m outputs: estimated cycles, blocks and register tile, and its name."""
+
+    cycles: float
+    tiling: Tiling
+    name: str
+
+
+def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:
+    """The kernels for tiles of m outputs, with such edges or any, the cheapest first."""
+    sums, found = _sums(problem, m, {}), []
+    for cycles, tiling, edge in ranked_tilings(problem, target, m, sums, edges):
+        name = f"winograd:m={m[0]}x{m[1]},sums={sums},edges={edge},rows={tiling.rows}"
+        name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
+        found.append(_Ranked(cycles, tiling, name))
+    return found
+
+
+def _leaner(
+    problem: Problem,
+    target: Target,
+    edges: str | None,
+    found: list[tuple[Pair, list[_Ranked]]],
+) -> list[_Ranked]:
+    """Kernels of fewer weights than the fastest ones, each with smaller and smaller blocks.
+
+    Args:
+        problem, target, edges: as of `_ranked`.
+        found: tiles of outputs, the fastest first, with their kernels.
+    """
+    taps = _taps(problem)
+
+    def points(m: Pair) -> int:
+        return (m[0] + taps[0] - 1) * (m[1] + taps[1] - 1)
+
+    along = [(1, m) for m in (2, 3, 4) if min(taps) > 1 and m <= problem.window.out[2]]
+    lines = [(m, _ranked(problem, target, m, edges)) for m in along if m not in dict(found)]
+    rest = sorted(found[_MOST_SIZES:] + lines, key=lambda size: size[1][0].cycles)
+    fewest = min((points(m) for m, _ in found[:_MOST_SIZES]), default=0)
+    chosen = []
+    for m, ranked in rest:
+        if points(m) < fewest:
+            fewest, tiles = points(m), math.inf
+            for one in ranked:
+                if one.tiling.tiles < tiles:
+                    tiles = one.tiling.tiles
+                    chosen.append(one)
+    return chosen
 
 
 _PARAMETERS = ("form", "m", "sums", "edges", "tiles", "rows", "vectors", "parts")
