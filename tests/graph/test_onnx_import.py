@@ -252,9 +252,8 @@ def test_all_unknown_operations_are_named() -> None:
     ]
     with pytest.raises(UnsupportedError) as caught:
         read(model(nodes, {"x": (2,)}, ["y"]))
-    assert (
-        "node 'first' (Einsum, opset 17) is not supported, nor are com.foo.Foo, NonZero; "
-        in str(caught.value)
+    assert "node 'first' (Einsum, opset 17) is not supported, nor com.foo.Foo, NonZero; " in str(
+        caught.value
     )
     assert "expected one of Abs, Add" in str(caught.value)
 

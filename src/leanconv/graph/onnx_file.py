@@ -57,7 +57,10 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     """
     reader = Reader(limits.fields)
     most = {"metadata_props": limits.metadata}
-    model = reader.message(data, schema.MODEL, "ModelProto", most)
+    try:
+        model = reader.message(data, schema.MODEL, "ModelProto", most)
+    except ModelError as error:
+        raise ModelError(f"{error}; is it an ONNX file?") from error
     if "graph" not in model:
         raise ModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
@@ -172,7 +175,7 @@ def _check_operations(messages: Sequence[Message], opset: int) -> None:
     if not lacking:
         return
     (_, where), *others = lacking.items()
-    more = f", nor are {', '.join(shown(op) for op, _ in others[:20])}" if others else ""
+    more = f", nor {', '.join(shown(op) for op, _ in others[:20])}" if others else ""
     advice = f"expected one of {', '.join(sorted(RULES))}"
     if any(op in _QUANTISED or "Integer" in op for op in lacking):
         advice = (
