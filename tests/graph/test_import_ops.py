@@ -268,6 +268,19 @@ for coordinates in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_cor
                 coordinate_transformation_mode=coordinates,
                 nearest_mode=nearest,
             )
+    for scales in ((2.0, 3.0), (1.7, 2.3), (0.6, 0.5)):
+        for options in ({}, {"cubic_coeff_a": -0.5, "exclude_outside": 1}):
+            case(
+                f"cubic-{coordinates}-{scales[0]}-{len(options)}",
+                (11, 13, 19),
+                "Resize",
+                IMAGE,
+                floats(),
+                floats(1, 1, *scales),
+                mode="cubic",
+                coordinate_transformation_mode=coordinates,
+                **options,
+            )
 case(
     "symmetric",
     (19,),
@@ -302,6 +315,7 @@ case(
 for mode in ("nearest", "linear"):
     case(f"sizes-{mode}", (11,), "Resize", IMAGE, floats(), floats(), ints(2, 6, 13, 5), mode=mode)
     case(f"sizes-{mode}", (13, 18), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode=mode)
+case("cubic-sizes", (13, 19), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode="cubic")
 case("axes", (18, 19), "Resize", IMAGE, None, None, ints(13, 5), mode="linear", axes=[2, 3])
 case("plain", (7, 13, 14, 21), "Identity", IMAGE)
 case("plain", (7, 10, 12, 13, 22), "Dropout", IMAGE)

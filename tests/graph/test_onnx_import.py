@@ -213,7 +213,7 @@ def test_refused_when_read(each: onnx.NodeProto, what: str) -> None:
     ("each", "what"),
     [
         (node("Cast", "x", "y", to=TensorProto.DOUBLE), "casts run-time values to float64"),
-        (node("Resize", "x - s", "y", mode="cubic"), "'cubic' is not supported; expected nearest"),
+        (node("Resize", "x - s", "y", mode="area"), "'area' is not supported; expected nearest"),
         (node("Resize", "x - s", "y", antialias=1), "antialias"),
         (node("Pad", "x p", "y", mode="wrap"), "'wrap' is not supported"),
         (node("Gather", "x uneven", "y"), "not evenly spaced"),
