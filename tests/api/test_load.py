@@ -417,3 +417,24 @@ def test_one_weight_packed_for_every_node(monkeypatch: pytest.MonkeyPatch) -> No
     held = {"w": np.ones((64, 64, 1, 1), "f4")}
     with pytest.raises(UnsupportedError, match="packed weights"):
         lc.load(model(nodes, {"x": (1, 64, 1, 1)}, [names[-1]], held))
+
+
+# -- small conveniences ---------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64"])
+def test_dtypes_as_numpy_has_them(dtype: Any) -> None:
+    network = lc.load(small_cnn(), dtype=dtype)
+    assert network.inputs[0].dtype == "float64"
+    with pytest.raises(InputError, match="dtype is 'int8'; expected float32 or float64"):
+        lc.load(small_cnn(), dtype=np.int8)
+
+
+def test_a_plan_is_shown_in_one_line() -> None:
+    network = lc.load(small_cnn(), threads=2)
+    plan = network.bind(IMAGE.shape)
+    assert repr(plan).startswith(f"<NetworkPlan of {len(plan.steps)} steps, 2 threads: ")
+    assert len(repr(plan)) < 100
+
+
+def test_a_file_of_another_kind() -> None:
+    with pytest.raises(ModelError, match="is it an ONNX file"):
+        lc.load(b"import numpy as np")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +71,7 @@ def test_ways_to_say_the_same(options: dict[str, Any], same_as: dict[str, Any]) 
         ({"groups": "1"}, r"groups is '1'; expected an integer"),
         ({"layout": "NHWC"}, r"x has 11 channels and w takes 5"),
         ({"layout": "CHWN"}, r"layout is 'CHWN'; expected 'NCHW' or 'NHWC'"),
-        ({"activation": "swish"}, r"activation 'swish' is not known; expected one of"),
+        ({"activation": "swish"}, r"activation 'swish' is not known; expected .*relu, relu6, "),
         ({"activation": "clip:a"}, r"expected numbers as parameters, such as"),
         ({"activation": "relu:1"}, r"got 1 parameter\(s\); expected at most 0"),
         ({"activation": 5}, r"activation is 5; expected"),
@@ -226,6 +227,20 @@ def test_explain_names_every_algorithm_once() -> None:
     for algorithm in ALGORITHMS:
         assert text.count(algorithm.name) == 1, text
     assert "there is only one group" in text
+    beside = re.findall(r"([0-9.]+) times the time by estimate, .*, expected error", text)
+    assert len(beside) == len(ALGORITHMS) - 2 - text.count("expected to err too much")
+    assert all(float(ratio) > 0 for ratio in beside)
+
+
+def test_explain_of_an_algorithm_that_was_asked_for() -> None:
+    text = lc.plan_conv2d(X.shape, W, algorithm="im2col", max_error=None).explain()
+    assert text.startswith(f"{lc.plan_conv2d(X.shape, W).spec}: im2col, ")
+    assert "not preferred" not in text
+
+
+def test_arrays_without_channels() -> None:
+    with pytest.raises(SpecError, match=r"without channels as x\[None, None\] and w\[None, None\]"):
+        lc.conv2d(X[0, 0], W[0, 0])
 
 
 # -- plans and the cache of conv2d -----------------------------------------------------------

@@ -69,6 +69,14 @@ for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
     case("noop", (18, 20), op, IMAGE, noop_with_empty_axes=1)
 case("plain", (7, 22), "Selu", 3 * IMAGE)
 case("alpha", (7, 22), "Selu", 3 * IMAGE, alpha=0.7, gamma=-1.5)
+case("plain", (12, 22), "Celu", 3 * IMAGE)
+case("alpha", (12, 22), "Celu", 3 * IMAGE, alpha=1.7)
+case("plain", (18, 22), "Mish", 3 * IMAGE)
+case("plain", (7, 22), "Softsign", 3 * IMAGE)
+case("three", (8, 13), "Mean", normal(3, 1), normal(4), Const(normal(2, 1, 1)))
+case("one", (7, 13), "Mean", IMAGE)
+for repeats in ((1, 1, 1, 1), (1, 2, 1, 3), (3, 1, 2, 1)):
+    case("x".join(map(str, repeats)), (7, 13), "Tile", normal(2, 3, 4, 5), ints(*repeats))
 
 TESTED = {parameters.values[0] for parameters in CASES}
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from graph.import_cases import Cases, Numbers
-from graph.onnx_models import Const, agree, floats, imported, ints, single
+from graph.onnx_models import Const, agree, floats, imported, ints, model, single
 from graph.test_import_decomposed import TESTED
 from graph.test_import_folded import FOLDS
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import LAST_OPSET, RULES
 
 RANDOM = Numbers(7)
 normal, positive = RANDOM.normal, RANDOM.positive
@@ -268,6 +268,19 @@ for coordinates in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_cor
                 coordinate_transformation_mode=coordinates,
                 nearest_mode=nearest,
             )
+    for scales in ((2.0, 3.0), (1.7, 2.3), (0.6, 0.5)):
+        for options in ({}, {"cubic_coeff_a": -0.5, "exclude_outside": 1}):
+            case(
+                f"cubic-{coordinates}-{scales[0]}-{len(options)}",
+                (11, 13, 19),
+                "Resize",
+                IMAGE,
+                floats(),
+                floats(1, 1, *scales),
+                mode="cubic",
+                coordinate_transformation_mode=coordinates,
+                **options,
+            )
 case(
     "symmetric",
     (19,),
@@ -302,6 +315,7 @@ case(
 for mode in ("nearest", "linear"):
     case(f"sizes-{mode}", (11,), "Resize", IMAGE, floats(), floats(), ints(2, 6, 13, 5), mode=mode)
     case(f"sizes-{mode}", (13, 18), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode=mode)
+case("cubic-sizes", (13, 19), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode="cubic")
 case("axes", (18, 19), "Resize", IMAGE, None, None, ints(13, 5), mode="linear", axes=[2, 3])
 case("plain", (7, 13, 14, 21), "Identity", IMAGE)
 case("plain", (7, 10, 12, 13, 22), "Dropout", IMAGE)
@@ -312,6 +326,36 @@ case("float", (7, 9, 13, 19), "Cast", IMAGE, to=TensorProto.FLOAT)
 @pytest.mark.parametrize(("op", "operands", "opset", "attributes"), CASES)
 def test_one_operation(op: str, operands: Any, opset: int, attributes: dict[str, Any]) -> None:
     agree(*single(op, operands, opset, **attributes))
+
+
+@pytest.mark.parametrize("opset", range(23, LAST_OPSET + 1))
+def test_newest_opsets(opset: int) -> None:
+    """The operations that opsets 23 to 26 define anew, for more dtypes only."""
+    made = [
+        ("Shape", ["x"], {}),
+        ("Size", ["x"], {}),
+        ("ConstantOfShape", ["Shape0"], {}),
+        ("Identity", ["x"], {}),
+        ("CastLike", ["Identity3", "ConstantOfShape2"], {}),
+        ("Cast", ["CastLike4"], {"to": TensorProto.FLOAT}),
+        ("Pad", ["Cast5", "pads"], {"mode": "reflect"}),
+        ("Transpose", ["Pad6"], {"perm": [0, 2, 3, 1]}),
+        ("Unsqueeze", ["Transpose7", "one"], {}),
+        ("Squeeze", ["Unsqueeze8", "one"], {}),
+        ("Reshape", ["Squeeze9", "rows"], {}),
+        ("Flatten", ["Reshape10"], {}),
+    ]
+    nodes = [
+        helper.make_node(op, inputs, [f"{op}{index}"], **attributes)
+        for index, (op, inputs, attributes) in enumerate(made)
+    ]
+    nodes.append(helper.make_node("Cast", ["Size1"], ["size"], to=TensorProto.FLOAT))
+    nodes.append(helper.make_node("Div", ["Flatten11", "size"], ["y"]))
+    held = {
+        name: np.array(n)
+        for name, n in (("pads", [0] * 7 + [1]), ("one", [1]), ("rows", [4, -1, 3]))
+    }
+    agree(model(nodes, {"x": IMAGE.shape}, ["y"], held, opset), {"x": IMAGE})
 
 
 @pytest.mark.parametrize("opset", [7, 12, 13, 17, 18, 22])

@@ -213,7 +213,7 @@ def test_refused_when_read(each: onnx.NodeProto, what: str) -> None:
     ("each", "what"),
     [
         (node("Cast", "x", "y", to=TensorProto.DOUBLE), "casts run-time values to float64"),
-        (node("Resize", "x - s", "y", mode="cubic"), "'cubic' is not supported; expected nearest"),
+        (node("Resize", "x - s", "y", mode="area"), "'area' is not supported; expected nearest"),
         (node("Resize", "x - s", "y", antialias=1), "antialias"),
         (node("Pad", "x p", "y", mode="wrap"), "'wrap' is not supported"),
         (node("Gather", "x uneven", "y"), "not evenly spaced"),
@@ -235,15 +235,37 @@ def test_refused_when_bound(each: onnx.NodeProto, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opset", "what"), [(6, "opset 6; expected 7 to 22"), (23, "opset 23; expected 7 to 22")]
+    ("opset", "what"), [(6, "opset 6; expected 7 to 26"), (27, "opset 27; expected 7 to 26")]
 )
 def test_opsets_outside(opset: int, what: str) -> None:
     with pytest.raises(UnsupportedError, match=what):
         read(model([node("Relu", "x", "y")], {"x": (2,)}, ["y"], opset=opset))
 
 
+def test_all_unknown_operations_are_named() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        helper.make_node("Einsum", ["a"], ["b"], name="first", equation="i->i"),
+        node("Einsum", "b", "c"),
+        helper.make_node("Foo", ["c"], ["d"], domain="com.foo"),
+        node("NonZero", "d", "y"),
+    ]
+    with pytest.raises(UnsupportedError) as caught:
+        read(model(nodes, {"x": (2,)}, ["y"]))
+    assert "node 'first' (Einsum, opset 17) is not supported, nor com.foo.Foo, NonZero; " in str(
+        caught.value
+    )
+    assert "expected one of Abs, Add" in str(caught.value)
+
+
+@pytest.mark.parametrize("op", ["QuantizeLinear", "QLinearConv", "ConvInteger"])
+def test_quantised_networks_are_refused(op: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{op}.* the one from before it was quantised"):
+        read(model([node(op, "x x", "y")], {"x": (2,)}, ["y"]))
+
+
 def test_operation_of_another_opset() -> None:
-    with pytest.raises(ModelError, match="HardSwish.*expected opset 14 to 22"):
+    with pytest.raises(ModelError, match="HardSwish.*expected opset 14 to 26"):
         read(model([node("HardSwish", "x", "y")], {"x": (2,)}, ["y"], opset=13))
     with pytest.raises(ModelError, match="Upsample.*expected opset 7 to 9"):
         read(model([node("Upsample", "x s", "y")], {"x": (2,)}, ["y"], opset=10))

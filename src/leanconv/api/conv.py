@@ -294,12 +294,25 @@ class ConvPlan:
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
             f"expected error {self.predicted_error:.1e}"
         ]
+        best: dict[str, tuple[float, Candidate]] = {}
+        for option, candidate in convolution.alternatives(self._problem, self._target, True):
+            best.setdefault(candidate.algorithm, (option.cycles, candidate))
         for other in ALGORITHMS:
-            if other.name == self.algorithm:
-                continue
-            reason = other.reject(self._problem, self._target)
-            lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
+            if other.name != self.algorithm:
+                reason = other.reject(self._problem, self._target)
+                lines.append(f"  {other.name}: {reason or self._beside(other.name, best)}")
         return "\n".join(lines)
+
+    def _beside(self, name: str, best: dict[str, tuple[float, Candidate]]) -> str:
+        """What another algorithm's best choice would take."""
+        if name not in best:
+            return "possible, but expected to err too much"
+        cycles, candidate = best[name]
+        takes = f"{format_bytes(self._needed(candidate))}, expected error {candidate.error:.1e}"
+        if self.algorithm not in best:  # it was asked for
+            return takes
+        ratio = cycles / best[self.algorithm][0]
+        return f"{ratio:.2f} times the time by estimate, {takes}"
 
     def _pack(
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from leanconv.api.bound import Bound
-from leanconv.api.options import checked_algorithms, checked_error, checked_threads
+from leanconv.api.options import checked_algorithms, checked_dtype, checked_error, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
@@ -51,7 +51,7 @@ def load(
     memory_limit: int | str | None = None,
     max_error: float | None = None,
     threads: int | None = None,
-    dtype: str | None = None,
+    dtype: str | type[np.floating] | np.dtype | None = None,
     tune: bool = False,
     reproducible: bool = False,
     plan: str | os.PathLike[str] | None = None,
@@ -95,6 +95,7 @@ def load(
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
+    computed = checked_dtype(dtype)
     if device != "cpu":
         from leanconv.gpu import entry, loaded
 
@@ -102,7 +103,7 @@ def load(
             threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
         )
         source = read_model(_source(model))
-        made = loaded.load_on(device, source, dtype, precision, memory_limit, max_error)
+        made = loaded.load_on(device, source, computed, precision, memory_limit, max_error)
         return cast(Network, made)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
@@ -122,12 +123,12 @@ def load(
     if pinned is not None:
         limit = pinned.memory_limit if limit is None else limit
         max_error = pinned.max_error if max_error is None else max_error
-        threads, dtype = threads or pinned.threads, dtype or pinned.dtype
+        threads, computed = threads or pinned.threads, computed or pinned.dtype
         reproducible = reproducible or pinned.reproducible
     return Network(
         read_model(_source(model)),
         threads or default_threads(),
-        dtype,
+        computed,
         limit,
         max_error,
         reproducible,

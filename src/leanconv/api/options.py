@@ -13,6 +13,12 @@ from leanconv.errors import SpecError
 _MOST_THREADS = 1024
 
 
+def checked_dtype(dtype: Any) -> str | None:
+    """The name of a dtype that may be given as NumPy has it, such as `np.float64`."""
+    name: str | None = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
+    return name
+
+
 def checked_threads(threads: Any) -> int | None:
     """Threads that take part, None for the default.
 

@@ -52,7 +52,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "what",
         metavar="layers|MODEL|PROBLEM",
-        help="cv1 to cv12, an ONNX file, or a line such as ic64ih56oc64oh54kh3",
+        help="`layers` (cv1 to cv12 of MEC), an ONNX file, or a line such as ic64ih56oc64oh54kh3",
     )
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
     add_shape_option(parser)

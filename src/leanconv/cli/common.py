@@ -186,7 +186,7 @@ def input_shapes(
         if extents is None or 0 in shape:
             raise InputError(
                 f"the network leaves the shape of input {name} open: {_shown(extents)}; "
-                f"give it with --shape {name}=1,3,224,224"
+                f"give it with --shape {name}={_example(extents)}"
             )
         chosen[name] = shape
     return chosen
@@ -200,6 +200,12 @@ def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) 
         name: generator.standard_normal(shape).astype(dtypes[name])
         for name, shape in shapes.items()
     }
+
+
+def _example(extents: Sequence[int | str | None] | None) -> str:
+    """A shape of the kind that is wanted: one image, 224 wherever its size is open."""
+    given = extents or ("N", 3, None, None)
+    return ",".join(str(e if isinstance(e, int) else 224 if i else 1) for i, e in enumerate(given))
 
 
 def _shown(extents: Sequence[int | str | None] | None) -> str:

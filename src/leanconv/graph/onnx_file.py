@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from leanconv.graph.wire import Message, Reader, fixed, integers, text
 _NAME = 200  # characters of a name that messages show
 _DOMAINS = ("", "ai.onnx")
 _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
+_QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     """
     reader = Reader(limits.fields)
     most = {"metadata_props": limits.metadata}
-    model = reader.message(data, schema.MODEL, "ModelProto", most)
+    try:
+        model = reader.message(data, schema.MODEL, "ModelProto", most)
+    except ModelError as error:
+        raise ModelError(f"{error}; is it an ONNX file?") from error
     if "graph" not in model:
         raise ModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
@@ -75,7 +79,11 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         constants[name] = array
     inputs = [_input(each, reader, constants) for each in graph["input"]]
     outputs = [reader.message(each, schema.VALUE, "output") for each in graph["output"]]
-    nodes = [_node(each, reader, files, opset, i) for i, each in enumerate(graph["node"])]
+    messages = [
+        reader.message(each, schema.NODE, f"node {i}") for i, each in enumerate(graph["node"])
+    ]
+    _check_operations(messages, opset)
+    nodes = [_node(each, reader, files, opset, i) for i, each in enumerate(messages)]
     return FileModel(
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
@@ -147,14 +155,42 @@ def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
     return extent.get("dim_param") or None
 
 
-def _node(
-    data: memoryview, reader: Reader, files: ExternalFiles, opset: int, index: int
-) -> FileNode:
-    message = reader.message(data, schema.NODE, f"node {index}")
-    op, domain = message.get("op_type", ""), message.get("domain", "")
+def _place(message: Message, opset: int, index: int) -> tuple[str, str]:
+    """A node's name, and what messages call it."""
+    op = message.get("op_type", "")
     name = shown(message.get("name", "") or f"{op}_{index}")
-    where = f"node {name!r} ({shown(op)}, opset {opset})"
-    rule = _rule(op, domain, opset, where)
+    return name, f"node {name!r} ({shown(op)}, opset {opset})"
+
+
+def _check_operations(messages: Sequence[Message], opset: int) -> None:
+    """Raise for the first operation that is not known, and name all others of the file."""
+    lacking: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        op, domain = message.get("op_type", ""), message.get("domain", "")
+        if domain not in _DOMAINS:
+            where = f"{_place(message, opset, index)[1]} of the domain {shown(domain)!r}"
+            lacking.setdefault(f"{domain}.{op}", where)
+        elif op not in RULES:
+            lacking.setdefault(op, _place(message, opset, index)[1])
+    if not lacking:
+        return
+    (_, where), *others = lacking.items()
+    more = f", nor {', '.join(shown(op) for op, _ in others[:20])}" if others else ""
+    advice = f"expected one of {', '.join(sorted(RULES))}"
+    if any(op in _QUANTISED or "Integer" in op for op in lacking):
+        advice = (
+            "expected a network that computes in float32 or float64: give the one from before it "
+            "was quantised"
+        )
+    raise UnsupportedError(f"{where} is not supported{more}; {advice}")
+
+
+def _node(
+    message: Message, reader: Reader, files: ExternalFiles, opset: int, index: int
+) -> FileNode:
+    op = message.get("op_type", "")
+    name, where = _place(message, opset, index)
+    rule = _rule(op, opset, where)
     inputs, outputs = message["input"], message["output"]
     most = rule.least if opset < rule.moved[0] else rule.most
     if not rule.least <= len(inputs) <= most:
@@ -171,16 +207,8 @@ def _node(
     return FileNode(op, tuple(inputs), tuple(outputs), MappingProxyType(attributes), name)
 
 
-def _rule(op: str, domain: str, opset: int, where: str) -> Rule:
-    there = f"expected one of {', '.join(sorted(RULES))}"
-    if domain not in _DOMAINS:
-        raise UnsupportedError(
-            f"{where} is of the domain {shown(domain)!r}, which is not supported; expected ONNX's "
-            f"own operations; {there}"
-        )
-    rule = RULES.get(op)
-    if rule is None:
-        raise UnsupportedError(f"{where} is not supported; {there}")
+def _rule(op: str, opset: int, where: str) -> Rule:
+    rule = RULES[op]
     if not rule.since <= opset <= rule.until:
         raise ModelError(
             f"{where} does not exist in this opset; expected opset {rule.since} to {rule.until}"

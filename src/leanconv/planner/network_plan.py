@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from leanconv.codegen import compiler
@@ -60,7 +60,7 @@ class PlannedStep:
     output_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkPlan:
     """Everything that is known about a network's run before the first one.
 
@@ -89,11 +89,17 @@ class NetworkPlan:
     peak_bytes: int
     weight_bytes: int
     threads: int
-    limit: int | None = field(repr=False)
+    limit: int | None
     exact: bool
-    planner: Planner = field(repr=False)
-    decisions: tuple[Decision, ...] = field(repr=False)
-    storage: Storage = field(repr=False)
+    planner: Planner
+    decisions: tuple[Decision, ...]
+    storage: Storage
+
+    def __repr__(self) -> str:
+        return (
+            f"<NetworkPlan of {len(self.steps)} steps, {self.threads} threads: "
+            f"{format_bytes(self.memory_bytes)}>"
+        )
 
     @cached_property
     def outlines(self) -> tuple[Outline, ...]:

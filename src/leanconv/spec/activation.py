@@ -39,7 +39,8 @@ class Activation:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SpecError(
-                f"activation {self.kind!r} is not known; expected one of {', '.join(sorted(KINDS))}"
+                f"activation {self.kind!r} is not known; expected one of "
+                f"{', '.join(sorted((*KINDS, 'relu6')))}"
             )
         defaults = KINDS[self.kind]
         given = tuple(float(p) for p in self.parameters)

@@ -72,9 +72,11 @@ def _spec(
     shape, weights = _extents("x", x_shape), _extents("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):
+        plain = len(shape) == len(weights) and len(shape) < 3
         raise SpecError(
             f"x has shape {shape} and w {weights}; expected (N, C, spatial…) and "
             "(K, C/groups, kernel…) with the same 1 to 3 spatial axes"
+            + ("; give arrays without channels as x[None, None] and w[None, None]" * plain)
         )
     if layout == "NCHW":
         batch, channels, size = shape[0], shape[1], shape[2:]

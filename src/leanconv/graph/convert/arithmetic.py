@@ -36,13 +36,41 @@ def _gelu(call: Call) -> list[Value]:
     return [call.emit("Gelu", [call.value()], approximate=approximate)]
 
 
-def _selu(call: Call) -> list[Value]:
-    """gamma · Elu(x; alpha)."""
+def _float(call: Call) -> Value:
+    """The first input, which has to hold floats."""
     x = call.value()
     if x.type.dtype not in FLOATS:
         raise UnsupportedError(f"input 0 is {x.type}; expected {' or '.join(FLOATS)}")
-    elu = call.emit("Elu", [x], alpha=call.attribute("alpha", _SELU_ALPHA))
+    return x
+
+
+def _selu(call: Call) -> list[Value]:
+    """gamma · Elu(x; alpha)."""
+    elu = call.emit("Elu", [_float(call)], alpha=call.attribute("alpha", _SELU_ALPHA))
     return [call.emit("Mul", [elu, call.number(call.attribute("gamma", _SELU_GAMMA), elu)])]
+
+
+def _celu(call: Call) -> list[Value]:
+    """alpha · Elu(x / alpha; 1)."""
+    x, alpha = _float(call), call.attribute("alpha", 1.0)
+    if not alpha:
+        raise ModelError("attribute alpha is 0; expected another number")
+    if alpha == 1:
+        return [call.emit("Elu", [x], alpha=1.0)]
+    elu = call.emit("Elu", [call.emit("Div", [x, call.number(alpha, x)])], alpha=1.0)
+    return [call.emit("Mul", [elu, call.number(alpha, x)])]
+
+
+def _mish(call: Call) -> list[Value]:
+    """x · tanh(softplus(x))."""
+    x = _float(call)
+    return [call.emit("Mul", [x, call.emit("Tanh", [call.emit("Softplus", [x])])])]
+
+
+def _softsign(call: Call) -> list[Value]:
+    """x / (1 + abs(x))."""
+    x = _float(call)
+    return [call.emit("Div", [x, call.emit("Add", [call.number(1, x), call.emit("Abs", [x])])])]
 
 
 def _clip(call: Call) -> list[Value]:
@@ -94,6 +122,13 @@ def _chain(op: str) -> Callable[[Call], list[Value]]:
         return [result]
 
     return convert
+
+
+def _mean(call: Call) -> list[Value]:
+    """The mean of any number of inputs."""
+    _float(call)
+    (total,) = _chain("Add")(call)
+    return [call.emit("Div", [total, call.number(len(call), total)])]
 
 
 def _softmax(call: Call) -> list[Value]:
@@ -234,6 +269,9 @@ RULES: dict[str, Rule] = {
     "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
     "Elu": _unary("Elu", alpha=1.0),
     "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
+    "Celu": Rule(_celu, {"alpha": "float"}, since=12),
+    "Mish": Rule(_mish, since=18),
+    "Softsign": Rule(_softsign),
     "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
     "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3, moved=(11, ("min", "max"))),
     "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
@@ -242,6 +280,7 @@ RULES: dict[str, Rule] = {
     "Sum": Rule(_chain("Add"), _NO_KINDS, 1, 1 << 31, running=None),
     "Min": Rule(_chain("Min"), _NO_KINDS, 1, 1 << 31, running=None),
     "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
+    "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
     "Softmax": Rule(_softmax, {"axis": "int"}),
     "LogSoftmax": Rule(_softmax, {"axis": "int"}),
     "BatchNormalization": Rule(

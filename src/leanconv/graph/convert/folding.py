@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array, broadcast
@@ -118,12 +118,29 @@ def _product(call: Call) -> list[Value]:
     ]
 
 
-def _tile(call: Call) -> list[Value]:
-    x, repeats = call.constant(0), call.integers(1)
-    if len(repeats) != x.ndim or min(repeats, default=0) < 0:
-        raise ModelError(f"got repeats {repeats}; expected {x.ndim} numbers of at least 0")
-    shape = [e * r for e, r in zip(x.shape, repeats, strict=True)]
-    return [call.fold(lambda: np.tile(x, repeats), shape, x.dtype.name)]
+def _dequantised(call: Call) -> list[Value]:
+    """Quantised weights as the floats that they stand for: (x - zero point) * scale, exactly."""
+    x, scale = call.constant(0), call.constant(1)
+    zero = call.constant(2) if call.optional(2) is not None else np.zeros((), x.dtype)
+    if call.attribute("block_size", 0):
+        raise UnsupportedError("block_size is not supported; expected one scale, or one per slice")
+    if x.dtype.kind not in "iu" or x.dtype.itemsize > 4 or zero.dtype != x.dtype:
+        raise ModelError(f"got {x.dtype} and a zero point of {zero.dtype}; expected int8 for both")
+    if scale.dtype.kind != "f" or zero.shape not in ((), (1,), scale.shape):
+        raise ModelError(f"got a scale {scale.dtype}{scale.shape}; expected one float per slice")
+    shape = scale.shape if scale.size > 1 else ()
+    if shape:
+        axis = call.axis(call.attribute("axis", 1), x.ndim)
+        if shape != x.shape[axis : axis + 1]:
+            raise ModelError(f"got {shape} scales for axis {axis} of {x.shape}; expected one each")
+        shape = tuple(shape[0] if i == axis else 1 for i in range(x.ndim))
+    dtype = call.builder.single if scale.dtype == np.float32 else scale.dtype.name
+
+    def floats() -> Array:
+        offset = zero.astype(np.int64).reshape(shape if zero.size > 1 else ())
+        return np.asarray((x - offset).astype(dtype) * scale.reshape(shape).astype(dtype))
+
+    return [call.fold(floats, x.shape, dtype)]
 
 
 def _fold_rule(
@@ -168,5 +185,7 @@ RULES: dict[str, Rule] = {
         running=(),
         moved=(18, ("axes",)),
     ),
-    "Tile": _fold_rule(_tile, 2),
+    "DequantizeLinear": Rule(
+        _dequantised, {"axis": "int", "block_size": "int"}, 2, 3, running=(), since=10
+    ),
 }

@@ -14,7 +14,7 @@ from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked
 
-FIRST_OPSET, LAST_OPSET = 7, 22
+FIRST_OPSET, LAST_OPSET = 7, 26
 
 
 @dataclass(frozen=True, eq=False)

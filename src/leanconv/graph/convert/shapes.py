@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank
+from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 
 _FAR = 1 << 62
 
@@ -91,6 +93,24 @@ def _concat(call: Call) -> list[Value]:
 def _expand(call: Call) -> list[Value]:
     x = call.value()
     return [call.emit("Expand", [x], shape=broadcast(x.shape, call.integers(1)))]
+
+
+def _tile(call: Call) -> list[Value]:
+    """Repeat along every axis: each is split in two, of which the first is broadcast."""
+    x, repeats = call.value(), call.integers(1)
+    if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
+        raise ModelError(f"got repeats {repeats}; expected {len(x.shape)} numbers of at least 0")
+    shape = checked([e * r for e, r in zip(x.shape, repeats, strict=True)], x.type.dtype).shape
+    if x.array is not None:
+        array = x.array
+        return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype)]
+    y = x
+    for axis, count in enumerate(repeats):
+        if count != 1:
+            before, after = math.prod(shape[:axis]), math.prod(x.shape[axis:])
+            y = call.reshape(y, (before, 1, after))
+            y = call.emit("Expand", [y], shape=(before, count, after))
+    return [call.reshape(y, shape)]
 
 
 def _part(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> Value:
@@ -267,6 +287,7 @@ RULES: dict[str, Rule] = {
     "Transpose": Rule(_transpose, {"perm": "ints"}),
     "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None),
     "Expand": Rule(_expand, {}, 2, 2, since=8),
+    "Tile": Rule(_tile, {}, 2, 2),
     "Slice": Rule(
         _slice,
         {"starts": "ints", "ends": "ints", "axes": "ints"},

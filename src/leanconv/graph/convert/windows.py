@@ -10,6 +10,7 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
+from leanconv.graph.convert.cubic import cubic_resize
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.conv import check_window
@@ -179,7 +180,7 @@ def _resize(call: Call) -> list[Value]:
         return _old_resize(call)
     x = call.value()
     rank = len(x.shape)
-    mode = _resize_mode(call, {"nearest": "nearest", "linear": "linear"})
+    mode = _resize_mode(call, {mode: mode for mode in ("nearest", "linear", "cubic")})
     coordinates = call.attribute("coordinate_transformation_mode", "half_pixel")
     nearest = call.attribute("nearest_mode", "round_prefer_floor")
     if coordinates not in COORDINATE_MODES or nearest not in NEAREST_MODES:
@@ -236,6 +237,10 @@ def _emit_resize(
     else:
         assert sizes is not None
         scales = tuple(size / extent for size, extent in zip(sizes, x.shape, strict=True))
+    if mode == "cubic":
+        if any(size < 1 for size in sizes):
+            raise ModelError(f"got sizes {tuple(sizes)}; expected positive numbers")
+        return [cubic_resize(call, x, sizes, scales, coordinates)]
     return [
         call.emit(
             "Resize",
