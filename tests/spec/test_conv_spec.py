@@ -173,6 +173,8 @@ def test_what_a_short_line_means() -> None:
         ("ic0oc8ih5kh3", "in_channels of at least 1"),
         ("g3ic8oc9ih5kh3", "divisible by 3"),
         ("ic8oc8ih5kh3sh0", "stride"),
+        ("ic8oc8ih5oh3kh3sh0", "a stride of 0; expected sh of at least 1"),
+        (f"ic8oc8ih5kh{'3' * 5000}", "cannot be read"),
         ("g0ic8oc8ih5kh3", "groups"),
     ],
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from leanconv.errors import SpecError
-
-_MOST_THREADS = 1024
+from leanconv.errors import SpecError, short
+from leanconv.settings import MOST_THREADS
 
 
 def checked_threads(threads: Any) -> int | None:
@@ -25,9 +25,23 @@ def checked_threads(threads: Any) -> int | None:
         number = 0 if isinstance(threads, bool) else index(threads)
     except TypeError:
         number = 0
-    if not 1 <= number <= _MOST_THREADS:
-        raise SpecError(f"threads is {threads!r}; expected an integer from 1 to {_MOST_THREADS}")
+    if not 1 <= number <= MOST_THREADS:
+        raise SpecError(
+            f"threads is {short(threads)}; expected an integer from 1 to {MOST_THREADS}"
+        )
     return number
+
+
+def checked_flag(name: str, given: Any) -> bool:
+    """Whether something is asked for.
+
+    Raises:
+        SpecError: it is neither True nor False.
+    """
+    if isinstance(given, int | np.bool_) or given is None:
+        return bool(given)
+    got = type(given).__name__ if isinstance(given, np.ndarray) else short(given)
+    raise SpecError(f"{name} is {got}; expected True or False")
 
 
 def checked_error(max_error: Any) -> float | None:
@@ -40,8 +54,10 @@ def checked_error(max_error: Any) -> float | None:
         return None
     number = isinstance(max_error, float | int | np.floating) and not isinstance(max_error, bool)
     if not number or not max_error > 0:
-        raise SpecError(f"max_error is {max_error!r}; expected a positive number, such as 1e-5")
-    return float(max_error)
+        raise SpecError(
+            f"max_error is {short(max_error)}; expected a positive number, such as 1e-5"
+        )
+    return float(min(max_error, sys.float_info.max))
 
 
 def checked_algorithms(algorithms: Any) -> dict[str, str]:

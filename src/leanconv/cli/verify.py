@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -123,7 +122,7 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
     try:
         held = np.load(path, allow_pickle=False)
         arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
-    except (ValueError, EOFError, OSError, KeyError, MemoryError, BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to
         raise InputError(
             f"sample {path.name} cannot be read ({error}); expected .npy or .npz of numbers: write "
             "it with np.save or np.savez"
@@ -134,10 +133,11 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
             f"write them with np.savez(FILE, {', '.join(f'{n}=…' for n in names)})"
         )
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        kind = getattr(array, "dtype", np.dtype(object))  # bytes, where NumPy knows no better
+        if kind.kind not in "biuf":
             raise InputError(
-                f"sample {path.name} holds {name} of {array.dtype}; expected real numbers: convert "
-                "it with astype"
+                f"sample {path.name} holds {name} of {kind}; expected real numbers: convert it "
+                "with astype"
             )
     dtypes = {port.name: port.dtype for port in network.inputs}
     return {name: array.astype(dtypes[name]) for name, array in arrays.items()}

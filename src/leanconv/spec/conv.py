@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 from leanconv.spec.activation import Activation
 from leanconv.spec.format import ceil_div
 
@@ -211,7 +211,7 @@ def _expect(holds: bool, expected: str) -> None:
         raise SpecError(f"not a convolution: expected {expected}")
 
 
-_TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d+)")
+_TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d{1,15})(?!\d)")
 
 
 def _parse(problem: str) -> ConvSpec:
@@ -225,7 +225,7 @@ def _parse(problem: str) -> ConvSpec:
         match = _TOKEN.match(text, position)
         if match is None:
             raise SpecError(
-                f"problem {problem!r} cannot be read at {text[position:]!r}; "
+                f"problem {short(problem)} cannot be read at {short(text[position:])}; "
                 "expected a line such as ic64ih56oc64oh54kh3"
             )
         if match[1] in found:
@@ -260,6 +260,10 @@ def _parse(problem: str) -> ConvSpec:
             raise SpecError(
                 f"problem {problem!r} lacks k{axis} or i{axis}; expected k{axis} with i{axis} or "
                 f"o{axis}"
+            )
+        if stride < 1:
+            raise SpecError(
+                f"problem {problem!r} has a stride of 0; expected s{axis} of at least 1"
             )
         span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
         if size is None:
