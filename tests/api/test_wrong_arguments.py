@@ -54,6 +54,11 @@ CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: plan({1, 8, 10, 12}, W), "the shape of x is .*; expected integers"),
     (lambda: plan(X.shape, W, stride={1, 2}), "stride is .*; expected 2 integer"),
     (lambda: plan(X.shape, W, stride=b"\1\1"), "stride is .*; expected 2 integer"),
+    (lambda: plan(X.shape, W, layout=np.array(["NCHW", "NHWC"])), "layout is array"),
+    (lambda: lc.conv2d(X, W, algorithm=["direct"]), "algorithm is .'direct'.; expected text"),
+    (lambda: plan(X.shape, W, algorithm="winograd:m=" + "9" * 5000), "algorithm is 'winograd"),
+    (lambda: Activation("clip", ("a",)), "clip got .*; expected numbers"),  # type: ignore[arg-type]
+    (lambda: Activation(["relu"]), "activation .'relu'. is not known"),  # type: ignore[arg-type]
     (lambda: plan(X.shape, W, padding=np.ones(2)), "padding is array.*expected one integer"),
     (lambda: plan(X.shape, W, activation=Activation("clip", (6.0, 0.0))), "a lower bound, then"),
     (lambda: plan(X.shape, W, activation=Activation("clip", (np.nan,))), "NaN as a parameter"),
@@ -88,6 +93,8 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"algorithms": "mec"}, "algorithms is 'mec'; expected texts by the names"),
     ({"algorithms": {"conv": 5}}, "expected texts by the names"),
     ({"plan": 5}, "plan is 5; expected"),
+    ({"algorithms": {"Conv_0": "winograd:m=" + "9" * 5000}}, "algorithm is 'winograd:m=99"),
+    ({"dtype": np.float64}, "dtype is .*; expected float32 or float64"),
     ({"tune": "no"}, "tune is 'no'; expected True or False"),
 ]
 
@@ -108,6 +115,11 @@ def test_inputs_that_are_no_dictionary() -> None:
     net = lc.load(MODEL)
     with pytest.raises(lc.InputError, match=r"expected a dictionary with .*; call net\(x\)"):
         net.run(np.ones((1, 3, 32, 32), "f4"))  # type: ignore[arg-type]
+
+
+def test_any_error_and_a_dtype_of_numpy_are_taken() -> None:
+    net = lc.load(MODEL, max_error=float("inf"), dtype=np.dtype("float64"))  # type: ignore[arg-type]
+    assert net.inputs[0].dtype == "float64"
 
 
 def test_names_and_numbers_that_are_none() -> None:

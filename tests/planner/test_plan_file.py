@@ -163,6 +163,7 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
         ("asked.memory_limit", -1),
         ("asked.max_error", "much"),
         ("asked.max_error", 10**400),
+        ("asked.max_error", 0),
         ("asked.inputs", {"x": [0]}),
         ("asked.inputs", {"x": "many"}),
         ("promised.arena_bytes", 1.5),

@@ -212,6 +212,8 @@ GOOD = ConvSpec.parse("mb2ic8ih10iw12oc16kh3kw3ph1pw1")
         ({"kernel": (13, 3)}, "got 13 over 12 on axis 0"),
         ({"stride": (1, 0)}, "stride of at least 1"),
         ({"dilation": (0, 1)}, "dilation of at least 1"),
+        ({"dilation": (2**63, 1), "pad_begin": (2**63, 0), "pad_end": (2**63, 0)}, "at most 2"),
+        ({"stride": (1, 10**5000)}, "stride of at most 2.32, got an endless number"),
         ({"pad_begin": (-1, 0)}, "pad_begin of at least 0"),
         ({"pad_end": (0, 0, 0)}, "pad_end with 2"),
         ({"dtype": "int8"}, "float32 or float64 .*, got int8"),

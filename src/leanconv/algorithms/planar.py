@@ -115,7 +115,7 @@ class PlanarConv(Kernel):
         taps = prod(self.window.kernel) * self.inputs
         return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * taps
 
-    def tiles(self) -> list[ColumnVectors]:
+    def tiles(self) -> tuple[ColumnVectors, ...]:
         """A row of output columns as tiles."""
         return column_vectors(self.window, self.lanes, self.vectors)
 

@@ -12,7 +12,12 @@ import numpy as np
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
-from leanconv.api.options import checked_error, checked_flag, checked_threads
+from leanconv.api.options import (
+    checked_algorithm,
+    checked_error,
+    checked_flag,
+    checked_threads,
+)
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -184,7 +189,7 @@ def conv2d(
         slope,
     )
     threads = checked_threads(threads)
-    key = (spec, algorithm, threads)
+    key = (spec, checked_algorithm(algorithm), threads)
     cache = _cache()
     plan = cache.take(key)  # out of it, so that no other thread runs it with other weights
     if plan is None:
@@ -223,7 +228,7 @@ class ConvPlan:
     ) -> None:
         self.spec = spec
         self.threads = checked_threads(threads) or default_threads()
-        max_error = checked_error(max_error)
+        max_error, algorithm = checked_error(max_error), checked_algorithm(algorithm)
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, max_error)

@@ -127,7 +127,7 @@ def load(
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     if pinned is not None:
         limit = pinned.memory_limit if limit is None else limit
-        max_error = pinned.max_error if max_error is None else max_error
+        max_error = checked_error(pinned.max_error) if max_error is None else max_error
         threads, dtype = threads or pinned.threads, dtype or pinned.dtype
         reproducible = reproducible or pinned.reproducible
     return Network(

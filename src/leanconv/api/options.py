@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from operator import index
 from typing import Any
@@ -11,6 +10,9 @@ import numpy as np
 
 from leanconv.errors import SpecError, short
 from leanconv.settings import MOST_THREADS
+
+_ANY_ERROR = 1e30  # relative; larger ones are the same
+_LONGEST = 1000  # characters of an algorithm and its parameters
 
 
 def checked_threads(threads: Any) -> int | None:
@@ -57,14 +59,28 @@ def checked_error(max_error: Any) -> float | None:
         raise SpecError(
             f"max_error is {short(max_error)}; expected a positive number, such as 1e-5"
         )
-    return float(min(max_error, sys.float_info.max))
+    try:
+        return min(float(max_error), _ANY_ERROR)
+    except OverflowError:
+        return _ANY_ERROR
+
+
+def checked_algorithm(algorithm: Any) -> str | None:
+    """The name of an algorithm with its parameters, None for the best.
+
+    Raises:
+        SpecError: it is no text, or an endless one.
+    """
+    if algorithm is None or (isinstance(algorithm, str) and len(algorithm) <= _LONGEST):
+        return algorithm
+    raise SpecError(f"algorithm is {short(algorithm)}; expected text, such as 'winograd:m=4'")
 
 
 def checked_algorithms(algorithms: Any) -> dict[str, str]:
     """Algorithms by the names of layers.
 
     Raises:
-        SpecError: it is no dictionary of texts.
+        SpecError: it is no dictionary of such texts.
     """
     if algorithms is None:
         return {}
@@ -72,7 +88,9 @@ def checked_algorithms(algorithms: Any) -> dict[str, str]:
         isinstance(text, str) for pair in algorithms.items() for text in pair
     ):
         raise SpecError(
-            f"algorithms is {algorithms!r}; expected texts by the names of layers, such as "
+            f"algorithms is {short(algorithms)}; expected texts by the names of layers, such as "
             "{'conv1': 'winograd'}"
         )
+    for algorithm in algorithms.values():
+        checked_algorithm(algorithm)
     return dict(algorithms)

@@ -265,7 +265,7 @@ def _parse(data: Any) -> PlanFile:
         dtype=_one_of(asked, "dtype", ("float32", "float64")),
         reproducible=_flag(asked, "reproducible"),
         memory_limit=None if limit is None else _count(asked, "memory_limit", most=MOST_LIMIT),
-        max_error=None if error is None else _number(asked, "max_error"),
+        max_error=None if error is None else _number(asked, "max_error", least=sys.float_info.min),
         inputs=_shapes(asked.get("inputs")),
         arena_bytes=_count(promised, "arena_bytes"),
         weight_bytes=_count(promised, "weight_bytes"),
@@ -340,11 +340,11 @@ def _count(data: Mapping[str, Any], key: str, least: int = 0, most: int = _MOST_
     return value
 
 
-def _number(data: Mapping[str, Any], key: str) -> float:
+def _number(data: Mapping[str, Any], key: str, least: float = 0.0) -> float:
     value = data.get(key)
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 0 <= value <= sys.float_info.max:  # type: ignore[operator]
-        raise _WrongError(f"{key} is {short(value)}, expected a number of at least 0")
+    if not good or not least <= value <= sys.float_info.max:  # type: ignore[operator]
+        raise _WrongError(f"{key} is {short(value)}, expected a number of at least {least:g}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -37,13 +37,19 @@ class Activation:
     parameters: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise SpecError(
                 f"activation {short(self.kind)} is not known; expected one of "
                 f"{', '.join(sorted(KINDS))}"
             )
         defaults = KINDS[self.kind]
-        given = tuple(float(p) for p in self.parameters)
+        try:
+            given = tuple(float(p) for p in self.parameters)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SpecError(
+                f"activation {self.kind} got {short(self.parameters)}; expected numbers as "
+                "parameters, such as 'clip:0:6'"
+            ) from error
         if len(given) > len(defaults):
             raise SpecError(
                 f"activation {self.kind!r} got {len(given)} parameter(s); expected at most "
@@ -80,10 +86,4 @@ def _read(text: str) -> Activation:
     kind, *numbers = text.split(":")
     if text == "relu6":
         kind, numbers = "clip", ["0", "6"]
-    try:
-        parameters = tuple(float(number) for number in numbers)
-    except ValueError as error:
-        raise SpecError(
-            f"activation {short(text)}: expected numbers as parameters, such as 'clip:0:6'"
-        ) from error
-    return Activation(kind, parameters)
+    return Activation(kind, tuple(numbers))  # type: ignore[arg-type]  # texts of numbers

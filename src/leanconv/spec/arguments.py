@@ -7,7 +7,7 @@ from operator import index
 
 from leanconv.errors import InputError, SpecError, short
 from leanconv.spec.activation import Activation
-from leanconv.spec.conv import ConvSpec, effective_extent
+from leanconv.spec.conv import LAYOUTS, ConvSpec, effective_extent
 from leanconv.spec.format import ceil_div
 
 Steps = int | Sequence[int]
@@ -47,12 +47,12 @@ def spec_of(
             f"x has shape {shape} and w {weights}; expected (N, C, spatial…) and "
             "(K, C/groups, kernel…) with the same 1 to 3 spatial axes"
         )
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise SpecError(f"layout is {short(layout)}; expected 'NCHW' or 'NHWC'")
     if layout == "NCHW":
         batch, channels, size = shape[0], shape[1], shape[2:]
-    elif layout == "NHWC":
-        batch, channels, size = shape[0], shape[-1], shape[1:-1]
     else:
-        raise SpecError(f"layout is {layout!r}; expected 'NCHW' or 'NHWC'")
+        batch, channels, size = shape[0], shape[-1], shape[1:-1]
     if isinstance(groups, Iterable) or min(_integers(groups, 1), default=0) < 1:
         raise SpecError(f"groups is {short(groups)}; expected an integer of at least 1")
     groups = index(groups)
