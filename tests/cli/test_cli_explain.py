@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -263,6 +264,13 @@ def test_verify_says_what_samples_should_hold(
     result = call("verify", MODEL, str(sample))
     assert result.code == 1
     assert re.search(told, result.err), result.err
+
+
+def test_verify_waits_for_no_pipe(call: Call, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npy")
+    result = call("verify", MODEL, str(tmp_path / "x.npy"))
+    assert result.code == 1
+    assert "not a regular file" in result.err
 
 
 def test_verify_unpickles_nothing(call: Call, tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
     """The arrays of a file, which is not trusted: nothing in it is unpickled."""
     names = [port.name for port in network.inputs]
     size = path.stat().st_size
+    if not path.is_file():
+        raise InputError(f"sample {path} is not a regular file; expected .npy or .npz of numbers")
     if size > _MOST_BYTES:
         raise InputError(
             f"sample {path.name} has {size} bytes; expected at most {_MOST_BYTES}: split it into "
