@@ -105,6 +105,7 @@ def test_parse_bytes_refuses(text: str) -> None:
     ("count", "text"),
     [
         (0, "0 B"),
+        (1000 * 2**10, "0.9766 MiB"),
         (1023, "1023 B"),
         (2048, "2 KiB"),
         (6018826, "5.74 MiB"),

@@ -142,6 +142,17 @@ def test_offsets_that_overlap_are_not_taken(
     assert "laid out anew" in caplog.text
 
 
+def test_an_arena_with_a_hole_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, document = saved(tmp_path)
+    document["buffers"][0]["offset"] = 2**33
+    path.write_text(json.dumps(document))
+    net = lc.load(model("shufflenet_like"), plan=path)
+    assert net.bind((1, 3, 64, 64)).arena_bytes < 2**22
+    assert "laid out anew" in caplog.text
+
+
 def change(document: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     place: Any = document
