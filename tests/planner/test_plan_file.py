@@ -13,6 +13,7 @@ import pytest
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
+from leanconv.codegen.host import host
 from leanconv.planner import budget, plan_file
 
 
@@ -93,6 +94,13 @@ def test_on_another_cpu_it_plans_anew_and_says_why(
     assert "another CPU (another" in caplog.text
     assert "cpu, l2_bytes differ" in caplog.text
     assert net.used_bytes == net.plan.memory_bytes
+
+
+def test_the_name_of_a_cpu_decides_nothing(tmp_path: Path) -> None:
+    path, document = saved(tmp_path)
+    document["target"]["name"] = "the same by another name"
+    path.write_text(json.dumps(document))
+    assert plan_file.other_target(plan_file.read_plan(path), host()) == ""
 
 
 def test_another_network_is_planned_by_itself(
