@@ -1,6 +1,15 @@
 """Every error that leanconv raises on purpose: what was got, what was expected, how to mend it."""
 
 
+def short(value: object) -> str:
+    """A value as messages show it, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return "an endless number"
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
 class LeanConvError(Exception):
     """The root of all errors that a user of leanconv may want to catch."""
 

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 from leanconv.units import parse_bytes
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+MOST_THREADS = 1024
+_MOST_SPIN_US = 60_000_000  # a minute
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -63,14 +65,13 @@ class Settings:
             SpecError: a variable holds something that cannot be read; the message names it.
         """
         env = os.environ if environment is None else environment
-        defaults = Settings(cache_dir=_default_cache_dir(env))
-        given_dir = env.get("LEANCONV_CACHE_DIR")
-        spin_us = _integer(env, "LEANCONV_SPIN_US", least=0)
+        defaults = Settings(cache_dir=_cache_dir(env))
+        spin_us = _integer(env, "LEANCONV_SPIN_US", least=0, most=_MOST_SPIN_US)
         return Settings(
-            cache_dir=Path(given_dir).expanduser() if given_dir else defaults.cache_dir,
+            cache_dir=defaults.cache_dir,
             cache_bytes=_bytes(env, "LEANCONV_CACHE_BYTES", defaults.cache_bytes),
             plan_cache_bytes=_bytes(env, "LEANCONV_PLAN_CACHE_BYTES", defaults.plan_cache_bytes),
-            threads=_integer(env, "LEANCONV_THREADS", least=1),
+            threads=_integer(env, "LEANCONV_THREADS", least=1, most=MOST_THREADS),
             target=env.get("LEANCONV_TARGET") or None,
             spin_us=defaults.spin_us if spin_us is None else spin_us,
             debug=_switch(env, "LEANCONV_DEBUG"),
@@ -82,6 +83,17 @@ class Settings:
 def current_settings() -> Settings:
     """The settings of this process, read from its environment once."""
     return Settings.from_environment()
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    given = env.get("LEANCONV_CACHE_DIR")
+    try:
+        return Path(given).expanduser() if given else _default_cache_dir(env)
+    except RuntimeError as error:
+        raise SpecError(
+            f"environment variable LEANCONV_CACHE_DIR is {given!r}, and the home folder is not "
+            f"known ({error}); expected a folder, such as /tmp/leanconv"
+        ) from error
 
 
 def _default_cache_dir(env: Mapping[str, str]) -> Path:
@@ -104,16 +116,17 @@ def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
         raise SpecError(f"environment variable {name}: {error}") from error
 
 
-def _integer(env: Mapping[str, str], name: str, least: int) -> int | None:
+def _integer(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     text = env.get(name)
     if not text:
         return None
-    if not text.strip().isdecimal() or int(text) < least:
+    number = int(text) if text.strip().isdecimal() and len(text) < 100 else -1
+    if not least <= number <= most:
         raise SpecError(
-            f"environment variable {name} is {text!r}; expected an integer of at least {least}, "
-            f"or unset it"
+            f"environment variable {name} is {short(text)}; expected an integer from {least} to "
+            f"{most}, or unset it"
         )
-    return int(text)
+    return number
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+from operator import index
+from typing import SupportsIndex
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 
 _BYTE_UNITS: dict[str, int] = {
     "": 1,
@@ -18,28 +21,36 @@ _BYTE_UNITS: dict[str, int] = {
     "gib": 2**30,
 }
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_LONGEST = 100  # characters of a number with its unit
+MOST_BYTES = 2**64  # that a limit may be
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | SupportsIndex) -> int:
     """Read a number of bytes: `4096`, `"4096"`, `"12 MiB"`, `"1.5GB"`.
 
     Raises:
-        SpecError: the text is no number with a known unit, or the number is negative.
+        SpecError: the text is no number with a known unit, or the number is negative or endless.
     """
-    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
-    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    factor = _BYTE_UNITS.get(match.group(2).lower()) if match else None
-    if match is None or factor is None:
+    count = _written(text) if isinstance(text, str) else _counted(text)
+    if count is None or not 0 <= count <= MOST_BYTES:
         raise SpecError(
-            f"{text!r} is not a number of bytes; expected an int of at least 0, or text such as "
-            f"'12 MiB' (units: B, kB, MB, GB, KiB, MiB, GiB)"
+            f"{short(text)} is not a number of bytes; expected an int from 0 to 2^64, or text such "
+            "as '12 MiB' (units: B, kB, MB, GB, KiB, MiB, GiB)"
         )
-    return (
-        int(float(match.group(1)) * factor)
-        if "." in match.group(1)
-        else (int(match.group(1)) * factor)
-    )
+    return count
+
+
+def _written(text: str) -> int | None:
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    factor = _BYTE_UNITS.get(match[2].lower()) if match else None
+    return int(Fraction(match[1]) * factor) if match and factor else None
+
+
+def _counted(number: SupportsIndex) -> int | None:
+    try:
+        return None if isinstance(number, bool) else index(number)
+    except TypeError:
+        return None
 
 
 def format_bytes(count: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 import leanconv as lc
 from examples.networks import squeezenet_like
+from leanconv.spec import Activation
 
 X = np.ones((1, 8, 10, 12), "f4")
 W = np.ones((16, 8, 3, 3), "f4")
@@ -42,6 +43,25 @@ CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: plan(X.shape, W, max_error=1e-12), "give max_error=.* or more, or float64"),
     (lambda: lc.conv2d(X.astype("f2"), W), r"convert it with .astype\('float32'\)"),
     (lambda: lc.conv2d(np.ma.masked_array(X), W), "masked"),
+    (lambda: plan(X.shape, W, memory_limit="9" * 5000), "'999.* is not a number of bytes"),
+    (lambda: plan(X.shape, W, memory_limit="9" * 400 + ".0 GB"), "is not a number of bytes"),
+    (lambda: plan(X.shape, W, memory_limit=10**400), "1000.* is not a number of bytes"),
+    (lambda: plan(X.shape, W, max_error=-(10**5000)), "max_error is an endless number"),
+    (lambda: plan(X.shape, W, threads=10**5000), "threads is an endless number"),
+    (lambda: plan(X.shape, W, residual=X), "residual is ndarray; expected True or False"),
+    (lambda: plan(X.shape, W, tune="no"), "tune is 'no'; expected True or False"),
+    (lambda: plan(X.shape, W, reproducible=[1]), "reproducible is .1.; expected True or False"),
+    (lambda: plan({1, 8, 10, 12}, W), "the shape of x is .*; expected integers"),
+    (lambda: plan(X.shape, W, stride={1, 2}), "stride is .*; expected 2 integer"),
+    (lambda: plan(X.shape, W, stride=b"\1\1"), "stride is .*; expected 2 integer"),
+    (lambda: plan(X.shape, W, layout=np.array(["NCHW", "NHWC"])), "layout is array"),
+    (lambda: lc.conv2d(X, W, algorithm=["direct"]), "algorithm is .'direct'.; expected text"),
+    (lambda: plan(X.shape, W, algorithm="winograd:m=" + "9" * 5000), "algorithm is 'winograd"),
+    (lambda: Activation("clip", ("a",)), "clip got .*; expected numbers"),  # type: ignore[arg-type]
+    (lambda: Activation(["relu"]), "activation .'relu'. is not known"),  # type: ignore[arg-type]
+    (lambda: plan(X.shape, W, padding=np.ones(2)), "padding is array.*expected one integer"),
+    (lambda: plan(X.shape, W, activation=Activation("clip", (6.0, 0.0))), "a lower bound, then"),
+    (lambda: plan(X.shape, W, activation=Activation("clip", (np.nan,))), "NaN as a parameter"),
 ]
 
 
@@ -49,6 +69,20 @@ CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
 def test_a_convolution_with_wrong_arguments(call: Callable[[], Any], what: str) -> None:
     with pytest.raises(lc.LeanConvError, match=what):
         call()
+
+
+def test_integers_and_flags_of_numpy_are_taken() -> None:
+    same = plan(
+        X.shape,
+        W,
+        padding=np.array([1, 1]),
+        groups=np.int64(1),
+        memory_limit=np.int64(10**9),
+        max_error=10**400,
+        residual=np.False_,
+    )
+    assert same.spec == plan(X.shape, W, padding=1).spec
+    assert type(same.spec.groups) is int
 
 
 MODEL = squeezenet_like(batch=1, image=32).SerializeToString()
@@ -59,6 +93,9 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"algorithms": "mec"}, "algorithms is 'mec'; expected texts by the names"),
     ({"algorithms": {"conv": 5}}, "expected texts by the names"),
     ({"plan": 5}, "plan is 5; expected"),
+    ({"algorithms": {"Conv_0": "winograd:m=" + "9" * 5000}}, "algorithm is 'winograd:m=99"),
+    ({"dtype": np.float64}, "dtype is .*; expected float32 or float64"),
+    ({"tune": "no"}, "tune is 'no'; expected True or False"),
 ]
 
 
@@ -78,6 +115,19 @@ def test_inputs_that_are_no_dictionary() -> None:
     net = lc.load(MODEL)
     with pytest.raises(lc.InputError, match=r"expected a dictionary with .*; call net\(x\)"):
         net.run(np.ones((1, 3, 32, 32), "f4"))  # type: ignore[arg-type]
+
+
+def test_any_error_and_a_dtype_of_numpy_are_taken() -> None:
+    net = lc.load(MODEL, max_error=float("inf"), dtype=np.dtype("float64"))  # type: ignore[arg-type]
+    assert net.inputs[0].dtype == "float64"
+
+
+def test_names_and_numbers_that_are_none() -> None:
+    net, x = lc.load(MODEL), np.ones((1, 3, 32, 32), "f4")
+    with pytest.raises(lc.InputError, match="got inputs"):
+        net.run({1: x, net.inputs[0].name: x})  # type: ignore[dict-item]
+    with pytest.raises(lc.SpecError, match="repeats is 'many'; expected an integer"):
+        net.profile(x, repeats="many")  # type: ignore[arg-type]
 
 
 def test_a_plan_that_cannot_be_written(tmp_path: Path) -> None:

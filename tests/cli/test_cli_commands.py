@@ -52,6 +52,7 @@ def test_run_passes_the_budget_in_bytes(network: FakeNetwork, call: Call, pictur
     assert call("run", "m.onnx", picture(1), "--memory-limit", "12 MiB").code == 0
     assert network.options["memory_limit"] == 12 * 2**20
     assert call("run", "m.onnx", picture(1), "--memory-limit", "12 parsecs").code == 2
+    assert call("run", "m.onnx", picture(1), "--memory-limit", "9" * 400 + ".0 GB").code == 2
 
 
 def test_run_fails_when_memory_is_not_as_predicted(
@@ -101,6 +102,18 @@ def test_a_defect_is_called_one(
     result = call("run", "m.onnx", picture(1))
     assert result.code == 70
     assert "defect" in result.err
+
+
+def test_memory_that_is_lacking_is_no_defect(
+    network: FakeNetwork, call: Call, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def large(*_: Any, **__: Any) -> None:
+        np.empty(2**45, np.float64)
+
+    monkeypatch.setitem(vars(leanconv), "load", large)
+    result = call("run", "m.onnx", picture(1))
+    assert result.code == 1
+    assert "memory could not be had" in result.err
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -100,6 +102,11 @@ def test_a_model_may_be_called_like_a_problem(
     monkeypatch.chdir(tmp_path)
     Path("ic3ih5oc4kh3").write_bytes(data)
     assert "ReduceMean" in call("explain", "ic3ih5oc4kh3").out
+
+
+def test_a_problem_of_one_axis_and_one_with_a_long_name(call: Call) -> None:
+    assert "direct" in call("explain", "ic3iw50oc4kw1").out
+    assert call("explain", f"ic3iw5oc4kw1n{'x' * 1000}").code == 0
 
 
 def test_open_shapes_and_options_that_go_with_models(call: Call, residual: str) -> None:
@@ -216,6 +223,21 @@ def test_verify_says_when_a_plan_breaks_its_word(
     assert "NOT kept" in result.out
 
 
+def test_verify_with_a_damaged_bundle(call: Call, tmp_path: Path) -> None:
+    """Its parts are compressed, and one is no array at all."""
+    sample = tmp_path / "x.npz"
+    np.savez_compressed(sample, input=np.arange(4096.0))
+    data = bytearray(sample.read_bytes())
+    data[100:1000] = bytes(900)
+    sample.write_bytes(data)
+    result = call("verify", MODEL, str(sample))
+    assert result.code == 1
+    assert "x.npz cannot be read" in result.err
+    with ZipFile(sample, "w") as bundle:
+        bundle.writestr("input", "text")
+    assert "expected real numbers" in call("verify", MODEL, str(sample)).err
+
+
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04", b"7"])
 def test_verify_with_damaged_samples(call: Call, tmp_path: Path, data: bytes) -> None:
     sample = tmp_path / "x.npy"
@@ -242,6 +264,13 @@ def test_verify_says_what_samples_should_hold(
     result = call("verify", MODEL, str(sample))
     assert result.code == 1
     assert re.search(told, result.err), result.err
+
+
+def test_verify_waits_for_no_pipe(call: Call, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npy")
+    result = call("verify", MODEL, str(tmp_path / "x.npy"))
+    assert result.code == 1
+    assert "not a regular file" in result.err
 
 
 def test_verify_unpickles_nothing(call: Call, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_open_extents_keep_the_images_size(picture: Picture) -> None:
         {"input_layout": "CHWN"},
         {"input_scale": "fast"},
         {"input_scale": "[]"},
+        {"input_scale": "1" + "0" * 400},
         {"input_mean": "NaN"},
         {"input_std": "[1, 0, 1]"},
         {"input_std": '{"a": 1}'},

@@ -61,12 +61,21 @@ def test_an_empty_variable_is_not_set() -> None:
         ("LEANCONV_SPIN_US", "-1"),
         ("LEANCONV_DEBUG", "perhaps"),
         ("LEANCONV_CACHE_BYTES", "much"),
+        ("LEANCONV_THREADS", "1025"),
+        ("LEANCONV_SPIN_US", "10000000000000"),
+        ("LEANCONV_CACHE_DIR", "~nobody-of-that-name/cache"),
     ],
 )
 def test_a_wrong_value_names_its_variable(name: str, text: str) -> None:
     with pytest.raises(SpecError, match=name) as raised:
         Settings.from_environment({"HOME": "/home/u", name: text})
     assert repr(text) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["LEANCONV_THREADS", "LEANCONV_SPIN_US", "LEANCONV_CACHE_BYTES"])
+def test_an_endless_number_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=name):
+        Settings.from_environment({"HOME": "/home/u", name: "9" * 5000})
 
 
 @pytest.mark.parametrize(
@@ -96,6 +105,7 @@ def test_parse_bytes_refuses(text: str) -> None:
     ("count", "text"),
     [
         (0, "0 B"),
+        (1000 * 2**10, "0.9766 MiB"),
         (1023, "1023 B"),
         (2048, "2 KiB"),
         (6018826, "5.74 MiB"),

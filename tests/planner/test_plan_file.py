@@ -13,6 +13,7 @@ import pytest
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
+from leanconv.codegen.host import host
 from leanconv.planner import budget, plan_file
 
 
@@ -95,6 +96,13 @@ def test_on_another_cpu_it_plans_anew_and_says_why(
     assert net.used_bytes == net.plan.memory_bytes
 
 
+def test_the_name_of_a_cpu_decides_nothing(tmp_path: Path) -> None:
+    path, document = saved(tmp_path)
+    document["target"]["name"] = "the same by another name"
+    path.write_text(json.dumps(document))
+    assert plan_file.other_target(plan_file.read_plan(path), host()) == ""
+
+
 def test_another_network_is_planned_by_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,6 +150,17 @@ def test_offsets_that_overlap_are_not_taken(
     assert "laid out anew" in caplog.text
 
 
+def test_an_arena_with_a_hole_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, document = saved(tmp_path)
+    document["buffers"][0]["offset"] = 2**33
+    path.write_text(json.dumps(document))
+    net = lc.load(model("shufflenet_like"), plan=path)
+    assert net.bind((1, 3, 64, 64)).arena_bytes < 2**22
+    assert "laid out anew" in caplog.text
+
+
 def change(document: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     place: Any = document
@@ -158,10 +177,12 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
         ("asked", None),
         ("asked.threads", 0),
         ("asked.threads", True),
-        ("asked.threads", 10**9),
+        ("asked.threads", 1025),
         ("asked.dtype", "int8"),
         ("asked.memory_limit", -1),
         ("asked.max_error", "much"),
+        ("asked.max_error", 10**400),
+        ("asked.max_error", 0),
         ("asked.inputs", {"x": [0]}),
         ("asked.inputs", {"x": "many"}),
         ("promised.arena_bytes", 1.5),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanconv.errors import LeanConvError
-from leanconv.runtime.memory import Block, Memory
+from leanconv.runtime.memory import Block, Memory, new_array
 from leanconv.spec.format import ALIGNMENT, aligned
 
 
@@ -56,6 +56,11 @@ def test_memory_counts_what_was_asked_for() -> None:
 def test_memory_that_cannot_be_had_is_an_error_with_a_way_out(size: int) -> None:
     with pytest.raises(LeanConvError, match=r"bytes of memory could not be had.*memory_limit"):
         Memory().allocate("arena", size)
+
+
+def test_a_result_without_room_is_an_error_with_a_way_out() -> None:
+    with pytest.raises(LeanConvError, match="smaller batch"):
+        new_array((2**45,), "float64")
 
 
 def test_a_view_keeps_its_block() -> None:

@@ -57,6 +57,15 @@ def test_goes_alone_when_disturbed_and_comes_back() -> None:
     assert all(simulate(pacing, machine, 15000, 9000))
 
 
+def test_one_long_run_in_a_window_is_an_accident() -> None:
+    pacing, now = Pacing(2), 0
+    for spent in (1, 1, 1, 30, 1, 1, 1, 1):  # ms; as long as a page fault may take
+        assert pacing.together(now)
+        now += spent * MS
+        pacing.record(spent * MS, True, now)
+    assert pacing.together(now)
+
+
 def test_what_a_disturbance_costs_is_bounded() -> None:
     """Within three times the quiet latency on average, where staying together costs five times."""
     pacing, total = Pacing(2), []

@@ -173,6 +173,8 @@ def test_what_a_short_line_means() -> None:
         ("ic0oc8ih5kh3", "in_channels of at least 1"),
         ("g3ic8oc9ih5kh3", "divisible by 3"),
         ("ic8oc8ih5kh3sh0", "stride"),
+        ("ic8oc8ih5oh3kh3sh0", "a stride of 0; expected sh of at least 1"),
+        (f"ic8oc8ih5kh{'3' * 5000}", "cannot be read"),
         ("g0ic8oc8ih5kh3", "groups"),
     ],
 )
@@ -210,6 +212,8 @@ GOOD = ConvSpec.parse("mb2ic8ih10iw12oc16kh3kw3ph1pw1")
         ({"kernel": (13, 3)}, "got 13 over 12 on axis 0"),
         ({"stride": (1, 0)}, "stride of at least 1"),
         ({"dilation": (0, 1)}, "dilation of at least 1"),
+        ({"dilation": (2**63, 1), "pad_begin": (2**63, 0), "pad_end": (2**63, 0)}, "at most 2"),
+        ({"stride": (1, 10**5000)}, "stride of at most 2.32, got an endless number"),
         ({"pad_begin": (-1, 0)}, "pad_begin of at least 0"),
         ({"pad_end": (0, 0, 0)}, "pad_end with 2"),
         ({"dtype": "int8"}, "float32 or float64 .*, got int8"),

@@ -39,11 +39,6 @@ class ChainChoice:
     error: float
     form: Form | None = None
 
-    @property
-    def temporary_bytes(self) -> int:
-        """All buffers between its calls."""
-        return sum(self.temporaries.values())
-
 
 def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
     """The blocks of a BlockChain, or the one that a ConvChain is."""

@@ -113,8 +113,6 @@ def choose(
 
 def _named(text: str, problem: Problem, target: Target) -> Candidate:
     """The algorithm of a text such as `"winograd"` or `"mec:solution=B"`."""
-    if not isinstance(text, str):
-        raise SpecError(f"algorithm is {text!r}; expected text, such as 'winograd:m=4'")
     name, _, rest = text.partition(":")
     known: dict[str, Algorithm] = {a.name: a for a in ALGORITHMS}
     if name not in known:

@@ -111,8 +111,7 @@ def _merge(kernel: DirectConv) -> DirectConv:
 
 def _good_width(total: int) -> int:
     """A divisor of the map that makes rows of 28 to 256 columns, preferring multiples of 14."""
-    divisors = [w for w in range(1, total + 1) if total % w == 0]
-    usable = [w for w in divisors if 28 <= w <= 256] or [total]
+    usable = [w for w in range(28, 257) if total % w == 0] or [total]
     return min(usable, key=lambda w: (w % 14 != 0, w % 7 != 0, w % 2 != 0, w))
 
 

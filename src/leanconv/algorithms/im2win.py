@@ -110,17 +110,17 @@ def _vector(problem: Problem, target: Target) -> Candidate:
     view = layout.dots() if made else _input_dots(problem)
     unit = layout.column if made else 1 if view.inputs > 1 or not layout.interleaved else layout.tap
     kernel = WindowDot(
-        spec.batch,
-        spec.groups,
-        view.inputs,
-        problem.group_outputs,
-        view.window,
-        unit,
-        view.x,
-        problem.y,
-        spec.dtype,
-        target.lanes(spec.dtype),
-        problem.epilogue,
+        batch=spec.batch,
+        groups=spec.groups,
+        inputs=view.inputs,
+        outputs=problem.group_outputs,
+        window=view.window,
+        x=view.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        epilogue=problem.epilogue,
+        unit=unit,
+        lanes=target.lanes(spec.dtype),
     )
     stages = (_lower(layout, target),) if made else ()
     return _scalar(problem, (*stages, kernel), view, "form=vector")

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
@@ -27,9 +27,7 @@ from leanconv.algorithms.problem import (
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
 
@@ -42,46 +40,19 @@ def channel_offset(access: Access, c: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class NaiveConv(Kernel):
-    """One convolution's code.
+class NaiveConv(GroupedConv):
+    """One convolution's code; weights are read as they are given.
 
     Attributes:
-        batch, groups: N and g.
-        inputs, outputs: channels of one group.
-        window: the sliding window.
-        x, y: where input and output lie; a residual lies like y.
-        dtype: `"float32"` or `"float64"`.
-        epilogue: bias, residual, activation.
         y_offset: elements from the output's start to the first one written.
     """
 
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
-    epilogue: Epilogue
     y_offset: int = 0
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, weights as given, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
         """Rows of output."""
-        depth, height, _ = self.window.out
-        return self.batch * self.groups * self.outputs * depth * height
-
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        positions = self.batch * self.groups * self.outputs * prod(self.window.out)
-        return 2 * positions * self.inputs * prod(self.window.kernel)
+        return self.batch * self.groups * self.outputs * self.row_count
 
     def emit(self, target: Target) -> str:
         """Emit the seven loops."""
@@ -89,7 +60,7 @@ class NaiveConv(Kernel):
         e, element = Function(self.NAME), ELEMENT[self.dtype]
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         depth, height, width = self.window.out
-        steps = self.inputs * prod(self.window.kernel)
+        steps = self.reduction
         with e.chunks(self.batch, self.groups, self.outputs, depth, height) as (n, g, j, od, oh):
             k = g * self.outputs + j
             row = n * self.y.image + channel_offset(self.y, k) + self.y_offset

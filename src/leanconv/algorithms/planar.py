@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.algorithms.kernel_fields import fields, group_fields
 from leanconv.algorithms.planar_columns import (
     ColumnVectors,
@@ -42,8 +42,7 @@ from leanconv.algorithms.problem import (
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window, merge_rows
+from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk
@@ -63,45 +62,22 @@ _TAPS_WRITTEN = 4  # taps without masks that are written out instead of looped o
 
 
 @dataclass(frozen=True)
-class PlanarConv(Kernel):
-    """One convolution's code, lanes along output columns.
+class PlanarConv(GroupedConv):
+    """One convolution's code, lanes along output columns; weights are read as they are given.
+
+    Columns are neighbours in x and y.
 
     Attributes:
-        batch, groups: N and g.
-        inputs, outputs: channels of one group.
-        window: the sliding window.
-        x, y: where input and output lie; columns are neighbours in both.
-        dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
         channels: output channels of one tile, a divisor of `outputs`.
         vectors: vectors of columns of one tile.
         rows: output rows of one chunk.
-        epilogue: bias, residual, activation.
     """
 
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
     channels: int
     vectors: int
     rows: int
-    epilogue: Epilogue
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, weights as given, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
-
-    @property
-    def row_count(self) -> int:
-        """Output rows of one image: depth by height."""
-        return self.window.out[0] * self.window.out[1]
 
     @property
     def chunks(self) -> int:
@@ -109,13 +85,7 @@ class PlanarConv(Kernel):
         tiles = self.groups * self.outputs // self.channels
         return self.batch * tiles * ceil_div(self.row_count, self.rows)
 
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        taps = prod(self.window.kernel) * self.inputs
-        return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * taps
-
-    def tiles(self) -> list[ColumnVectors]:
+    def tiles(self) -> tuple[ColumnVectors, ...]:
         """A row of output columns as tiles."""
         return column_vectors(self.window, self.lanes, self.vectors)
 
@@ -149,7 +119,7 @@ class _Body:
         self.e, self.conv, self.channel = e, conv, channel
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
-        self.per_output = conv.inputs * prod(conv.window.kernel)
+        self.per_output = conv.reduction
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place, self.element)
         self.w = pointers["w"].at(channel * self.per_output, self.element)
@@ -277,8 +247,7 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
         vectors = min(vectors, 4)
     divisors = [c for c in range(1, kernel.outputs + 1) if kernel.outputs % c == 0]
     channels = max(c for c in divisors if c == 1 or (c + 1) * vectors + 1 <= room)
-    taps = prod(window.kernel) * kernel.inputs
-    cycles = width * channels * (taps / target.fma_units + 4)
+    cycles = width * channels * (kernel.reduction / target.fma_units + 4)
     pieces = kernel.batch * kernel.groups * kernel.outputs // channels
     rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, _CHUNK_CYCLES)
     return replace(kernel, window=window, x=x, y=y, channels=channels, vectors=vectors, rows=rows)
@@ -324,12 +293,11 @@ def _cycles(kernel: PlanarConv, target: Target) -> float:
     loads = (kernel.vectors * stride * 2 + kernel.channels) / 2
     step = max(size / target.fma_units, loads, float(target.fma_latency))
     step += 2 * kernel.vectors * max(0, stride - 2)  # shuffles that nothing hides
-    taps = kernel.inputs * prod(kernel.window.kernel)
     tiles = ceil_div(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
     rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
     deep = stride > 1 and kernel.inputs >= _DEEP
     unpacked = _UNPACKED_DEEP if deep else _UNPACKED
-    return rows * tiles * (unpacked * step * taps + 2.0 * size)
+    return rows * tiles * (unpacked * step * kernel.reduction + 2.0 * size)
 
 
 def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:

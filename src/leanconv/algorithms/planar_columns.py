@@ -7,6 +7,7 @@ by constants, in tiles of their own at both ends of a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
@@ -31,7 +32,8 @@ class ColumnVectors:
     masks: tuple[tuple[Masks, ...], ...]
 
 
-def column_vectors(window: Window, lanes: int, vectors: int) -> list[ColumnVectors]:
+@lru_cache(maxsize=256)  # asked for again and again while tiles are compared
+def column_vectors(window: Window, lanes: int, vectors: int) -> tuple[ColumnVectors, ...]:
     """Cut a row of output columns into tiles; equal neighbours are merged."""
     width, span = window.out[2], vectors * lanes
     tiles: list[ColumnVectors] = []
@@ -47,7 +49,7 @@ def column_vectors(window: Window, lanes: int, vectors: int) -> list[ColumnVecto
             tiles[-1] = replace(last, count=last.count + 1)
         else:
             tiles.append(ColumnVectors(first, 1, live, masks))
-    return tiles
+    return tuple(tiles)
 
 
 def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:

@@ -14,6 +14,7 @@ it better: a row of 7 columns takes 8 lanes of 8, and not 7 of 16.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from leanconv.algorithms.planar_columns import (
@@ -39,6 +40,10 @@ _ROW_CYCLES = 3.0  # of each row of input: the jump, and what cannot be overlapp
 # Sums of one plane from which on its own multiply-adds hide that as well as a second plane's would.
 _MANY_SUMS = 8
 _STORE_CYCLES = 2.0  # of each vector of results
+
+# Of a row of input: the output rows of a tile that it meets, each with its kh.
+Row = list[tuple[int, int]]
+Uses = dict[int, Row]
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,9 @@ class PlanarDepthwise(Kernel):
         _, kh, kw = self.window.kernel
         return 2 * self.batch * self.channels * self.window.out[1] * self.window.out[2] * kh * kw
 
-    def uses(self, rows: int) -> dict[int, list[tuple[int, int]]]:
+    def uses(self, rows: int) -> Uses:
         """For each row of input from a tile's first on: the (output row, kh) that it meets."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        found: Uses = {}
         for r in range(rows):
             for kh in range(self.window.kernel[1]):
                 position = r * self.window.stride[1] + kh * self.window.dilation[1]
@@ -315,9 +320,7 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
         for tile in tiles:
             vectors = len(tile.live)
             written += kernel.planes * products * vectors
-            for start in starts:
-                top = start * kernel.rows * window.stride[1] - window.pad[1]
-                inside = [u for i, u in uses.items() if 0 <= top + i < window.size[1]]
+            for count, inside in _met(kernel, uses, starts):
                 met = sum(map(len, inside)) * window.kernel[2]
                 arithmetic = max(
                     met * vectors / units,
@@ -326,5 +329,21 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
                 )
                 overhead = _ROW_CYCLES * len(inside) / hidden
                 overhead += _STORE_CYCLES * rows * vectors
-                cycles += tile.count * (arithmetic + overhead)
+                cycles += count * tile.count * (arithmetic + overhead)
     return cycles if written <= _MOST_WRITTEN else None
+
+
+def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[int, list[Row]]]:
+    """The uses of the rows of input that exist for each of these tiles along the rows.
+
+    Those between the ends of a plane are alike, and are given once with their number.
+    """
+    window = kernel.window
+    step, pad, size = kernel.rows * window.stride[1], window.pad[1], window.size[1]
+    first = min(max(tiles.start, ceil_div(pad, step)), tiles.stop)
+    stop = max(first, min(tiles.stop, (size - 1 - max(uses) + pad) // step + 1))
+    if first < stop:
+        yield stop - first, list(uses.values())
+    for tile in (*range(tiles.start, first), *range(stop, tiles.stop)):
+        top = tile * step - pad
+        yield 1, [use for i, use in uses.items() if 0 <= top + i < size]

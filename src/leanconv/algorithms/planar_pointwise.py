@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -43,42 +41,24 @@ _NARROW, _NARROW_LARGE = 0.03, 0.3
 
 
 @dataclass(frozen=True)
-class PlanarPointwise(Kernel):
+class PlanarPointwise(GroupedConv):
     """One 1x1 convolution's code, lanes along pixels.
 
+    The window is all pixels of a map as one row; pixels are neighbours in x and y.
+
     Attributes:
-        batch, groups: N and g.
-        inputs, outputs: channels of one group.
-        window: all pixels of a map as one row.
-        x, y: where images and channels begin; pixels are neighbours in both.
-        dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
         tile: output channels by vectors of pixels.
         column_tiles: tiles of pixels of one chunk.
         panel_block: panels of output channels of one chunk.
         prefetch: whether the lines of the next tile's input and of the output are asked for.
-        epilogue: bias, residual, activation.
     """
 
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
     tile: Tile
     column_tiles: int
     panel_block: int
     prefetch: bool
-    epilogue: Epilogue
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, packed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
 
     @property
     def tile_text(self) -> str:
@@ -115,11 +95,6 @@ class PlanarPointwise(Kernel):
         """Images by groups by blocks of pixels by blocks of panels."""
         panel_blocks = ceil_div(self.panels, self.panel_block)
         return self.batch * self.groups * self.column_blocks * panel_blocks
-
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum."""
-        return 2 * self.batch * self.groups * self.outputs * self.pixels * self.inputs
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel of the panel]."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from typing import Protocol
 
@@ -277,7 +278,7 @@ def _most_taps(window: Window, axis: int) -> int:
     """The most taps along an axis that touch the input at one output position."""
     kernel, most = window.kernel[axis], 0
     inside = max(0, ceil_div(window.pad[axis], window.stride[axis]))  # the first not before it
-    for o in (min(inside, window.out[axis] - 1), *range(window.out[axis])):
+    for o in chain((min(inside, window.out[axis] - 1),), range(window.out[axis])):
         low, high = window.taps(axis, o)
         most = max(most, high - low)
         if most == kernel:

@@ -11,15 +11,12 @@ of a row wait in scratch until all channels have been added.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
+from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.algorithms.naive import channel_offset
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.target import Target
 
@@ -27,43 +24,23 @@ _WRITTEN_OUT = 8  # vectors of a window that are not looped over
 
 
 @dataclass(frozen=True)
-class WindowDot(Kernel):
-    """One convolution's code.
+class WindowDot(GroupedConv):
+    """One convolution's code; weights stand in the order of the loops.
+
+    `inputs` is what the loop over c runs over; the window's taps along the width are pieces.
 
     Attributes:
-        batch, groups: N and g.
-        inputs: what the loop over c runs over.
-        outputs: output channels of one group.
-        window: the sliding window; its taps along the width are pieces of `unit` elements.
         unit: elements of a piece, neighbours in x and in the weights.
-        x, y: where input and output lie; a residual lies like y.
-        dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
-        epilogue: bias, residual, activation.
     """
 
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    window: Window
     unit: int
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
-    epilogue: Epilogue
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, weights in the order of the loops, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
         """Output channels by images by rows."""
-        depth, height, _ = self.window.out
-        return self.groups * self.outputs * self.batch * depth * height
+        return self.groups * self.outputs * self.batch * self.row_count
 
     @property
     def scratch_bytes(self) -> int:
@@ -71,10 +48,9 @@ class WindowDot(Kernel):
         return self.window.out[2] * ITEMSIZE[self.dtype]
 
     @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        positions = self.batch * self.groups * self.outputs * prod(self.window.out)
-        return 2 * positions * self.inputs * self.unit * prod(self.window.kernel)
+    def reduction(self) -> int:
+        """Products of one output, those with padding counted."""
+        return super().reduction * self.unit
 
     def emit(self, target: Target) -> str:
         """Emit the loops: rows of output, channels and taps, windows."""
@@ -82,7 +58,7 @@ class WindowDot(Kernel):
         e, element = Function(self.NAME), ELEMENT[self.dtype]
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         depth, height, _ = self.window.out
-        steps = self.inputs * prod(self.window.kernel) * self.unit
+        steps = self.reduction
         with e.chunks(self.groups, self.outputs, self.batch, depth, height) as (g, j, n, od, oh):
             k = g * self.outputs + j
             taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh))]

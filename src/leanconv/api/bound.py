@@ -7,9 +7,9 @@ from math import prod
 import numpy as np
 
 from leanconv.api.ports import Shape
-from leanconv.errors import LeanConvError
 from leanconv.planner.network_plan import BoundNetwork
 from leanconv.runtime.arrays import Lookup
+from leanconv.runtime.memory import new_array
 
 # Small outputs are made several at a time: just after a run, when the caches hold little of NumPy,
 # one takes 28 us.
@@ -52,11 +52,5 @@ class Bound:
 
     def results(self) -> list[np.ndarray]:
         """Room for the outputs of a run."""
-        try:
-            outputs = self.network.plan.outputs.values()
-            return [np.empty(kind.shape, kind.dtype) for kind in outputs]
-        except MemoryError as error:
-            raise LeanConvError(
-                f"memory for the outputs could not be had ({error}); free memory, or give a "
-                "smaller batch"
-            ) from error
+        outputs = self.network.plan.outputs.values()
+        return [new_array(kind.shape, kind.dtype) for kind in outputs]

@@ -11,14 +11,19 @@ import numpy as np
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
-from leanconv.api.options import checked_error, checked_threads
+from leanconv.api.options import (
+    checked_algorithm,
+    checked_error,
+    checked_flag,
+    checked_threads,
+)
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, SpecError
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.runtime.arrays import Lookup
-from leanconv.runtime.memory import Memory
+from leanconv.runtime.memory import Memory, new_array
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
@@ -85,8 +90,11 @@ def plan_conv2d(
 
     Raises:
         SpecError: the arguments describe no convolution, or the algorithm rejects it.
+        InputError: w, bias or slope is no array of the dtype and shape expected.
         BudgetError: the plan does not keep the memory limit or the error.
     """
+    tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
+    residual = checked_flag("residual", residual)
     if device != "cpu":
         from leanconv.gpu import entry
 
@@ -138,7 +146,7 @@ class ConvPlan:
     ) -> None:
         self.spec = spec
         self.threads = checked_threads(threads) or default_threads()
-        max_error = checked_error(max_error)
+        max_error, algorithm = checked_error(max_error), checked_algorithm(algorithm)
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, max_error)
@@ -264,6 +272,7 @@ class ConvPlan:
 
         Raises:
             InputError: an array does not fit the plan.
+            LeanConvError: there is no memory for y.
         """
         spec = self.spec
         if out is not None and residual is None and not spec.residual:  # the short way
@@ -278,7 +287,7 @@ class ConvPlan:
         if residual is not None:
             arrays.append(fitting_array("residual", residual, spec.output_shape, spec.dtype))
         if out is None:
-            out = np.empty(spec.output_shape, spec.dtype)
+            out = new_array(spec.output_shape, spec.dtype)
         else:
             check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])

@@ -12,7 +12,7 @@ import numpy as np
 
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import checked_spec
-from leanconv.api.options import checked_threads
+from leanconv.api.options import checked_algorithm, checked_threads
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import InputError, SpecError
 from leanconv.settings import current_settings
@@ -94,7 +94,7 @@ def conv2d(
     threads = checked_threads(threads)
     constants = w, bias, slope
     # Layers of one shape have a plan each, found by where their weights lie.
-    key = spec, algorithm, threads, w.ctypes.data
+    key = spec, checked_algorithm(algorithm), threads, w.ctypes.data
     cache = _cache()
     kept = cache.take(key)  # out of it, so that no other thread runs it with other weights
     if kept is None:

@@ -13,11 +13,17 @@ from typing import Any, cast
 import numpy as np
 
 from leanconv.api.bound import Bound
-from leanconv.api.options import checked_algorithms, checked_dtype, checked_error, checked_threads
+from leanconv.api.options import (
+    checked_algorithms,
+    checked_dtype,
+    checked_error,
+    checked_flag,
+    checked_threads,
+)
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.ports import Port, Shape, fitting, shown
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError, short
 from leanconv.graph.ir import Graph
 from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model, read_model
@@ -95,6 +101,7 @@ def load(
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
+    tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
     computed = checked_dtype(dtype)
     if device != "cpu":
         from leanconv.gpu import entry, loaded
@@ -122,7 +129,7 @@ def load(
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     if pinned is not None:
         limit = pinned.memory_limit if limit is None else limit
-        max_error = pinned.max_error if max_error is None else max_error
+        max_error = checked_error(pinned.max_error) if max_error is None else max_error
         threads, computed = threads or pinned.threads, computed or pinned.dtype
         reproducible = reproducible or pinned.reproducible
     return Network(
@@ -391,8 +398,8 @@ class Network:
         Raises:
             InputError: an input is missing, unknown, or does not fit.
         """
-        if repeats < 1:
-            raise SpecError(f"repeats is {repeats}; expected at least 1")
+        if not isinstance(repeats, int) or repeats < 1:
+            raise SpecError(f"repeats is {short(repeats)}; expected an integer of at least 1")
         bound, given, results = self._prepared(self._names.arrays(x))
         addresses = [array.ctypes.data for array in (*given, *results)]
         bound.run(addresses)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
+from leanconv.settings import MOST_THREADS
 
-_MOST_THREADS = 1024
+_ANY_ERROR = 1e30  # relative; larger ones are the same
+_LONGEST = 1000  # characters of an algorithm and its parameters
 
 
 def checked_dtype(dtype: Any) -> str | None:
@@ -31,9 +33,23 @@ def checked_threads(threads: Any) -> int | None:
         number = 0 if isinstance(threads, bool) else index(threads)
     except TypeError:
         number = 0
-    if not 1 <= number <= _MOST_THREADS:
-        raise SpecError(f"threads is {threads!r}; expected an integer from 1 to {_MOST_THREADS}")
+    if not 1 <= number <= MOST_THREADS:
+        raise SpecError(
+            f"threads is {short(threads)}; expected an integer from 1 to {MOST_THREADS}"
+        )
     return number
+
+
+def checked_flag(name: str, given: Any) -> bool:
+    """Whether something is asked for.
+
+    Raises:
+        SpecError: it is neither True nor False.
+    """
+    if isinstance(given, int | np.bool_) or given is None:
+        return bool(given)
+    got = type(given).__name__ if isinstance(given, np.ndarray) else short(given)
+    raise SpecError(f"{name} is {got}; expected True or False")
 
 
 def checked_error(max_error: Any) -> float | None:
@@ -46,15 +62,31 @@ def checked_error(max_error: Any) -> float | None:
         return None
     number = isinstance(max_error, float | int | np.floating) and not isinstance(max_error, bool)
     if not number or not max_error > 0:
-        raise SpecError(f"max_error is {max_error!r}; expected a positive number, such as 1e-5")
-    return float(max_error)
+        raise SpecError(
+            f"max_error is {short(max_error)}; expected a positive number, such as 1e-5"
+        )
+    try:
+        return min(float(max_error), _ANY_ERROR)
+    except OverflowError:
+        return _ANY_ERROR
+
+
+def checked_algorithm(algorithm: Any) -> str | None:
+    """The name of an algorithm with its parameters, None for the best.
+
+    Raises:
+        SpecError: it is no text, or an endless one.
+    """
+    if algorithm is None or (isinstance(algorithm, str) and len(algorithm) <= _LONGEST):
+        return algorithm
+    raise SpecError(f"algorithm is {short(algorithm)}; expected text, such as 'winograd:m=4'")
 
 
 def checked_algorithms(algorithms: Any) -> dict[str, str]:
     """Algorithms by the names of layers.
 
     Raises:
-        SpecError: it is no dictionary of texts.
+        SpecError: it is no dictionary of such texts.
     """
     if algorithms is None:
         return {}
@@ -62,7 +94,9 @@ def checked_algorithms(algorithms: Any) -> dict[str, str]:
         isinstance(text, str) for pair in algorithms.items() for text in pair
     ):
         raise SpecError(
-            f"algorithms is {algorithms!r}; expected texts by the names of layers, such as "
+            f"algorithms is {short(algorithms)}; expected texts by the names of layers, such as "
             "{'conv1': 'winograd'}"
         )
+    for algorithm in algorithms.values():
+        checked_algorithm(algorithm)
     return dict(algorithms)

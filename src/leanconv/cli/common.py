@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +144,7 @@ def named_shape(text: str) -> tuple[str, Shape]:
 
 def is_problem(text: str) -> bool:
     """Tell a problem line (`ic64ih56oc64oh54kh3`) from a file name."""
-    return _PROBLEM.match(text) is not None and not Path(text).exists()
+    return _PROBLEM.match(text) is not None and not os.path.exists(text)
 
 
 def input_shapes(

@@ -107,11 +107,6 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
     import leanconv
 
     spec = ConvSpec.parse(options.what, **({"dtype": options.dtype} if options.dtype else {}))
-    if len(spec.size) != 2:
-        raise InputError(
-            f"problem {options.what} has {len(spec.size)} spatial axes; explain takes two "
-            f"(put it into an ONNX file for others)"
-        )
     settings = load_options(options)
     del settings["dtype"]
     if settings.pop("algorithms"):

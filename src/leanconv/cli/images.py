@@ -161,7 +161,7 @@ def _numbers(metadata: Mapping[str, str], key: str) -> tuple[float, ...] | None:
     try:
         value = json.loads(text)
         numbers = tuple(float(v) for v in (value if isinstance(value, list) else [value]))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         numbers = ()
     if not numbers or not all(math.isfinite(number) for number in numbers):
         raise ModelError(f"metadata {key} is {text[:80]!r}; expected a number or a list of them")

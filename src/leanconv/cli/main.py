@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_OK
     except OSError as error:
         return _fail(_os_message(error), EXIT_USER_ERROR, debug)
+    except MemoryError as error:
+        what = f"memory could not be had ({error}); give smaller shapes, or free memory"
+        return _fail(what, EXIT_USER_ERROR, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED, debug=False)
     except Exception as error:

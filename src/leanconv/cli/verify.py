@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -117,6 +116,8 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
     """The arrays of a file, which is not trusted: nothing in it is unpickled."""
     names = [port.name for port in network.inputs]
     size = path.stat().st_size
+    if not path.is_file():
+        raise InputError(f"sample {path} is not a regular file; expected .npy or .npz of numbers")
     if size > _MOST_BYTES:
         raise InputError(
             f"sample {path.name} has {size} bytes; expected at most {_MOST_BYTES}: split it into "
@@ -125,7 +126,7 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
     try:
         held = np.load(path, allow_pickle=False)
         arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
-    except (ValueError, EOFError, OSError, KeyError, MemoryError, BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to
         raise InputError(
             f"sample {path.name} cannot be read ({error}); expected .npy or .npz of numbers: write "
             "it with np.save or np.savez"
@@ -136,10 +137,11 @@ def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
             f"write them with np.savez(FILE, {', '.join(f'{n}=…' for n in names)})"
         )
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        kind = getattr(array, "dtype", np.dtype(object))  # bytes, where NumPy knows no better
+        if kind.kind not in "biuf":
             raise InputError(
-                f"sample {path.name} holds {name} of {array.dtype}; expected real numbers: convert "
-                "it with astype"
+                f"sample {path.name} holds {name} of {kind}; expected real numbers: convert it "
+                "with astype"
             )
     dtypes = {port.name: port.dtype for port in network.inputs}
     return {name: array.astype(dtypes[name]) for name, array in arrays.items()}

@@ -45,7 +45,8 @@ class Names:
                 f"{', '.join(self.inputs)}; call net(x) with a single array"
             )
         if set(inputs) != set(self.inputs):
-            raise InputError(f"got inputs {sorted(inputs)}; expected {sorted(self.inputs)}")
+            got = sorted(map(str, inputs))
+            raise InputError(f"got inputs {got}; expected {sorted(self.inputs)}")
         return [inputs[name] for name in self.inputs]
 
     def arrays(self, x: Any) -> list[Any]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
+import numpy as np
+
+from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.graph.builder import Builder, Value, located
 from leanconv.graph.convert import RULES, Call, FileNode
 from leanconv.graph.ir import Graph, TensorType
@@ -110,10 +112,12 @@ class Model:
             InputError: it is no dtype that networks run in.
             UnsupportedError: it would lose precision.
         """
+        if isinstance(dtype, np.dtype):
+            dtype = dtype.name
+        if dtype is not None and (not isinstance(dtype, str) or dtype not in FLOATS):
+            raise InputError(f"dtype is {short(dtype)}; expected {' or '.join(FLOATS)}")
         if dtype is None or dtype == self.dtype:
             return self.dtype
-        if dtype not in FLOATS:
-            raise InputError(f"dtype is {dtype!r}; expected {' or '.join(FLOATS)}")
         if dtype == "float32":
             raise UnsupportedError(
                 "dtype is 'float32' for a model in float64, which would lose precision; expected "

@@ -76,7 +76,8 @@ def check_offsets(
 ) -> tuple[dict[str, int], int] | None:
     """Offsets from elsewhere with the arena's bytes, None if they are no offsets of these buffers.
 
-    They are if each buffer has one, on a cache line, and no two that live at once overlap.
+    They are if each buffer has one, on a cache line, no two that live at once overlap, and the
+    arena is no larger than all buffers side by side.
     """
     if set(offsets) != {b.name for b in lifetimes}:
         return None
@@ -90,7 +91,8 @@ def check_offsets(
         if any(offsets[o.name] < end and begin < offsets[o.name] + o.bytes for o in alive):
             return None
         alive.append(buffer)
-    return dict(offsets), max((offsets[b.name] + b.bytes for b in lifetimes), default=0)
+    end = max((offsets[b.name] + b.bytes for b in lifetimes), default=0)
+    return (dict(offsets), end) if end <= sum(b.bytes for b in lifetimes) else None
 
 
 def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:

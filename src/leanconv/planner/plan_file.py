@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from leanconv.errors import InputError
+from leanconv.errors import InputError, short
 from leanconv.graph.ir import Graph
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import LoweredGraph
+from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
 from leanconv.spelling import spelled
 from leanconv.target import Target
+from leanconv.units import MOST_BYTES as MOST_LIMIT
 
 FORMAT, VERSION = "leanconv plan", 1
 MOST_BYTES = 32 * 2**20  # of a file; a plan of 1000 layers has 1 MiB
@@ -246,24 +248,24 @@ def _parse(data: Any) -> PlanFile:
     top = _object(data, "the file")
     if top.get("format") != FORMAT or top.get("version") != VERSION:
         raise _WrongError(
-            f"its format is {_short(top.get('format'))} {_short(top.get('version'))}, expected "
+            f"its format is {short(top.get('format'))} {short(top.get('version'))}, expected "
             f"{FORMAT!r} {VERSION}"
         )
     asked, promised = _object(top.get("asked"), "asked"), _object(top.get("promised"), "promised")
     target = _object(top.get("target"), "target")
     for key, value in target.items():
         if not isinstance(value, str | int | float):
-            raise _WrongError(f"target.{key} is {_short(value)}, expected text or a number")
+            raise _WrongError(f"target.{key} is {short(value)}, expected text or a number")
     limit, error = asked.get("memory_limit"), asked.get("max_error")
     return PlanFile(
         network=_text(top, "network"),
         merged_blocks=_count(top, "merged_blocks", most=_MOST_NODES),
         target=target,
-        threads=_count(asked, "threads", least=1, most=4096),
+        threads=_count(asked, "threads", least=1, most=MOST_THREADS),
         dtype=_one_of(asked, "dtype", ("float32", "float64")),
         reproducible=_flag(asked, "reproducible"),
-        memory_limit=None if limit is None else _count(asked, "memory_limit"),
-        max_error=None if error is None else _number(asked, "max_error"),
+        memory_limit=None if limit is None else _count(asked, "memory_limit", most=MOST_LIMIT),
+        max_error=None if error is None else _number(asked, "max_error", least=sys.float_info.min),
         inputs=_shapes(asked.get("inputs")),
         arena_bytes=_count(promised, "arena_bytes"),
         weight_bytes=_count(promised, "weight_bytes"),
@@ -305,56 +307,51 @@ def _buffer(data: Any) -> tuple[Lifetime, int]:
     return lifetime, _count(buffer, "offset")
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "…"
-
-
 def _object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _WrongError(f"{what} is {_short(value)}, expected an object")
+        raise _WrongError(f"{what} is {short(value)}, expected an object")
     return value
 
 
 def _list(value: Any, what: str) -> Sequence[Any]:
     if not isinstance(value, list) or len(value) > _MOST_NODES:
-        raise _WrongError(f"{what} is {_short(value)}, expected a list of at most {_MOST_NODES}")
+        raise _WrongError(f"{what} is {short(value)}, expected a list of at most {_MOST_NODES}")
     return value
 
 
 def _text(data: Mapping[str, Any], key: str) -> str:
     value = data.get(key)
     if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise _WrongError(f"{key} is {_short(value)}, expected text")
+        raise _WrongError(f"{key} is {short(value)}, expected text")
     return value
 
 
 def _flag(data: Mapping[str, Any], key: str) -> bool:
     value = data.get(key)
     if not isinstance(value, bool):
-        raise _WrongError(f"{key} is {_short(value)}, expected true or false")
+        raise _WrongError(f"{key} is {short(value)}, expected true or false")
     return value
 
 
 def _count(data: Mapping[str, Any], key: str, least: int = 0, most: int = _MOST_NUMBER) -> int:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _WrongError(f"{key} is {_short(value)}, expected an integer of {least} to {most}")
+        raise _WrongError(f"{key} is {short(value)}, expected an integer of {least} to {most}")
     return value
 
 
-def _number(data: Mapping[str, Any], key: str) -> float:
+def _number(data: Mapping[str, Any], key: str, least: float = 0.0) -> float:
     value = data.get(key)
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(float(value)) or value < 0:  # type: ignore[arg-type,operator]
-        raise _WrongError(f"{key} is {_short(value)}, expected a number of at least 0")
+    if not good or not least <= value <= sys.float_info.max:  # type: ignore[operator]
+        raise _WrongError(f"{key} is {short(value)}, expected a number of at least {least:g}")
     return float(value)  # type: ignore[arg-type]
 
 
 def _one_of(data: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
     value = _text(data, key)
     if value not in known:
-        raise _WrongError(f"{key} is {_short(value)}, expected one of {', '.join(known)}")
+        raise _WrongError(f"{key} is {short(value)}, expected one of {', '.join(known)}")
     return value
 
 
@@ -364,15 +361,15 @@ def _format(data: Mapping[str, Any], key: str) -> Format:
         return PLAIN
     if value[:1] == "c" and value[1:] in ("2", "4", "8", "16", "32", "64"):
         return Format(int(value[1:]))
-    raise _WrongError(f"format {_short(value)} of {_short(key)}, expected 'plain' or such as 'c16'")
+    raise _WrongError(f"format {short(value)} of {short(key)}, expected 'plain' or such as 'c16'")
 
 
 def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
     shapes = _object(value, "inputs")
     for name, shape in shapes.items():
-        extents = _list(shape, f"the shape of {_short(name)}")
+        extents = _list(shape, f"the shape of {short(name)}")
         if any(isinstance(e, bool) or not isinstance(e, int) or e < 1 for e in extents):
             raise _WrongError(
-                f"the shape of {_short(name)} is {_short(shape)}, expected extents of at least 1"
+                f"the shape of {short(name)} is {short(shape)}, expected extents of at least 1"
             )
     return {name: tuple(shape) for name, shape in shapes.items()}

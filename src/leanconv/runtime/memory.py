@@ -59,6 +59,21 @@ def _malloc_trim() -> ctypes._NamedFuncPointer | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
+def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An array for a result.
+
+    Raises:
+        LeanConvError: the system does not give the memory.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise LeanConvError(
+            f"memory for the outputs could not be had ({error}); free memory, or give a smaller "
+            "batch"
+        ) from error
+
+
 class Block:
     """One anonymous mapping, released with its last reference.
 

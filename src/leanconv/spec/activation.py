@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 
 # kind -> (number of parameters, their defaults)
 KINDS: dict[str, tuple[float, ...]] = {
@@ -37,13 +37,19 @@ class Activation:
     parameters: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise SpecError(
-                f"activation {self.kind!r} is not known; expected one of "
+                f"activation {short(self.kind)} is not known; expected one of "
                 f"{', '.join(sorted((*KINDS, 'relu6')))}"
             )
         defaults = KINDS[self.kind]
-        given = tuple(float(p) for p in self.parameters)
+        try:
+            given = tuple(float(p) for p in self.parameters)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SpecError(
+                f"activation {self.kind} got {short(self.parameters)}; expected numbers as "
+                "parameters, such as 'clip:0:6'"
+            ) from error
         if len(given) > len(defaults):
             raise SpecError(
                 f"activation {self.kind!r} got {len(given)} parameter(s); expected at most "
@@ -63,23 +69,21 @@ class Activation:
         Raises:
             SpecError: it is no name, an unknown one, or a parameter is not a number.
         """
-        if text is None or isinstance(text, Activation):
-            return text
-        if not isinstance(text, str):
-            raise SpecError(f"activation is {text!r}; expected a name such as 'relu', or None")
-        kind, *numbers = text.split(":")
-        if text == "relu6":
-            kind, numbers = "clip", ["0", "6"]
-        try:
-            found = Activation(kind, tuple(float(n) for n in numbers))
-        except ValueError as error:
-            if isinstance(error, SpecError):
-                raise
-            raise SpecError(
-                f"activation {text!r}: expected numbers as parameters, such as 'clip:0:6'"
-            ) from error
+        if text is None:
+            return None
+        found = text if isinstance(text, Activation) else _read(text)
+        shown = short(text if isinstance(text, str) else str(found))
         if any(math.isnan(number) for number in found.parameters):
-            raise SpecError(f"activation {text!r} has NaN as a parameter; expected numbers")
-        if kind == "clip" and found.parameters[0] > found.parameters[1]:
-            raise SpecError(f"activation {text!r}: expected a lower bound, then an upper one")
+            raise SpecError(f"activation {shown} has NaN as a parameter; expected numbers")
+        if found.kind == "clip" and found.parameters[0] > found.parameters[1]:
+            raise SpecError(f"activation {shown}: expected a lower bound, then an upper one")
         return found
+
+
+def _read(text: str) -> Activation:
+    if not isinstance(text, str):
+        raise SpecError(f"activation is {short(text)}; expected a name such as 'relu', or None")
+    kind, *numbers = text.split(":")
+    if text == "relu6":
+        kind, numbers = "clip", ["0", "6"]
+    return Activation(kind, tuple(numbers))  # type: ignore[arg-type]  # texts of numbers

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import index
 
-from leanconv.errors import InputError, SpecError
+from leanconv.errors import InputError, SpecError, short
 from leanconv.spec.activation import Activation
-from leanconv.spec.conv import ConvSpec, effective_extent
+from leanconv.spec.conv import LAYOUTS, ConvSpec, effective_extent
 from leanconv.spec.format import ceil_div
 
 Steps = int | Sequence[int]
@@ -78,14 +78,15 @@ def _spec(
             "(K, C/groups, kernel…) with the same 1 to 3 spatial axes"
             + ("; give arrays without channels as x[None, None] and w[None, None]" * plain)
         )
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise SpecError(f"layout is {short(layout)}; expected 'NCHW' or 'NHWC'")
     if layout == "NCHW":
         batch, channels, size = shape[0], shape[1], shape[2:]
-    elif layout == "NHWC":
-        batch, channels, size = shape[0], shape[-1], shape[1:-1]
     else:
-        raise SpecError(f"layout is {layout!r}; expected 'NCHW' or 'NHWC'")
-    if _integers(groups, 1) != (groups,) or groups < 1:
-        raise SpecError(f"groups is {groups!r}; expected an integer of at least 1")
+        batch, channels, size = shape[0], shape[-1], shape[1:-1]
+    if isinstance(groups, Iterable) or min(_integers(groups, 1), default=0) < 1:
+        raise SpecError(f"groups is {short(groups)}; expected an integer of at least 1")
+    groups = index(groups)
     if channels != weights[1] * groups:
         raise SpecError(
             f"x has {channels} channels and w takes {weights[1]} in each of {groups} group(s); "
@@ -149,25 +150,25 @@ def check_residual(planned: bool, given: bool) -> None:
 
 
 def _extents(label: str, shape: object) -> tuple[int, ...]:
-    if not isinstance(shape, str | bytes) and isinstance(shape, Iterable):
+    if not isinstance(shape, str | bytes | Set | Mapping) and isinstance(shape, Iterable):
         try:
             return tuple(index(extent) for extent in shape)
         except TypeError:
             pass
-    got = type(shape).__name__ if hasattr(shape, "dtype") else repr(shape)
+    got = type(shape).__name__ if hasattr(shape, "dtype") else short(shape)
     raise SpecError(f"the shape of {label} is {got}; expected integers, such as {label}.shape")
 
 
 def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
     values = _integers(value, rank)
     if len(values) != rank or min(values) < 1:
-        raise SpecError(f"{label} is {value!r}; expected {rank} integer(s) of at least 1")
+        raise SpecError(f"{label} is {short(value)}; expected {rank} integer(s) of at least 1")
     return values
 
 
 def _integers(value: object, rank: int) -> tuple[int, ...]:
     """One integer repeated, or a sequence of them; empty if it is neither."""
-    if isinstance(value, bool):
+    if isinstance(value, bool | bytes | Set | Mapping):  # without an order, or no numbers
         return ()
     try:
         if isinstance(value, Iterable):
@@ -185,9 +186,9 @@ def _padding(
     dilation: tuple[int, ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     rank = len(size)
-    if padding == "valid":
+    if isinstance(padding, str) and padding == "valid":
         return (0,) * rank, (0,) * rank
-    if padding == "same":
+    if isinstance(padding, str) and padding == "same":
         totals = [
             max(0, (ceil_div(i, s) - 1) * s + effective_extent(k, d) - i)
             for i, k, s, d in zip(size, kernel, stride, dilation, strict=True)
@@ -201,7 +202,7 @@ def _padding(
         values = values * 2
     if len(values) != 2 * rank or min(values) < 0:
         raise SpecError(
-            f"padding is {padding}; expected one integer of at least 0, {rank} (one for each axis) "
-            f"or {2 * rank} (all begins, then all ends)"
+            f"padding is {short(padding)}; expected one integer of at least 0, {rank} (one for "
+            f"each axis) or {2 * rank} (all begins, then all ends)"
         )
     return values[:rank], values[rank:]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 from leanconv.spec.activation import Activation
 from leanconv.spec.format import ceil_div
 
@@ -14,7 +14,9 @@ DTYPES = {"float32": 4, "float64": 8}
 DEVICE_DTYPES = {**DTYPES, "float16": 2, "bfloat16": 2}  # what a GPU computes in
 LAYOUTS = ("NCHW", "NHWC")
 _AXES = "dhw"
-_LIMIT = 2**48  # elements of one tensor; offsets stay far inside 64 bits
+# Elements of one tensor, and what a stride, a dilation or a padding may be: offsets of elements,
+# and of taps in the padding, stay inside 64 bits.
+_LIMIT, _MOST_STEP = 2**48, 2**32
 
 
 def effective_extent(kernel: int, dilation: int) -> int:
@@ -69,12 +71,16 @@ class ConvSpec:
         _expect(1 <= rank <= 3, f"1 to 3 spatial axes, got {rank}")
         for label in ("kernel", "stride", "dilation", "pad_begin", "pad_end"):
             values = getattr(self, label)
-            _expect(len(values) == rank, f"{label} with {rank} value(s), got {values}")
+            _expect(len(values) == rank, f"{label} with {rank} value(s), got {short(values)}")
             least = 0 if label.startswith("pad") else 1
-            _expect(min(values) >= least, f"{label} of at least {least}, got {values}")
+            _expect(min(values) >= least, f"{label} of at least {least}, got {short(values)}")
+            _expect(max(values) <= _MOST_STEP, f"{label} of at most 2^32, got {short(values)}")
         for label in ("batch", "in_channels", "out_channels", "groups"):
-            _expect(getattr(self, label) >= 1, f"{label} of at least 1, got {getattr(self, label)}")
-        _expect(min(self.size) >= 1, f"input extents of at least 1, got {self.size}")
+            count = getattr(self, label)
+            _expect(count >= 1, f"{label} of at least 1, got {short(count)}")
+            _expect(count < _LIMIT, f"{label} below 2^48, got {short(count)}")
+        _expect(min(self.size) >= 1, f"input extents of at least 1, got {short(self.size)}")
+        _expect(max(self.size) < _LIMIT, f"input extents below 2^48, got {short(self.size)}")
         for label in ("in_channels", "out_channels"):
             count = getattr(self, label)
             _expect(
@@ -211,7 +217,7 @@ def _expect(holds: bool, expected: str) -> None:
         raise SpecError(f"not a convolution: expected {expected}")
 
 
-_TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d+)")
+_TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d{1,15})(?!\d)")
 
 
 def _parse(problem: str) -> ConvSpec:
@@ -225,7 +231,7 @@ def _parse(problem: str) -> ConvSpec:
         match = _TOKEN.match(text, position)
         if match is None:
             raise SpecError(
-                f"problem {problem!r} cannot be read at {text[position:]!r}; "
+                f"problem {short(problem)} cannot be read at {short(text[position:])}; "
                 "expected a line such as ic64ih56oc64oh54kh3"
             )
         if match[1] in found:
@@ -260,6 +266,10 @@ def _parse(problem: str) -> ConvSpec:
             raise SpecError(
                 f"problem {problem!r} lacks k{axis} or i{axis}; expected k{axis} with i{axis} or "
                 f"o{axis}"
+            )
+        if stride < 1:
+            raise SpecError(
+                f"problem {problem!r} has a stride of 0; expected s{axis} of at least 1"
             )
         span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
         if size is None:

@@ -32,11 +32,6 @@ class Part:
     start: int
     taps: int
 
-    def kernel_taps(self, stride: int) -> range:
-        """Return the indices of the kernel's taps that the part covers."""
-        first = self.phase + stride * self.start
-        return range(first, first + stride * self.taps, stride)
-
 
 def phase_taps(kernel: int, stride: int) -> tuple[int, ...]:
     """Return the taps of each phase that has any: (4, 3) of 7 at stride 2, (3, 3, 3, 2) of 11 at 4.

@@ -18,6 +18,7 @@ weights once; every row of B^T has a coefficient of 1 or -1 in front of its high
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +31,7 @@ from leanconv.winograd.points import default_points
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 Rational = Fraction | int | str
+_NUMBER = re.compile(r"\s*[-+]?\d{1,9}(?:\.\d{1,9}|/\d{1,9})?\s*")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def _checked(m: int, r: int) -> tuple[int, int]:
 
 def _rationals(m: int, r: int, points: Sequence[Rational]) -> Row:
     try:
+        if any(isinstance(point, str) and not _NUMBER.fullmatch(point) for point in points):
+            raise ValueError  # Fraction would write out the zeros of 1e1000000000
         values = tuple(Fraction(point) for point in points)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise SpecError(

@@ -76,27 +76,6 @@ class LinearProgram:
         read |= {value for value in self.outputs if value is not None}
         return tuple(sorted(value for value in read if value < self.inputs))
 
-    @property
-    def peak_values(self) -> int:
-        """Most values alive at once if inputs are loaded at first use and outputs stored at once.
-
-        A result may take the register of an operand that dies. An output is stored when it is
-        made, and stays alive only for other ops that read it.
-        """
-        last_use: dict[int, int] = {}
-        for place, op in enumerate(self.ops):
-            last_use[op.a] = last_use[op.b] = place
-        alive: set[int] = set()
-        peak = 0
-        for place, op in enumerate(self.ops):
-            alive |= {op.a, op.b}
-            peak = max(peak, len(alive))
-            alive = {value for value in alive if last_use[value] > place}
-            if self.inputs + place in last_use:
-                alive.add(self.inputs + place)
-            peak = max(peak, len(alive) + (self.inputs + place not in last_use))
-        return max(peak, 1 if self.used_inputs else 0)
-
 
 def evaluate(
     program: LinearProgram, values: Sequence[Any], convert: Callable[[Fraction], Any] = Fraction

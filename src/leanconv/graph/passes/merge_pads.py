@@ -53,7 +53,6 @@ def _is_spatial_zero(pad: Node) -> bool:
         and pad.attributes["value"] == 0.0
         and not any(pads[:2])
         and not any(pads[rank : rank + 2])
-        and min(pads) >= 0
     )
 
 

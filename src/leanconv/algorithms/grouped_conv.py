@@ -1,0 +1,54 @@
+"""What the kernels that take any number of groups have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class GroupedConv(Kernel):
+    """One convolution's code.
+
+    Attributes:
+        batch, groups: N and g.
+        inputs, outputs: channels of one group.
+        window: the sliding window.
+        x, y: where input and output lie; a residual lies like y.
+        dtype: `"float32"` or `"float64"`.
+        epilogue: bias, residual, activation.
+    """
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    epilogue: Epilogue
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, weights, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def row_count(self) -> int:
+        """Output rows of one image: depth by height."""
+        return self.window.out[0] * self.window.out[1]
+
+    @property
+    def reduction(self) -> int:
+        """Products of one output, those with padding counted."""
+        return self.inputs * prod(self.window.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * self.reduction

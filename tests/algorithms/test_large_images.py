@@ -1,0 +1,50 @@
+"""Planning does not take longer for larger images: it is arithmetic, however many pixels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from graph.hostile import bounded
+from leanconv.algorithms import convolution, planar, planar_depthwise
+from leanconv.api.conv import conv_problem
+from leanconv.spec import ConvSpec
+from leanconv.target import preset
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ic8ih16384oc16kh1",
+        "ic8ih1iw16777216oc16kh1",
+        "g8ic8ih16384oc8kh3ph1",
+        "ic8ih16384oc16kh3",
+        "ic8ih16384oc16kh5sh2",
+    ],
+)
+def test_planning_a_large_image(line: str) -> None:
+    with bounded(5.0):
+        convolution.choose(conv_problem(ConvSpec.parse(line), None), preset("znver4"))
+
+
+@pytest.mark.parametrize("size", [1, 4, 9, 40])
+@pytest.mark.parametrize(("kernel", "stride", "dilation", "pad"), [(3, 1, 1, 1), (5, 2, 3, 7)])
+def test_tiles_of_rows_are_counted_as_they_are(
+    size: int, kernel: int, stride: int, dilation: int, pad: int
+) -> None:
+    """Rows that exist for each tile along the rows, those between the ends given once."""
+    line = f"g2ic2ih{size}iw9oc2kh{kernel}sh{stride}dh{dilation - 1}ph{pad}"
+    if size + 2 * pad <= (kernel - 1) * dilation:
+        pytest.skip("the kernel does not fit")
+    target = preset("znver4")
+    base = planar._depthwise(conv_problem(ConvSpec.parse(line), None), target)
+    for rows in (1, 2, 3):
+        conv = replace(base, rows=rows)
+        uses, tiles = conv.uses(rows), range(conv.window.out[1] // rows)
+        found = [inside for n, inside in planar_depthwise._met(conv, uses, tiles) for _ in range(n)]
+        expected = [
+            [use for i, use in uses.items() if 0 <= tile * rows * stride - pad + i < size]
+            for tile in tiles
+        ]
+        assert sorted(map(str, found)) == sorted(map(str, expected))
