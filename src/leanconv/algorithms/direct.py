@@ -32,6 +32,7 @@ _CHUNK_CYCLES = 40_000.0  # about 10 us
 _TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned before it is stored
 _SEEN = 1.06  # what layers take over the sum of their tiles
 _STREAM = 8.0  # bytes a cycle of weights that the second cache does not hold
+_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
 # Weights from memory: bytes of them a cycle that the first tile of a panel is given, the fewest
 # columns of a row for which tiles are chosen by that, and the most accumulators of such a tile
@@ -166,10 +167,11 @@ def _cost(problem: Problem, target: Target) -> float:
     planes = plane_cycles(problem, target)
     if isinstance(kernel, DirectPointwise):
         planes = plane_cycles(problem, target, LINE_CYCLES)
-    weights = problem.spec.weight_bytes
+    cycles, weights = _SEEN * cycles, problem.spec.weight_bytes
+    if problem.cold:
+        return cycles + cold_cycles(problem, weights) + planes
     stream = weights / _STREAM if weights > target.l2_bytes else 0.0
-    stream = max(stream, cold_cycles(problem, weights))
-    return _SEEN * cycles + stream + planes
+    return max(cycles, stream) + _BEHIND * min(cycles, stream) + planes
 
 
 @lru_cache(maxsize=1024)
