@@ -70,16 +70,18 @@ def paper_layers() -> Iterator[Layer]:
 def network_layers(network: str) -> Iterator[Layer]:
     """The convolutions of a network, blocks not fused, in the planner's layouts."""
     file = model_file(network)
-    layer_error = leanconv.load(file)._accuracy.layer_error
+    accuracy = leanconv.load(file)._accuracy
     model = read_model(file)
     one = {i.name: [e if isinstance(e, int) else 1 for e in i.shape or ()] for i in model.inputs}
     shapes = {name: tuple(extents) for name, extents in one.items()}
     graph = run_passes(model.bind(shapes, dtype="float32"), UNFUSED_PASSES)
+    accuracy = accuracy.of_network(graph, host())
     cold = sum(array.nbytes for array in graph.constants.values())
     decisions = default_decisions(format_rules(graph, host()))
     for node, decision in zip(graph.nodes, decisions, strict=True):
         if node.op == "Conv":
-            ((problem, _),) = problems(node, graph, decision.formats(node), layer_error)
+            asked = (accuracy.layer_error, accuracy.cold)
+            ((problem, _),) = problems(node, graph, decision.formats(node), *asked)
             yield Layer(network, node.name or node.outputs[0], problem, cold)
 
 

@@ -48,3 +48,18 @@ def test_large_inputs_and_residuals_are_asked_for_ahead() -> None:
     small = planned("ic64ih14oc64oh14kh1", True, residual=True)
     assert not small.fetch
     assert not small.residual_ahead
+
+
+def test_panels_pass_by_where_neither_they_nor_the_input_stay() -> None:
+    def of_planes(text: str) -> DirectConv:
+        spec = ConvSpec.parse(text)
+        x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+        kernel = choose(Problem.of(spec, x, y), TARGET, "direct").pieces[0].kernel
+        assert isinstance(kernel, DirectConv)
+        return kernel
+
+    long = of_planes("ic2048ih33oc256oh33kh3dh11ph12")
+    assert long.panels_inside
+    assert long.tile.rows >= 8  # six rows would wait for the weights
+    small_input = of_planes("ic512ih19oc1024oh19kh3dh5ph6")
+    assert not small_input.panels_inside

@@ -9,7 +9,14 @@ import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.packed_bytes import packed_bytes
-from leanconv.algorithms.problem import Algorithm, Alternative, Candidate, Problem, sum_error
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Alternative,
+    Candidate,
+    Problem,
+    most_weight_bytes,
+    sum_error,
+)
 from leanconv.algorithms.transposed import phases
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
@@ -19,10 +26,6 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
-
-# Transformed weights of one layer may take so many bytes, and so many times the weights given, if
-# the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
-_WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 
 
 def ranked(
@@ -67,7 +70,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     # Plain sums are always allowed: there is nothing more accurate to fall back on.
     if candidate.error > max(problem.max_error, sum_error(problem)):
         return False
-    return candidate.weight_bytes <= _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes
+    return candidate.weight_bytes <= most_weight_bytes(problem)
 
 
 def alternatives(

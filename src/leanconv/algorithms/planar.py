@@ -57,6 +57,7 @@ _UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
 _SEEN = 1.05  # what layers take over the sum of their tiles
 _LINE_CYCLES = 5.0  # of a line of large tensors: rows are asked for ahead by the processor
 _LARGEST_STRIDE = 4
+_SHUFFLES = (0.0, 0.0, 0.25, 2.0, 4.0)  # cycles of a vector and tap that nothing hides, by stride
 _MOST_TAPS = 64  # along a row; each may be written out
 _TAPS_WRITTEN = 4  # taps without masks that are written out instead of looped over
 
@@ -288,16 +289,19 @@ def _flat(window: Window) -> bool:
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:
-    size = kernel.channels * kernel.vectors
-    stride = kernel.window.stride[2]
-    loads = (kernel.vectors * stride * 2 + kernel.channels) / 2
-    step = max(size / target.fma_units, loads, float(target.fma_latency))
-    step += 2 * kernel.vectors * max(0, stride - 2)  # shuffles that nothing hides
-    tiles = ceil_div(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
+    stride, inputs = kernel.window.stride[2], kernel.inputs
+    unpacked = _UNPACKED_DEEP if stride > 1 and inputs >= _DEEP else _UNPACKED
+
+    def tile(vectors: int) -> float:
+        size = kernel.channels * vectors
+        loads = (vectors * stride * 2 + kernel.channels) / 2
+        step = max(size / target.fma_units, loads, float(target.fma_latency))
+        step += _SHUFFLES[stride] * vectors
+        return unpacked * step * kernel.reduction + 2.0 * size
+
+    whole, rest = divmod(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
     rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
-    deep = stride > 1 and kernel.inputs >= _DEEP
-    unpacked = _UNPACKED_DEEP if deep else _UNPACKED
-    return rows * tiles * (unpacked * step * kernel.reduction + 2.0 * size)
+    return rows * (whole * tile(kernel.vectors) + (tile(rest) if rest else 0.0))
 
 
 def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:

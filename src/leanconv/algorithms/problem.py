@@ -21,12 +21,19 @@ from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.target import Target
 
 # Cycles of a line of a tensor in planes that does not stay in the second cache: a walk along the
-# channels takes a line of another page at every step, which no processor asks for ahead.
-_LINE_CYCLES = 20.0
+# channels takes a line of another page at every step, which no processor asks for ahead. Of few
+# planes the pages are known and the rows are asked for, if their lines do not share a set of the
+# first cache, and if there is enough of the third one.
+_LINE_CYCLES, _FEW_PLANES_CYCLES = 20.0, 5.0
+_FEW_PLANES, _WAYS, _PAGE, _L3_SHARE = 64, 8, 4096, 1 / 3
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 
 _COLD_BYTES = 6.0  # that memory gives one core in a cycle
+
+# Transformed weights of one layer may take so many bytes, and so many times the weights given, if
+# the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
+_WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 
 
 @dataclass(frozen=True)
@@ -243,28 +250,43 @@ def single(
     return Candidate(algorithm, pieces, pack, error, {}, parameters, arithmetic or algorithm)
 
 
-def plane_cycles(problem: Problem, target: Target, line: float = _LINE_CYCLES) -> float:
+def plane_cycles(problem: Problem, target: Target, line: float | None = None) -> float:
     """Cycles of bringing input and output through the caches where they stand in planes.
 
     Args:
         problem: what is computed. Tensors whose channels are neighbours cost nothing here: the
             processor asks for their lines ahead.
         target: the machine.
-        line: cycles of one line.
+        line: cycles of one line; those of a walk along the channels if None.
 
     Returns:
         0.0 where both together stay in the second cache, little where they nearly do.
     """
     spec = problem.spec
-    tensors = ((problem.x, prod(spec.input_shape)), (problem.y, prod(spec.output_shape)))
-    outside = 1 - target.l2_bytes / (spec.itemsize * sum(count for _, count in tensors))
-    planes = sum(count for access, count in tensors if not access.lanes_contiguous)
-    return line * planes * spec.itemsize / ALIGNMENT * max(0.0, outside)
+    tensors = (
+        (problem.x, problem.group_inputs, spec.itemsize * prod(spec.input_shape)),
+        (problem.y, problem.group_outputs, spec.itemsize * prod(spec.output_shape)),
+    )
+    everything = sum(size for _, _, size in tensors)
+    large = everything > _L3_SHARE * target.l3_bytes
+    cycles = 0.0
+    for access, planes, size in tensors:
+        if not access.lanes_contiguous:
+            apart = access.block_stride * spec.itemsize
+            near = planes <= _FEW_PLANES and (apart % _PAGE or planes <= _WAYS) and not large
+            walk = _FEW_PLANES_CYCLES if near else _LINE_CYCLES
+            cycles += (walk if line is None else line) * size / ALIGNMENT
+    return cycles * max(0.0, 1 - target.l2_bytes / everything)
 
 
 def cold_cycles(problem: Problem, weight_bytes: float) -> float:
     """Cycles of one core to bring weights from memory; none where a cache holds them."""
     return weight_bytes / _COLD_BYTES if problem.cold else 0.0
+
+
+def most_weight_bytes(problem: Problem) -> int:
+    """The most bytes that transformed weights may take unasked."""
+    return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes
 
 
 def products(problem: Problem) -> int:

@@ -17,9 +17,10 @@ from leanconv.algorithms.problem import (
     Parameters,
     Piece,
     Problem,
+    most_weight_bytes,
 )
 from leanconv.algorithms.winograd_choice import Tiling, best_kernel, ranked_tilings
-from leanconv.algorithms.winograd_kernel import Pair, WinogradConv
+from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
 from leanconv.algorithms.winograd_split import (
     LARGEST_TAPS,
     Part,
@@ -145,6 +146,12 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     return sizes
 
 
+def _lean(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
+    """Those whose transformed weights are allowed unasked; all if none are."""
+    lanes, most = target.lanes(problem.spec.dtype), most_weight_bytes(problem)
+    return [m for m in sizes if unplanned(problem, m, lanes).weight_bytes <= most] or sizes
+
+
 def _worth(problem: Problem, m: Pair) -> bool:
     """Whether tiles of m outputs may be the best: nearly square, or as the image is cut best.
 
@@ -164,16 +171,17 @@ def _best(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
 ) -> tuple[float, WinogradConv, Pair]:
     parameters = dict(given)
-    sizes = {m: _sums(problem, m, parameters) for m in _sizes(problem, parameters)}
+    found = _lean(problem, target, _sizes(problem, parameters))
+    sizes = {m: _sums(problem, m, parameters) for m in found}
     edges = parameters.get("edges") and choice_of(parameters, "edges", "winograd", _EDGES)
     tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums", "edges")}
     wanted = {key: _count(key, text) for key, text in tiling.items()}
-    found = best_kernel(problem, target, sizes, wanted, edges)
-    if found is None:
+    best = best_kernel(problem, target, sizes, wanted, edges)
+    if best is None:
         raise SpecError(
             f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
         )
-    return (*found, found[1].m)
+    return (*best, best[1].m)
 
 
 def _count(key: str, value: str) -> int:
@@ -290,7 +298,7 @@ def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternat
     square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
     found = [
         (m, _ranked(first, target, m, edges))
-        for m in _sizes(first, {})
+        for m in _lean(first, target, _sizes(first, {}))
         if not (square and m[0] > m[1])  # the same as the other way round
     ]
     found.sort(key=lambda size: size[1][0].cycles)

@@ -29,9 +29,7 @@ _LONG, _FEW_BLOCKS, _LARGE_SCRATCH = 0.5, (8, 6, 4, 3, 2), 2.0
 _FULL_TILE = 20  # accumulators that such blocks have at least
 # Bytes of weights a cycle that one core is given, by the share of the third cache that they fill.
 _STREAMS = ((0.5, 16.0), (0.75, 13.0), (math.inf, 6.0))
-# What the longer one of products and stream does not hide of the shorter one; and where the weights
-# fill more than `_CROWDED` of the third cache, which then never holds all of them.
-_BEHIND, _BEHIND_CROWDED, _CROWDED = 0.15, 0.3, 0.75
+_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
 _V_RATE = 16.0  # bytes of V a cycle, where it does not stay in the second cache
 _L2_RATE = 85.0  # bytes of U a cycle, where each row of register tiles reads them from there
 # What narrow edges cost: blocks hold tiles from several places, transforms are two pieces of code.
@@ -266,19 +264,36 @@ class _Model:
 
         The last round of chunks leaves cores idle: judged by what two and four cores would take.
         """
-        streams = tiling.parts * self.kernel.groups
-        blocks = ceil_div(self.tile_count, tiling.tiles)
-        full, last = self._row_panels(tiling)
+        loads = self._chunk_loads(tiling)
         cycles = total = self._total(tiling)
+        everything = sum(load * count for load, count in loads)
         for cores in (2, 4):
-            rounds, busy = divmod((blocks - 1) * streams, cores)
-            loads = [(rounds + (i < busy)) * full for i in range(cores)]
-            rounds, busy = divmod(streams, cores)
-            loads = sorted(loads)
-            loads = [load + (rounds + (i < busy)) * last for i, load in enumerate(loads)]
-            share = max(loads) / (streams * ((blocks - 1) * full + last))
+            busy = [0.0] * cores
+            for load, count in loads:
+                rounds, more = divmod(count, cores)
+                busy = sorted(b + rounds * load for b in busy)
+                busy = [b + load * (i < more) for i, b in enumerate(busy)]
+            share = max(busy) / everything
             cycles = max(cycles, share * total * min(cores, 2) * 0.97)
         return cycles * self.handicap
+
+    def _chunk_loads(self, tiling: Tiling) -> list[tuple[int, int]]:
+        """What chunks have to do, relative to each other, with their number; the largest first.
+
+        The last part may have fewer panels than the others, the last block fewer tiles.
+        """
+        panels = ceil_div(self.out_vectors, tiling.vectors)
+        per_part = ceil_div(panels, tiling.parts)
+        whole, rest = divmod(panels, per_part)
+        full, last = self._row_panels(tiling)
+        blocks, groups = ceil_div(self.tile_count, tiling.tiles), self.kernel.groups
+        loads = [
+            (size * rows, parts * count * groups)
+            for size, parts in ((per_part, whole), (rest, 1))
+            for rows, count in ((full, blocks - 1), (last, 1))
+            if size and count
+        ]
+        return sorted(loads, reverse=True)
 
     def _row_panels(self, tiling: Tiling) -> tuple[int, int]:
         """Register tiles that make up a block, and those of the last one."""
@@ -313,7 +328,7 @@ class _Model:
         target, blocks = self.target, ceil_div(self.tile_count, tiles)
         panels = ceil_div(self.out_vectors, vectors)
         weights = self._weights(vectors)
-        stream, behind = 0.0, _BEHIND  # of one point's and panel's weights from the third cache
+        stream = 0.0  # of one point's and panel's weights from the third cache
         if weights > target.l2_bytes // 2:
             share = weights / target.l3_bytes if target.l3_bytes else 0.0
             rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
@@ -321,7 +336,6 @@ class _Model:
             first = cold_cycles(self.problem, weights)
             stream += max(0.0, first - weights / rate) / blocks
             stream /= self.points * panels
-            behind = _BEHIND_CROWDED if share > _CROWDED else _BEHIND
         full, last = self._row_panels(tiling)
         products = 0.0
         for points, share in self.shares:
@@ -329,11 +343,11 @@ class _Model:
             count = full if held == tiles else ceil_div(held, rows)
             one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
             # The first register tile of a block waits for the weights, the others find them near.
-            slow = max(one, stream) + behind * min(one, stream)
+            slow = max(one, stream) + _BEHIND * min(one, stream)
             later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
             products += points * (blocks * slow + later * one)
         products *= panels
         if self.scratch(tiling) > target.l2_bytes:
             stream = self.v_bytes * self.tile_count * panels / _V_RATE
-            products = max(products, stream) + behind * min(products, stream)
+            products = max(products, stream) + _BEHIND * min(products, stream)
         return products

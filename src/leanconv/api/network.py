@@ -316,7 +316,8 @@ class Network:
             return None
         decided = with_algorithms(graph, self._target, self._algorithms)
         if self._tune:
-            decided = tuned(graph, self._target, self._threads, self._accuracy, decided)
+            accuracy = self._accuracy.of_network(graph, self._target)
+            decided = tuned(graph, self._target, self._threads, accuracy, decided)
         return decided
 
     def _wants(self, pinned: PlanFile, graph: Graph) -> bool:

@@ -59,7 +59,7 @@ def tuned(
         way = decision.way
         if node.op == "Conv" and way is None:
             formats, aim = decision.formats(node), accuracy.layer_error
-            ((problem, _),) = convolution.problems(node, graph, formats, aim)
+            ((problem, _),) = convolution.problems(node, graph, formats, aim, accuracy.cold)
             if accuracy.reproducible:
                 problem = replace(problem, spec=replace(problem.spec, batch=1))
             way = tuner.tune(problem, target, threads, cold_weights=weights).name or None

@@ -1,0 +1,61 @@
+"""What the model of costs knows of parts, bounds of weights, planes and streams."""
+
+from __future__ import annotations
+
+from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.problem import Problem, most_weight_bytes, plane_cycles
+from leanconv.algorithms.winograd_kernel import WinogradConv
+from leanconv.codegen.geometry import Access
+from leanconv.spec import ConvSpec
+from leanconv.target import preset
+
+TARGET = preset("znver4")
+COSTS = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+
+
+def problem_of(text: str) -> Problem:
+    spec = ConvSpec.parse(text)
+    return Problem.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
+
+
+def test_two_parts_get_equally_many_panels() -> None:
+    """Three panels in two parts would keep one core waiting: a sixth of the time of both."""
+    kernel = choose(problem_of("ic48ih13oc192oh13kh3ph1"), TARGET).pieces[0].kernel
+    assert isinstance(kernel, WinogradConv)
+    assert kernel.blocks == 1
+    assert kernel.parts == 2
+    assert kernel.panels % kernel.parts == 0
+
+
+def test_tiles_whose_weights_are_not_allowed_leave_smaller_ones() -> None:
+    for text in ("ic256ih52oc512oh26kh3sh2ph1", "ic1024ih28oc1024oh28kh3ph1"):
+        problem = problem_of(text)
+        chosen = choose(problem, TARGET)
+        assert chosen.algorithm == "winograd"
+        assert chosen.weight_bytes <= most_weight_bytes(problem)
+
+
+def lines(text: str) -> float:
+    """Cycles of each line of input and output, in a case far above the second cache."""
+    problem = problem_of(text)
+    spec = problem.spec
+    sizes = [4 * shape[1] * shape[2] * shape[3] for shape in (spec.input_shape, spec.output_shape)]
+    outside = 1 - TARGET.l2_bytes / sum(sizes)
+    return plane_cycles(problem, TARGET) / (sum(sizes) / 64 * outside)
+
+
+def test_lines_of_few_planes_cost_less() -> None:
+    few, shared = lines("ic16ih190oc48oh190kh3ph1"), lines("ic16ih192oc48oh192kh3ph1")
+    many, large = lines("ic96ih130oc96oh130kh3ph1"), lines("ic3ih442oc48oh442kh3ph1")
+    assert few < 0.5 * shared  # 192 by 192 floats: every plane begins in the same set
+    assert shared == many == large
+
+
+def test_a_stream_of_weights_hides_behind_the_products() -> None:
+    """Weights just above the second cache had made direct convolution a sixth dearer."""
+    inside = problem_of("g28mb1ic896ih14oc896oh7kh3sh2ph1")
+    outside = problem_of("g32mb1ic1024ih14oc1024oh7kh3sh2ph1")
+    assert inside.spec.weight_bytes < TARGET.l2_bytes < outside.spec.weight_bytes
+    ratio = COSTS["direct"](outside, TARGET) / COSTS["direct"](inside, TARGET)
+    assert ratio < 1.05 * 32 / 28
