@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from kernel_runner import run_kernel
 from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.kernel_fields import group_fields
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
+from leanconv.codegen.tiling import Tile
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import preset
 
@@ -39,6 +46,48 @@ def test_the_only_row_is_cut_into_whole_tiles() -> None:
     assert kernel.window.out == (1, 7, 7)
     assert kernel.tile.rows == 7
     assert kernel.chunks == kernel.panels * kernel.row_count
+
+
+def test_cold_1x1_layers_are_shared_by_pixels() -> None:
+    for text in ("ic1024ih14oc256oh14kh1", "ic256ih14oc1024oh14kh1", "ic256ih56oc512oh28kh1sh2"):
+        warm, cold = planned(text, False), planned(text, True)
+        assert (warm.bands, cold.bands) == (1, 2)
+        assert cold.row_count % 2 == 0
+        assert cold.chunks >= 2 * cold.panels
+    for text in ("ic512ih28oc128oh28kh1", "ic128ih28oc512oh28kh1"):
+        assert not planned(text, False).panels_inside
+        assert planned(text, True).panels_inside
+    others = (
+        "mb2ic1024ih14oc256oh14kh1",  # threads share images
+        "ic1024ih14oc512oh14kh1",  # too many weights to be read by each thread
+        "ic1024ih1oc256oh1kh1",
+        "ic128ih14oc128oh14kh3ph1",
+        "ic512ih15oc256oh15kh1",  # rows that cannot be halved
+    )
+    assert all(planned(text, True).bands == 1 for text in others)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(("bands", "rows"), [(1, 4), (2, 1), (2, 2), (2, 3), (3, 2), (6, 1)])
+def test_bands_compute_every_row_once(bands: int, rows: int, inside: bool) -> None:
+    spec = ConvSpec.parse("mb2ic5ih6iw7oc40oh6ow7kh1")
+    places = (Access.planes(spec.input_shape), Access.planes(spec.output_shape))
+    given = group_fields(Problem.of(spec, *places), host())
+    kernel = DirectConv(**given, tile=Tile(3, 1), rows=rows, panels_inside=inside, bands=bands)
+    generator = np.random.default_rng(1)
+    x, w = (
+        generator.integers(-4, 5, shape).astype(np.float32)
+        for shape in (spec.input_shape, spec.weight_shape)
+    )
+    y = np.full(spec.output_shape, np.nan, np.float32)
+    packed = kernel.pack_weights(w[:, :, np.newaxis])
+    found = run_kernel(kernel, x, packed, y, parts=[kernel.chunks // 2])
+    assert np.array_equal(found, np.einsum("nchw,kcij->nkhw", x, w))
+    first = range(kernel.chunks // (2 * bands))  # of one image's chunks, and its upper rows
+    upper = run_kernel(kernel, x, packed, y, singly=first)
+    assert np.array_equal(upper[0, :, : 6 // bands], found[0, :, : 6 // bands])
+    assert np.isnan(upper[1]).all()
+    assert np.isnan(upper[0, :, 6 // bands :]).all()
 
 
 def test_large_inputs_and_residuals_are_asked_for_ahead() -> None:

@@ -35,6 +35,10 @@ _SEEN = 1.06  # what layers take over the sum of their tiles
 _STREAM, _NEAR_STREAM = 8.0, 24.0
 _BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
+# In networks whose weights come from memory, two threads share a 1x1 layer by pixels and not by
+# output channels, so that each finds its half of a tensor in its own second cache. Weights of a
+# quarter of that cache pass by each row; those of at most the whole of it by each half of the rows.
+_INSIDE_SHARE, _BANDS_SHARE = 0.25, 1
 # Weights from memory: bytes of them a cycle that the first tile of a panel is given, the fewest
 # columns of a row for which tiles are chosen by that, and the most accumulators of such a tile
 # (what larger ones leave to do at their end stands still while the next one's weights arrive).
@@ -52,23 +56,28 @@ def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> Direc
     """
     merged = _merge(kernel)
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
-    cycles, tile = _best_tile(merged, target, cold)
-    merged = _split_row(merged, tile.rows) if cold else merged
-    window = merged.window
     item = ITEMSIZE[merged.dtype]
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
-    rows = window.out[0] * window.out[1]
+    by_pixels = cold and prod(kernel.window.kernel) == 1 and kernel.batch * kernel.groups == 1
+    few = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
+    halves = by_pixels and few < weights <= _BANDS_SHARE * target.l2_bytes
+    if halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
+        merged = _cut_rows(merged, merged.window.out[2] // 2)
+    cycles, tile = _best_tile(merged, target, cold)
+    merged = _split_row(merged, tile.rows) if cold else merged
+    rows = merged.row_count
+    bands = 2 if halves and rows % 2 == 0 else 1
     cycles /= rows
     # Panels that the second cache does not hold are read again for each row anyway: the input then
     # stays there if all panels pass by (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
-    image = prod(window.size) * merged.inputs * merged.groups * item
+    image = prod(merged.window.size) * merged.inputs * merged.groups * item
     long = min(_panel_bytes(merged, tile), image) > target.l2_bytes
-    inside = (long or weights <= _ROWS_OUTER_BYTES) and merged.batch * rows >= 16
+    inside = (long or weights <= few) and merged.batch * rows >= 16
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
-    pieces = merged.batch * merged.groups * (1 if inside else panels)
-    block = rows_per_chunk(rows, per_row, pieces, _CHUNK_CYCLES)
-    return replace(merged, tile=tile, rows=block, panels_inside=inside)
+    pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
+    block = rows_per_chunk(rows // bands, per_row, pieces, _CHUNK_CYCLES)
+    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands)
 
 
 def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, Tile]:
@@ -121,8 +130,13 @@ def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
 
 def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
     """Cut the only row into rows of one tile where that leaves no rest: more chunks, same sums."""
+    return kernel if kernel.row_count > 1 else _cut_rows(kernel, columns)
+
+
+def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut rows into shorter ones of so many columns where that leaves no rest."""
     window = kernel.window
-    if kernel.row_count > 1 or window.out[2] % columns:
+    if window.out[2] % columns:
         return kernel
     window, x, y = merge_rows(window, kernel.x, kernel.y, lambda _: columns)
     return replace(kernel, window=window, x=x, y=y)

@@ -55,6 +55,8 @@ class DirectConv(Kernel):
         tile: the register tile.
         rows: output rows of one chunk.
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
+        bands: equal parts of an image's rows. All chunks of one come before those of the next, so
+            that two threads that claim from both ends share two bands by their pixels.
         epilogue: bias, residual, activation.
         y_offset: elements from the output's start to the first one written.
         unroll: most steps of the reduction's inner loops that are written out.
@@ -82,6 +84,7 @@ class DirectConv(Kernel):
     fetch: bool = False
     residual_ahead: bool = False
     following: int = 0
+    bands: int = 1
 
     # -- facts -----------------------------------------------------------------------------
     @property
@@ -96,9 +99,14 @@ class DirectConv(Kernel):
         return self.window.out[0] * self.window.out[1]
 
     @property
+    def band_rows(self) -> int:
+        """Output rows of one band."""
+        return self.row_count // self.bands
+
+    @property
     def row_blocks(self) -> int:
-        """Chunks along the rows."""
-        return ceil_div(self.row_count, self.rows)
+        """Chunks along the rows of one band."""
+        return ceil_div(self.band_rows, self.rows)
 
     @property
     def panel_lanes(self) -> int:
@@ -136,9 +144,9 @@ class DirectConv(Kernel):
 
     @property
     def chunks(self) -> int:
-        """Images by groups by panels (unless they are inside) by blocks of rows."""
+        """Images by groups by bands by panels (unless they are inside) by blocks of rows."""
         panels = 1 if self.panels_inside else self.panels
-        return self.batch * self.groups * panels * self.row_blocks
+        return self.batch * self.groups * self.bands * panels * self.row_blocks
 
     @property
     def flops(self) -> int:
@@ -182,9 +190,11 @@ class DirectConv(Kernel):
     def emit_chunks(self, e: Function, pointers: dict[str, Value]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
         panels = 1 if self.panels_inside else self.panels
-        with e.chunks(self.batch, self.groups, panels, self.row_blocks) as (n, g, panel, block):
-            first = block * self.rows
-            last = e.smin(first + self.rows, self.row_count)
+        extents = self.batch, self.groups, self.bands, panels, self.row_blocks
+        with e.chunks(*extents) as (n, g, band, panel, block):
+            start = band * self.band_rows
+            first = start + block * self.rows
+            last = e.smin(first + self.rows, start + self.band_rows)
             body = _Body(e, self, pointers, n, g)
             if self.panels_inside:
                 with e.loop("row", last, start=first) as row:

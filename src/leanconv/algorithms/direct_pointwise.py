@@ -48,7 +48,7 @@ class DirectPointwise(DirectConv):
     """One 1x1 convolution's code.
 
     What the parent calls a row is a tile of pixels here: `rows` are the tiles of one chunk, and
-    `tile.rows` the most pixels of a tile, `tile.vectors` is 1 and `panels_inside` False.
+    `tile.rows` the most pixels of a tile, `tile.vectors` and `bands` are 1, `panels_inside` False.
     """
 
     @property
@@ -254,5 +254,5 @@ def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise,
     given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
     per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNK_CYCLES)
     given |= {"window": window, "x": x, "y": y, "tile": Tile(rows, 1)}
-    given |= {"rows": per_chunk, "panels_inside": False}
+    given |= {"rows": per_chunk, "panels_inside": False, "bands": 1}
     return DirectPointwise(**given), cycles * tiles * panels

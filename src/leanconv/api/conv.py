@@ -320,7 +320,7 @@ class ConvPlan:
         takes = f"{format_bytes(self._needed(candidate))}, expected error {candidate.error:.1e}"
         if self.algorithm not in best:  # it was asked for
             return takes
-        ratio = cycles / best[self.algorithm][0]
+        ratio = cycles / max(1.0, best[self.algorithm][0])
         return f"{ratio:.2f} times the time by estimate, {takes}"
 
     def _pack(
