@@ -74,6 +74,20 @@ def families_table(name: str) -> list[str]:
     return table(["layers of", "layers", "best other / ours", "level or above", "least"], rows)
 
 
+def memory_table() -> list[str]:
+    """The table of `float64_memory.json`: bytes beyond the tensors, and times."""
+    document = _load("float64_memory")
+    rows = []
+    for case in document["cases"]:
+        torch, ours = case["engines"]["torch"], case["engines"]["leanconv"]
+        beyond = [f"{max(0, each['bytes']) / 2**20:.2f} MiB" for each in (torch, ours)]
+        times = [_time(each["median_ns"]) for each in (torch, ours)]
+        rows.append([case["name"], *beyond, *times, f"{case['ratios']['median']:.2f}"])
+    rows.append(["geometric mean", *[""] * 4, f"{document['summary']['median']:.2f}"])
+    first = ["layer, float64", "torch, bytes", "leanconv, bytes", "torch", "leanconv"]
+    return table([*first, "torch / ours"], rows)
+
+
 def contention_table() -> list[str]:
     """The table of `contention.json`: medians, quiet and with one CPU taken."""
     rows = [
@@ -103,6 +117,7 @@ def rewritten(text: str) -> str:
         "layers": layers_table("layers", "layer, batch 1"),
         "layers_batch8": layers_table("layers_batch8", "layer, batch 8"),
         "layers_float64": layers_table("layers_float64", "layer, float64"),
+        "float64_memory": memory_table(),
         "layers_networks": families_table("layers_networks"),
         "contention": contention_table(),
         "startup": startup_table(),

@@ -94,7 +94,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"algorithms": {"conv": 5}}, "expected texts by the names"),
     ({"plan": 5}, "plan is 5; expected"),
     ({"algorithms": {"Conv_0": "winograd:m=" + "9" * 5000}}, "algorithm is 'winograd:m=99"),
-    ({"dtype": np.float64}, "dtype is .*; expected float32 or float64"),
+    ({"dtype": np.int8}, "dtype is .*; expected float32 or float64"),
     ({"tune": "no"}, "tune is 'no'; expected True or False"),
 ]
 
