@@ -225,8 +225,7 @@ class Network:
         Raises:
             InputError: the array does not fit, or the network has more inputs or outputs.
         """
-        bound = self._current
-        y = bound.call(x) if bound else None
+        y = self._single(x)
         if y is not None:
             return y
         self._names.check_single()
@@ -244,8 +243,15 @@ class Network:
         Raises:
             InputError: an input is missing, unknown, or does not fit.
         """
-        results = self._run(self._names.ordered(inputs))
+        arrays = self._names.ordered(inputs)
+        y = self._single(arrays[0]) if len(arrays) == 1 else None
+        results = self._run(arrays) if y is None else [y]
         return dict(zip(self.outputs, results, strict=True))
+
+    def _single(self, x: object) -> np.ndarray | None:
+        """The answer where there is one input and one output and x can be read as it is."""
+        bound = self._current
+        return bound.call(x) if bound else None
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         bound, given, results = self._prepared(arrays)

@@ -39,6 +39,10 @@ class Names:
         Raises:
             InputError: an input is missing or unknown, or nothing is given by name.
         """
+        if type(inputs) is dict and len(inputs) == len(self.inputs):  # the short way
+            found = [inputs[name] for name in self.inputs if name in inputs]
+            if len(found) == len(inputs):
+                return found
         if not isinstance(inputs, Mapping):
             raise InputError(
                 f"inputs is {type(inputs).__name__}; expected a dictionary with "
