@@ -92,7 +92,7 @@ def _cache_dir(env: Mapping[str, str]) -> Path:
     except RuntimeError as error:
         raise SpecError(
             f"environment variable LEANCONV_CACHE_DIR is {given!r}, and the home folder is not "
-            f"known ({error}); expected a folder, such as /tmp/leanconv"
+            f"known ({error}); expected a folder by its absolute path"
         ) from error
 
 
