@@ -22,11 +22,11 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.following import lines_ahead
+from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.algorithms.taps import Taps
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue, store_tile
-from leanconv.codegen.geometry import Access, ColumnTile, Window, bounded_tiles
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.geometry import ColumnTile, bounded_tiles
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
     Fetch,
@@ -42,22 +42,16 @@ from leanconv.target import Target
 
 
 @dataclass(frozen=True)
-class DirectConv(Kernel):
+class DirectConv(GroupedConv):
     """One convolution's code.
 
     Attributes:
-        batch, groups: N and g.
-        inputs, outputs: channels of one group.
-        window: the sliding window.
-        x, y: where input and output lie; a residual lies like y.
-        dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
         tile: the register tile.
         rows: output rows of one chunk.
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
         bands: equal parts of an image's rows. All chunks of one come before those of the next, so
             that two threads that claim from both ends share two bands by their pixels.
-        epilogue: bias, residual, activation.
         y_offset: elements from the output's start to the first one written.
         unroll: most steps of the reduction's inner loops that are written out.
         fetch: whether the next tile's input is asked for while a tile is computed.
@@ -66,19 +60,10 @@ class DirectConv(Kernel):
             for into the second cache, line by line with the steps of the reduction. 0: none.
     """
 
-    batch: int
-    groups: int
-    inputs: int
-    outputs: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
     tile: Tile
     rows: int
     panels_inside: bool
-    epilogue: Epilogue
     y_offset: int = 0
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
@@ -89,14 +74,9 @@ class DirectConv(Kernel):
     # -- facts -----------------------------------------------------------------------------
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, packed weights, what the epilogue needs, output."""
-        following = ("following",) if self.following else ()
-        return ("x", "w", *self.epilogue.operands, *following, "y")
-
-    @property
-    def row_count(self) -> int:
-        """Output rows of one image: depth by height."""
-        return self.window.out[0] * self.window.out[1]
+        """Input, packed weights, what the epilogue needs, what is asked for ahead, output."""
+        *before, y = super().operands
+        return (*before, "following", y) if self.following else (*before, y)
 
     @property
     def band_rows(self) -> int:
@@ -125,11 +105,6 @@ class DirectConv(Kernel):
         return ceil_div(rest, self.lanes)
 
     @property
-    def reduction(self) -> int:
-        """Products of one output."""
-        return self.inputs * prod(self.window.kernel)
-
-    @property
     def two_parts(self) -> bool:
         """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
         inside = all(self.window.always_full(axis) for axis in range(3))
@@ -147,11 +122,6 @@ class DirectConv(Kernel):
         """Images by groups by bands by panels (unless they are inside) by blocks of rows."""
         panels = 1 if self.panels_inside else self.panels
         return self.batch * self.groups * self.bands * panels * self.row_blocks
-
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * self.reduction
 
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
