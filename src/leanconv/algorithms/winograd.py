@@ -146,7 +146,7 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
     return sizes
 
 
-def _lean(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
+def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
     """Those whose transformed weights are allowed unasked; all if none are."""
     lanes, most = target.lanes(problem.spec.dtype), most_weight_bytes(problem)
     return [m for m in sizes if unplanned(problem, m, lanes).weight_bytes <= most] or sizes
@@ -171,7 +171,7 @@ def _best(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
 ) -> tuple[float, WinogradConv, Pair]:
     parameters = dict(given)
-    found = _lean(problem, target, _sizes(problem, parameters))
+    found = _within_bytes(problem, target, _sizes(problem, parameters))
     sizes = {m: _sums(problem, m, parameters) for m in found}
     edges = parameters.get("edges") and choice_of(parameters, "edges", "winograd", _EDGES)
     tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums", "edges")}
@@ -298,7 +298,7 @@ def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternat
     square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
     found = [
         (m, _ranked(first, target, m, edges))
-        for m in _lean(first, target, _sizes(first, {}))
+        for m in _within_bytes(first, target, _sizes(first, {}))
         if not (square and m[0] > m[1])  # the same as the other way round
     ]
     found.sort(key=lambda size: size[1][0].cycles)
@@ -348,7 +348,8 @@ def _leaner(
     def points(m: Pair) -> int:
         return (m[0] + taps[0] - 1) * (m[1] + taps[1] - 1)
 
-    along = [(1, m) for m in (2, 3, 4) if min(taps) > 1 and m <= problem.window.out[2]]
+    widths = range(2, min(4, problem.window.out[2], MOST_ALPHA - taps[1] + 1) + 1)
+    along = [(1, m) for m in widths if min(taps) > 1]
     lines = [(m, _ranked(problem, target, m, edges)) for m in along if m not in dict(found)]
     rest = sorted(found[_MOST_SIZES:] + lines, key=lambda size: size[1][0].cycles)
     fewest = min((points(m) for m, _ in found[:_MOST_SIZES]), default=0)

@@ -97,12 +97,14 @@ def conv2d(
     key = spec, checked_algorithm(algorithm), threads, w.ctypes.data
     cache = _cache()
     kept = cache.take(key)  # out of it, so that no other thread runs it with other weights
-    if kept is None:
-        plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
-        kept = _Kept(plan, tuple(map(bytearray, _bytes(constants))))
-    elif not kept.holds(constants):
-        kept.plan.repack(w, bias, slope)
-        kept = _Kept(kept.plan, tuple(map(bytearray, _bytes(constants))))
+    if kept is None or not kept.holds(constants):
+        packed = tuple(map(bytearray, _bytes(constants)))  # first: what changes now is seen later
+        if kept is None:
+            plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
+        else:
+            plan = kept.plan
+            plan.repack(w, bias, slope)
+        kept = _Kept(plan, packed)
     try:
         return kept.plan(x, residual=residual)
     finally:
