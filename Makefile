@@ -4,13 +4,22 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Processes that share the tests, one for each core; 0 runs them in pytest's own, as --pdb needs.
+WORKERS ?= auto
+# Files stay whole: what a module's tests share is made once.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile \
+	--no-loadscope-reorder
+# Machines of tests/machine, and what depends on the machine by choices and bytes.
+MACHINES ?= sapphirerapids haswell znver4
+MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
 BENCH_ARGS ?=
+REPLAY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-machines lint replay format bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -31,13 +40,21 @@ demo: $(VENV)/.installed-image ## read handwritten digits from PNG files with th
 	$(BIN)/leanconv run examples/digits/digits.onnx examples/digits/images/*.png
 
 test: $(VENV)/.installed-dev ## run every test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the machine as if on others
+
+.test-%: $(VENV)/.installed-dev
+	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
 
 lint: $(VENV)/.installed-dev ## style, types and the order of the folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py
+
+replay: $(VENV)/.installed-dev ## compare the code that is emitted with what is kept
+	$(BIN)/python tests/replay/emitted_code.py $(REPLAY_ARGS)
 
 format: $(VENV)/.installed-dev ## put the code into the house's shape
 	$(BIN)/ruff check --fix .

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import leanconv as lc
-from harness import ROOT, Patience, rewrite_page, script, write_results
+from harness import ROOT, Patience, effort, rewrite_page, script, write_results
 from leanconv.algorithms.convolution import choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
@@ -368,7 +368,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "machine": machine.describe().to_json(),
         "busy_cpus_before": round(busy, 2),
-        **{k: getattr(options, k) for k in ("threads", "layout", "rounds", "seconds")},
+        "effort": effort(options),
+        "layout": options.layout,
         "peak_gflops": round(peak_gflops(), 2),
         "cases": [],
         "sweep": [],

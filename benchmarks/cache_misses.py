@@ -33,6 +33,7 @@ from leanconv.algorithms.problem import Candidate
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
+from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
@@ -309,6 +310,7 @@ def main() -> int:
         options.out = RESULTS
     spec = ConvSpec.parse(LAYERS[options.layer], batch=options.batch, layout=options.layout)
     document = {
+        "machine": machine.describe().to_json(),
         "layer": options.layer,
         "problem": str(spec),
         "layout": spec.layout,

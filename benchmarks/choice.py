@@ -22,7 +22,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import leanconv
-from harness import ROOT, model_file, rewrite_page, script, write_results
+from harness import ROOT, effort, model_file, rewrite_page, script, write_results
 from leanconv.algorithms import Problem
 from leanconv.algorithms.convolution import problems
 from leanconv.api.conv import conv_problem
@@ -152,7 +152,10 @@ def main() -> int:
     if not (options.parts or options.out):
         options.out = RESULTS
     rows: list[dict[str, Any]] = []
-    document: dict[str, Any] = {"machine": machine.describe().to_json(), "threads": options.threads}
+    document: dict[str, Any] = {
+        "machine": machine.describe().to_json(),
+        "effort": effort(options, "threads") | {"rounds": tuner.ROUNDS},
+    }
     with progress("planning") as shown:
         layers = chosen_layers(options.parts)
         for number, layer in enumerate(layers, 1):

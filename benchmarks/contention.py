@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ALL_ENGINES, model_file, script
+from harness import ALL_ENGINES, effort, model_file, script
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed
@@ -137,7 +137,7 @@ def main() -> int:
         "busy_cpus_before": round(busy, 2),
         "network": options.network,
         "batch": options.batch,
-        "threads": options.threads,
+        "effort": effort(options),
         "missing": missing,
         "engines": measure(installed, options),
     }

@@ -19,10 +19,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, script
+from harness import ROOT, effort, script
 from layers import paper_specs
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.engines.catalogue import absent_modules, interpreters
 from leanconv.cli.output import print_table, progress
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec
@@ -111,7 +112,7 @@ def measure(name: str, spec: ConvSpec, options: argparse.Namespace) -> dict[str,
     found: dict[str, dict[str, Any]] = {}
     times: dict[str, list[int]] = {"torch": [], "leanconv": []}
     for _ in range(options.rounds):
-        torch = run(str(options.python or sys.executable), _TORCH, task)
+        torch = run(options.python, _TORCH, task)
         found.setdefault("torch", torch)
         room = int(found["torch"]["bytes"] * options.share)
         ours = run(sys.executable, _OURS, task | {"limit": spec.weight_bytes + room})
@@ -134,7 +135,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 …")
-    parser.add_argument("--python", type=Path, metavar="FILE", help="interpreter with torch")
+    parser.add_argument("--python", metavar="FILE", help="interpreter with torch")
     parser.add_argument("--share", type=float, default=0.1, metavar="X", help="of torch's memory")
     parser.add_argument("--threads", type=positive, default=2, metavar="N")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N")
@@ -142,6 +143,12 @@ def main() -> int:
     parser.add_argument("--goal", type=float, default=3.0, metavar="X", help="mean ratio (exit 3)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON to a file")
     options = parser.parse_args()
+    options.python = interpreters(options.python)[-1]
+    if absent_modules(options.python, ["numpy", "torch"]):
+        raise InputError(
+            f"torch is not installed in {options.python}; expected it there, or --python with the "
+            "path of another interpreter that has it"
+        )
     cases = []
     with progress("measuring") as shown:
         for name, spec in paper_specs(options.layers, 1, "float64").items():
@@ -155,7 +162,7 @@ def main() -> int:
     document = {
         "machine": machine.describe().to_json(),
         "share": options.share,
-        "threads": options.threads,
+        "effort": effort(options),
         "cases": cases,
         "summary": summary,
     }

@@ -30,6 +30,7 @@ from gpu_codes import compile_all, conv_codes, network_codes
 from gpu_networks import REPORT_SIZE, Networks, mobilenet
 from gpu_page import FIGURES, PARTS, Row, table
 from gpu_supervisor import Job, perform, said, supervised
+from leanconv.cli.engines import machine
 from leanconv.gpu.device.driver import driver
 from leanconv.gpu.machine import machine_of
 from leanconv.reference.layers import layer
@@ -86,7 +87,7 @@ class Bench(Networks):
                     f"MobileNetV2 batch {batch} {precision or dtype}",
                     partial(self.network, batch, dtype, precision),
                 )
-        yield "networks", "MobileNetV2 float64", partial(self.network, 10, "float64", None)
+        yield "networks", "MobileNetV2 float64", partial(self.network, 1, "float64", None)
         for batch in BATCHES:
             yield "networks", f"torch batch {batch}", partial(self.torch_network, batch)
         for number, (batch, mode) in enumerate(LAYERS):
@@ -114,26 +115,26 @@ class Bench(Networks):
     def compiled(self) -> Iterator[Row]:
         """All kernels, on all cores."""
         used = driver(0)
-        machine = machine_of(used)
+        gpu = machine_of(used)
         codes = []
         for batch, mode in LAYERS:
             dtype, precision = MODES[mode]
             for name in NAMES:
                 spec = replace(layer(name, batch), dtype=dtype, layout="NHWC")
-                codes += conv_codes(spec, precision, None, machine)
+                codes += conv_codes(spec, precision, None, gpu)
                 if (batch, mode) == LAYERS[0]:
                     for algorithm in (*IM2WIN, *(ABLATION if name in ABLATED else ())):
-                        codes += conv_codes(spec, None, algorithm, machine)
+                        codes += conv_codes(spec, None, algorithm, gpu)
         for problem in DEPTHWISE:
             for dtype in ("float32", "float16"):
                 spec = ConvSpec.parse(problem, layout="NHWC", dtype=dtype)
-                codes += conv_codes(spec, None, None, machine)
+                codes += conv_codes(spec, None, None, gpu)
         for batch in BATCHES:
             for dtype, precision in FORMS:
                 shape = (batch, 3, 224, 224)
-                codes += network_codes(mobilenet(224, 224), shape, dtype, precision, machine)
-        shape = (10, 3, *REPORT_SIZE)
-        codes += network_codes(mobilenet(*REPORT_SIZE), shape, "float64", None, machine)
+                codes += network_codes(mobilenet(224, 224), shape, dtype, precision, gpu)
+        shape = (1, 3, *REPORT_SIZE)
+        codes += network_codes(mobilenet(*REPORT_SIZE), shape, "float64", None, gpu)
         yield dict(compile_all(codes, used.arch, min(COMPILING, self.left() / 3)))
 
     # -- single layers -----------------------------------------------------------------------
@@ -229,18 +230,15 @@ class Bench(Networks):
 
     def explicit(self, spec: ConvSpec, x: Any, w: Any, row: Row) -> None:
         """im2win with its tensor stored: in the fastest arithmetic, and as the thesis has it."""
-        times = []
         for algorithm in IM2WIN:
             try:
                 plan, held = self.plan(spec, w, algorithm=algorithm), self.ours(x)
                 y = plan(held)
-                times.append(self.milliseconds(plan.start))
-                row[f"{algorithm}_ms"], row["im2win_extra_bytes"] = times[-1], plan.memory_bytes
+                row[f"{algorithm}_ms"] = self.milliseconds(plan.start)
+                row["im2win_extra_bytes"] = plan.memory_bytes
                 del y, plan
             except Exception as error:
                 row[f"{algorithm}_failure"] = said(error)
-        if times:
-            row["im2win_ms"] = min(times)
 
     def error(self, spec: ConvSpec, x: Any, w: Any, y: Any) -> float:
         """Relative error of the first and the last image against float64."""
@@ -321,7 +319,8 @@ def facts(torch: Any) -> Row:
 
 def measure(folder: Path) -> Row:
     """Everything, or "not yet measured" for each figure and why."""
-    result: Row = {"date": datetime.date.today().isoformat()}
+    host = machine.describe().to_json()
+    result: Row = {"date": datetime.date.today().isoformat(), "machine": host}
 
     def save() -> None:
         text = json.dumps(result, indent=1) + "\n"

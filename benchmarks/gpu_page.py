@@ -17,10 +17,11 @@ FIGURES = (
     "explicit im2win over im2col + cuBLAS, and its ablation",
     "depthwise layers in GB/s against a copy",
     "MobileNetV2 batch 1 and 128 against torch eager, graphs and compile",
-    "MobileNetV2 in float64, 10 images of 244x244, against the report's 7.78 ms",
+    "MobileNetV2 in float64, an image of 244x244 at a time, against the report's 7.78 ms an image",
 )
 LAYERS = 12
 REPORT_MS = 7.78
+HIGH = "im2win:form=high_ms"  # the thesis' kernel, in the arithmetic of what it is compared with
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -90,12 +91,12 @@ def verdicts(result: Row) -> list[tuple[str, str, bool | None]]:
         LAYERS,
         lambda: _worst_share(against, "cudnn_extra_bytes", 1.0),
     )
-    explicit = _layers(result, "fp32", "im2win_ms", "im2col_ms")
+    explicit = _layers(result, "fp32", HIGH, "im2col_ms")
     limit(
-        "explicit im2win at least 3.5x im2col + cuBLAS (geometric mean)",
+        "explicit im2win in fp32 multiply-adds at least 3.5x im2col + cuBLAS in strict fp32",
         explicit,
         LAYERS,
-        lambda: _speed([r["im2col_ms"] / r["im2win_ms"] for r in explicit], 3.5),
+        lambda: _speed([r["im2col_ms"] / r[HIGH] for r in explicit], 3.5),
     )
     deep = [r for r in result.get("depthwise", ()) if "of_copy" in r]
     limit(
@@ -109,7 +110,7 @@ def verdicts(result: Row) -> list[tuple[str, str, bool | None]]:
     )
     for asked, engine, batch, most in (
         ("MobileNetV2 batch 1 in at most 150 us at fp32 accuracy", "leanconv float32", 1, 0.150),
-        (f"MobileNetV2 in float64 below {REPORT_MS} ms", "leanconv float64", 10, REPORT_MS),
+        (f"MobileNetV2 in float64 below {REPORT_MS} ms an image", "leanconv float64", 1, REPORT_MS),
     ):
         row = _engine(result, engine, batch)
         limit(asked, [row] if row else [], 1, partial(_time, row or {}, most))
@@ -139,6 +140,8 @@ def _shown(value: object) -> str:
 def table(result: Row) -> str:
     """The result as a page."""
     lines = ["# On a GPU", "", f"`python benchmarks/gpu.py`, {result['date']}"]
+    if host := result.get("machine"):
+        lines[-1] += f", {host['cpu']}, commit {host['commit']}"
     lines.append(f"Device: {result.get('device', 'none')} {result.get('versions', '')}".strip())
     lines.append("")
     if "device" not in result:

@@ -6,6 +6,7 @@ The machinery itself (processes, rounds, ratios, tables) is `leanconv.cli.engine
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -102,6 +103,11 @@ class Patience:
             if alone or self.left_s <= 0:
                 break
         return taken, alone
+
+
+def effort(options: argparse.Namespace, *names: str) -> Document:
+    """What a result's `effort` says: the options that decide how much was measured."""
+    return {name: getattr(options, name) for name in names or ("threads", "rounds", "seconds")}
 
 
 def rewrite_page(results: Path, page: Callable[[Document], str]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import leanconv as lc
-from harness import ALL_ENGINES, ROOT, Patience, model_file, script
+from harness import ALL_ENGINES, ROOT, Patience, effort, model_file, script
 from leanconv.cli.common import positive, thread_count
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed, find, interpreters
@@ -274,7 +274,9 @@ def main() -> int:
                 raise InputError(f"{name}: {error}") from error
             document["networks"][name] = found
             document.update(
-                machine=machine.describe().to_json(), threads=options.threads, missing=missing
+                machine=machine.describe().to_json(),
+                effort=effort(options, "threads", "rounds"),
+                missing=missing,
             )
             write(options.out, document)
     return 0

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import leanconv
-from harness import ROOT, Patience, rewrite_page, script, write_results
+from harness import ROOT, Document, Patience, effort, rewrite_page, script, write_results
 
 sys.path.insert(0, str(ROOT))
 
@@ -198,10 +198,10 @@ def main() -> int:
         options.out = RESULTS
     options.patience = Patience(options.threads)
     busy = machine.wait_until_quiet(patience_s=options.wait)
-    document = {
+    document: Document = {
         "machine": machine.describe().to_json(),
         "busy_cpus_before": round(busy, 2),
-        **{key: getattr(options, key) for key in ("images", "rounds", "threads")},
+        "effort": effort(options, "threads", "rounds", "images"),
         "settings": [],
     }
     with progress("measuring") as shown:

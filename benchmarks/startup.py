@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ALL_ENGINES, model_file, script
+from harness import ALL_ENGINES, effort, model_file, script
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.process import EngineError, EngineProcess
@@ -95,7 +95,7 @@ def main() -> int:
         "machine": machine.describe().to_json(),
         "busy_cpus_before": round(busy, 2),
         "network": options.network,
-        "threads": options.threads,
+        "effort": effort(options, "threads", "rounds"),
         "missing": missing,
         "results": results,
     }

@@ -1,8 +1,38 @@
-"""Thousands of problems are tried only by those who ask for them."""
+"""What a test session leaves out, and the machine that it takes this one for."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.append(str(Path(__file__).parent / "machine"))
+
+import machines
+
+# Now, because other conftest.py, which come next, import leanconv.
+MACHINE = machines.describe_host()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End well where this machine cannot run the code of the one that it is taken for."""
+    reason = machines.why_not(MACHINE) if MACHINE else ""
+    if reason:
+        pytest.exit(f"nothing to test: {reason}", returncode=0)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which machine this one is taken for."""
+    if MACHINE is None:
+        return None
+    from leanconv.codegen.host import host
+
+    here = host()
+    return (
+        f"machine: {MACHINE}, {here.isa}, {here.fma_units:g} FMA units, "
+        f"L1 {here.l1_bytes >> 10} KiB, L2 {here.l2_bytes >> 10} KiB, L3 {here.l3_bytes >> 20} MiB"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

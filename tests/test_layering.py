@@ -21,12 +21,14 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
     "spelling": (),
+    "progress": ("errors",),
+    "files": ("errors",),
     "settings": ("errors", "units"),
-    "spec": ("settings", "spelling"),
+    "spec": ("files", "settings", "spelling"),
     "winograd": ("errors",),
     "reference": ("spec", "winograd"),
     "target": ("spec",),
-    "codegen": ("target",),
+    "codegen": ("target", "progress"),
     "graph": ("spec",),
     "kernels": ("codegen", "graph"),
     "algorithms": ("kernels", "winograd"),
@@ -48,7 +50,16 @@ ONLY_IN: dict[str, str] = {
     "openvino": "cli",
 }
 BASE = {"numpy", "llvmlite", "rich"}
-STANDARD_LIBRARY_ONLY = ("errors", "units", "spelling", "settings", "spec", "winograd")
+STANDARD_LIBRARY_ONLY = (
+    "errors",
+    "units",
+    "spelling",
+    "progress",
+    "files",
+    "settings",
+    "spec",
+    "winograd",
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,20 +49,25 @@ def _run(document: dict[str, Any]) -> Iterator[tuple[Case, str, Method]]:
 
 
 def _intro(document: dict[str, Any]) -> list[str]:
-    machine = document["machine"]
+    machine, effort = document["machine"], document["effort"]
     run = list(_run(document))
     unequal = [m for _, _, m in run if m["workspace_bytes"] != m["allocated_bytes"]]
     turns = sum(len(m["turns_ns"]) for _, _, m in run)
     disturbed = sum(m["disturbed_turns"] for _, _, m in run)
+    spread = [statistics.median(m["turns_ns"]) / min(m["turns_ns"]) for _, _, m in run]
+    noisy = [s for s in spread if s > 1.2]
     over = [m for _, _, m in run if m["touched_bytes"] > m["workspace_bytes"]]
     return [
         "Written by `python benchmarks/algorithms.py`, which says how it measures. "
         f"{machine['cpu']}, {machine['system']}, Python {machine['python']}, "
-        f"{machine['time_utc'][:10]}; float32, {document['layout']}, {document['threads']} "
-        f"threads, {document['rounds']} rounds of {1000 * document['seconds']:.0f} ms a method; "
+        f"{machine['time_utc'][:10]}; float32, {document['layout']}, {effort['threads']} "
+        f"threads, {effort['rounds']} rounds of {1000 * effort['seconds']:.0f} ms a method; "
         f"peak of one core {document['peak_gflops']:.0f} GFLOP/s. {document['busy_cpus_before']} "
-        f"CPUs were busy before; during {disturbed} of {turns} turns the threads had no cores of "
-        "their own.",
+        f"CPUs were busy before; right after {disturbed} of {turns} turns two threads of "
+        "arithmetic took longer than they should. That does not catch all noise: in "
+        f"{len(noisy)} of {len(run)} cells the median is over 1.2 times the least turn, in the "
+        f"worst {max(noisy, default=1):.1f} times. Tables of times show medians; ratios below are "
+        "of least turns.",
         "",
         "The layers are those of the MEC paper (thesis table 3-3). `naive` is the seven loops, "
         "`rows=whole` a lowering of the whole image or batch, `form=base` and `form=vector` the "

@@ -11,12 +11,12 @@ _SHOWN = 1.02  # layers whose choice costs less are only counted
 
 def page(document: dict[str, Any]) -> str:
     """Write the page of a result."""
-    rows, means = document["layers"], document["means"]
+    rows, means, effort = document["layers"], document["means"], document["effort"]
     lines = [
         "# What the model's choice costs over the tuned one",
         "",
         "Written by `python benchmarks/choice.py`, which says how it measures. "
-        f"{document['machine']['cpu']}, {document['threads']} threads, float32. Cost: time of the "
+        f"{document['machine']['cpu']}, {effort['threads']} threads, float32. Cost: time of the "
         "choice made without measuring over that of the fastest choice measured.",
         "",
         *table(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from statistics import geometric_mean, mean
 from typing import Any
 
 from leanconv.cli.bench import LAYERS
+from leanconv.reference import formulas
+from leanconv.reference.mec import THRESHOLD
 from leanconv.spec import ConvSpec
 
 MIB = 2**20
@@ -26,6 +29,7 @@ class Figures:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
+        self.threads: int = document["effort"]["threads"]
         self.batches = sorted({case["batch"] for case in document["cases"]})
         self._cases: dict[tuple[int, str], Methods] = {
             (case["batch"], case["layer"]): case["methods"] for case in document["cases"]
@@ -43,10 +47,22 @@ class Figures:
                 return found[method][key]
         return None
 
-    def fastest_mec(self, batch: int, layer: str) -> float:
-        """Time of the faster solution."""
-        times = [self.get(batch, layer, m) for m in (MEC_A, MEC_B)]
-        return float(min(t for t in times if t))
+    def least(self, batch: int, layer: str, *methods: str) -> float:
+        """The least turn of those of the methods that were run: noise only ever adds time."""
+        turns = [self.get(batch, layer, m, key="turns_ns") for m in methods]
+        return float(min(min(t) for t in turns if t))
+
+    def spread(self, batch: int, layer: str, method: str) -> float:
+        """Median turn over least turn, less 1: what a ratio of this cell cannot resolve."""
+        return float(self.get(batch, layer, method) / self.least(batch, layer, method)) - 1
+
+    def paper_mec(self, batch: int, layer: str) -> str:
+        """The solution that Algorithm 2, line 8, takes: A where ow <= T and |O| <= |L|."""
+        spec = spec_of(layer, batch)
+        outputs = spec.batch * spec.out_channels * math.prod(spec.output_size)
+        short = spec.output_size[1] <= THRESHOLD and outputs <= formulas.mec_elements(spec)
+        taken = MEC_A if short else MEC_B
+        return taken if self.get(batch, layer, taken) else MEC_B
 
 
 def spec_of(layer: str, batch: int = 1) -> ConvSpec:

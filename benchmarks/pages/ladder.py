@@ -23,14 +23,14 @@ Row = dict[str, Any]
 
 def page(document: dict[str, Any]) -> str:
     """Write the page of a result."""
-    machine = document["machine"]
+    machine, effort = document["machine"], document["effort"]
     lines = [
         "# The ladder of the MobileNetV2 report",
         "",
         "Written by `python benchmarks/report_ladder.py`, which says how it measures. "
         f"{machine['cpu']}, {machine['system']}, Python {machine['python']}, "
-        f"{machine['time_utc'][:10]}; {document['threads']} threads, {document['images']} images "
-        f"one by one, {document['rounds']} rounds. {document['busy_cpus_before']} CPUs were busy "
+        f"{machine['time_utc'][:10]}; {effort['threads']} threads, {effort['images']} images "
+        f"one by one, {effort['rounds']} rounds. {document['busy_cpus_before']} CPUs were busy "
         "before.",
         "",
         "A CUDA thread is an item, a warp a vector of items (`scalar`: one item, a plain loop), a "

@@ -12,12 +12,12 @@ _TITLES = {"mobilenetv2": "MobileNetV2-1.0", "resnet50": "ResNet-50", "vgg16": "
 
 def page(document: dict[str, Any]) -> str:
     """Write the page of a result."""
-    host = document["machine"]
+    host, effort = document["machine"], document["effort"]
     lines = [
         "# Time against memory",
         "",
         "Written by `python benchmarks/pareto.py`, which says how it measures: float32, one image "
-        f"of 224 x 224, {document['threads']} threads, {host['cpu']}. Bytes of arena and weights "
+        f"of 224 x 224, {effort['threads']} threads, {host['cpu']}. Bytes of arena and weights "
         "are those that were predicted, and those that the runtime counted. Time: the median over "
         "rounds in which all plans and engines take turns, and the tenth percentile of them (what "
         "is left when the two virtual cores are two). Error: the largest difference to the network "
@@ -78,6 +78,13 @@ def _statements(result: dict[str, Any]) -> list[str]:
             word = "less" if ours < engine["peak_bytes"] else "more"
             share = ours / engine["peak_bytes"]
             lines.append(f"- limit {label}: {word} memory than {name} ({share:.2f} of it)")
+    peaks = [plans[label]["peak_bytes"] for label in ("least", "none")]
+    if peaks[0] > peaks[1]:
+        lines.append(
+            f"- the process under the least limit peaks at {format_bytes(peaks[0])}, without a "
+            f"limit at {format_bytes(peaks[1])}: searching for the plan takes more memory than the "
+            "plan saves. The limit holds for arena and weights, not for the search"
+        )
     return [lines[0], "", *lines[1:]]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leanconv.errors import (
+    BackendError,
     BudgetError,
     CompileError,
     DeviceError,
@@ -20,18 +21,23 @@ from leanconv.errors import (
     LeanConvError,
     MissingExtraError,
     ModelError,
+    OutOfMemoryError,
+    ReentrantCallError,
     SpecError,
     UnsupportedError,
+    out_of_memory,
 )
 
 if TYPE_CHECKING:
     from leanconv.api.conv import ConvPlan, plan_conv2d
     from leanconv.api.convolve import conv2d
-    from leanconv.api.network import Network, load
+    from leanconv.api.load import load
+    from leanconv.api.network import Network
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendError",
     "BudgetError",
     "CompileError",
     "ConvPlan",
@@ -41,6 +47,8 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "Network",
+    "OutOfMemoryError",
+    "ReentrantCallError",
     "SpecError",
     "UnsupportedError",
     "conv2d",
@@ -54,7 +62,7 @@ _LAZY = {
     "conv2d": "leanconv.api.convolve",
     "plan_conv2d": "leanconv.api.conv",
     "Network": "leanconv.api.network",
-    "load": "leanconv.api.network",
+    "load": "leanconv.api.load",
 }
 
 
@@ -63,7 +71,20 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        import_module("leanconv.codegen.backend")  # first: it says so where memory is too short
+        found = globals()[name] = getattr(import_module(_LAZY[name]), name)  # asked for once
+    except LeanConvError:
+        raise
+    except MemoryError as error:
+        raise out_of_memory("importing leanconv", error) from error
+    # Where memory is short, a library cannot be mapped, or C code forgets to say what failed.
+    except (ImportError, OSError, SystemError) as error:
+        raise BackendError(
+            f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "
+            "to map them: install them anew, or raise `ulimit -v`"
+        ) from error
+    return found
 
 
 def __dir__() -> list[str]:

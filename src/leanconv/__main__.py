@@ -2,6 +2,6 @@
 
 import sys
 
-from leanconv.cli.main import main
+from leanconv.cli.entry import main
 
 sys.exit(main())

@@ -1,5 +1,14 @@
 """Every error that leanconv raises on purpose: what was got, what was expected, how to mend it."""
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
 
 def short(value: object) -> str:
     """A value as messages show it, cut where it is long."""
@@ -46,9 +55,57 @@ class BudgetError(LeanConvError):
         self.smallest_bytes = smallest_bytes
         self.smallest_error = smallest_error
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """What is pickled: without it, an error of another process could not be made again here."""
+        return type(self), (str(self), self.smallest_bytes, self.smallest_error), self.__dict__
+
 
 class CompileError(LeanConvError):
     """The code generator was asked for something that its target cannot do."""
+
+
+class OutOfMemoryError(LeanConvError, MemoryError):
+    """The system does not give the memory, or would not give what a compilation needs."""
+
+
+def out_of_memory(doing: str, error: MemoryError) -> OutOfMemoryError:
+    """Python's or NumPy's error as ours, for what was being done."""
+    return OutOfMemoryError(
+        f"{doing}: memory could not be had ({error or 'Python gives no reason'}); free memory, "
+        "raise what limits this process (`ulimit -v`), or give smaller shapes"
+    )
+
+
+def memory_reported(
+    doing: str,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Decorate a function in which Python or NumPy may run out of memory.
+
+    Args:
+        doing: what the function does, for the message of the `OutOfMemoryError`.
+    """
+
+    def decorated(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def call(*args: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+            try:
+                return function(*args, **named)
+            except OutOfMemoryError:
+                raise
+            except MemoryError as error:
+                raise out_of_memory(doing, error) from error
+
+        return call
+
+    return decorated
+
+
+class ReentrantCallError(LeanConvError, RuntimeError):
+    """A signal handler or a `__del__` called what its own thread was in the middle of."""
+
+
+class BackendError(LeanConvError, ImportError):
+    """A library that leanconv needs, llvmlite above all, is absent, too old, or does not load."""
 
 
 class MissingExtraError(LeanConvError, ImportError):

@@ -7,15 +7,19 @@ said by the arguments of `load`, `conv2d` and `plan_conv2d`, which win over a se
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from leanconv.errors import SpecError, short
 from leanconv.units import parse_bytes
 
+log = logging.getLogger(__name__)
+
+_PREFIX = "LEANCONV_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 MOST_THREADS = 1024
 _MOST_SPIN_US = 60_000_000  # a minute
@@ -29,8 +33,10 @@ class Settings:
     Attributes:
         cache_dir: the folder of compiled code, of what the model chose for networks and of tuning
             results. `LEANCONV_CACHE_DIR`; by default `leanconv` in the user's cache folder. Made on
-            first use.
-        cache_bytes: the most that this folder may hold; the oldest entries go first.
+            first use, with mode 0700. What it holds is run: a folder that others may write, there
+            or above, is not used (a warning says so).
+        cache_bytes: the most that compiled code may take there, for CPUs and for GPUs each (choices
+            and tuning results take up to 16 MiB each); the oldest entries go first.
             `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 turns the cache off.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
@@ -59,12 +65,13 @@ class Settings:
     def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from environment variables (by default those of this process).
 
-        An empty variable counts as not set.
+        An empty variable counts as not set; one that is no setting is a warning, once a process.
 
         Raises:
             SpecError: a variable holds something that cannot be read; the message names it.
         """
         env = os.environ if environment is None else environment
+        _warn_of_unknown(env)
         defaults = Settings(cache_dir=_cache_dir(env))
         spin_us = _integer(env, "LEANCONV_SPIN_US", least=0, most=_MOST_SPIN_US)
         return Settings(
@@ -83,6 +90,33 @@ class Settings:
 def current_settings() -> Settings:
     """The settings of this process, read from its environment once."""
     return Settings.from_environment()
+
+
+def variables() -> tuple[str, ...]:
+    """The names of all environment variables that are read."""
+    return tuple(f"{_PREFIX}{field.name.upper()}" for field in fields(Settings))
+
+
+def _warn_of_unknown(env: Mapping[str, str]) -> None:
+    known = variables()
+    for name in sorted(env):
+        if name.upper().startswith(_PREFIX) and name not in known:
+            _warn(name)
+
+
+@functools.cache  # once for each name
+def _warn(name: str) -> None:
+    import difflib  # 3 ms that nobody waits for whose variables are all settings
+
+    known = variables()
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.0)
+    log.warning(
+        "the environment variable %s is no setting of leanconv and changes nothing; did you mean "
+        "%s? There are %s",
+        short(name),
+        near[0],
+        ", ".join(known),
+    )
 
 
 def _cache_dir(env: Mapping[str, str]) -> Path:

@@ -1,8 +1,9 @@
-"""Bytes and durations as people write and read them."""
+"""Bytes, durations and shapes as people write and read them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from operator import index
 from typing import SupportsIndex
@@ -23,6 +24,7 @@ _BYTE_UNITS: dict[str, int] = {
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _LONGEST = 100  # characters of a number with its unit
 MOST_BYTES = 2**64  # that a limit may be
+_LONGEST_NAME = 40  # characters of a symbolic extent
 
 
 def parse_bytes(text: str | SupportsIndex) -> int:
@@ -69,3 +71,29 @@ def format_ns(duration_ns: float) -> str:
         if abs(duration_ns) < size * 999.5:
             return f"{duration_ns / size:.3g} {unit}"
     return f"{duration_ns / 1e9:.3g} s"
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """Write a shape as messages have it and `--shape` takes it: `1x3x224x224`.
+
+    Args:
+        shape: numbers; a name of a symbolic extent stands as `<batch>`, or as `N` if it is one
+            letter, and None as `?`. None for a rank that is open.
+    """
+    if shape is None:
+        return "of any rank"
+    return "x".join(map(_extent, shape)) or "a single number"
+
+
+def _extent(extent: int | str | None) -> str:
+    if not isinstance(extent, str):
+        return "?" if extent is None else str(extent)
+    name = extent if len(extent) <= _LONGEST_NAME else f"{extent[:_LONGEST_NAME]}…"
+    return name if len(name) == 1 and name.isalpha() else f"<{name}>"
+
+
+def type_text(dtype: object, shape: Sequence[int | str | None] | None) -> str:
+    """Write an array's dtype and shape, as in `float32[1x3x224x224]`; `float32[]` is a scalar."""
+    if shape is None:
+        return f"{dtype} {shape_text(shape)}"
+    return f"{dtype}[{shape_text(shape) if len(shape) else ''}]"

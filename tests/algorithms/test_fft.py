@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import leanconv as lc
 from kernel_runner import run_kernel
+from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.fft import FFT, FftConv
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.compiler import assembly
@@ -21,7 +22,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
-from leanconv.target import preset
+from leanconv.target import Target, preset
 
 KERNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 16, 17, 18, 31])
 SIZES = st.sampled_from([1, 2, 5, 13, 15, 16, 17, 23, 31, 40])
@@ -229,10 +230,17 @@ def _problem(spec: ConvSpec) -> Problem:
 
 
 def test_workspace_does_not_grow_with_the_image() -> None:
-    w = draw(0, (32, 32, 7, 7))
+    """It is that of a block, which is 32 tiles at most."""
+
+    def workspace(size: int, target: Target, text: str = "fft:tile=16") -> int:
+        spec = ConvSpec.parse(f"ic32ih{size}oc32oh{size}kh7ph3")
+        return choose(_problem(spec), target, text).workspace_bytes(threads=1)
+
+    for target in (host(), preset("haswell"), preset("znver4"), preset("sapphirerapids")):
+        one = max(workspace(8, target, f"fft:tile=16,products={n}") for n in (3, 4))
+        assert all(workspace(size, target) <= 32 * one for size in (64, 256, 1024, 4096))
     for size in (64, 256, 1024):
-        plan = lc.plan_conv2d((1, 32, size, size), w, padding=3, algorithm="fft:tile=16", threads=1)
-        assert plan.workspace_bytes <= 1.5 * 2**20
+        assert workspace(size, preset("skylake-avx512")) <= 1.5 * 2**20
 
 
 @pytest.mark.parametrize("products", [3, 4])

@@ -10,12 +10,16 @@ from hypothesis import HealthCheck, assume, given, settings
 
 import leanconv as lc
 from conv.problems import EXACT, Problem, problems
+from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.cli.bench import LAYERS
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.target import Target, preset
 
 # MiB of the lowered tensors at batch 1, float32: im2col, MEC and im2win alike.
 TABLE = {
@@ -89,15 +93,30 @@ def test_the_batch_counts_as_the_papers_say(line: str, dtype: str) -> None:
     assert plan(spec, "im2win:rows=whole").workspace_bytes == aligned(transformed)
 
 
-@pytest.mark.parametrize("method", ["im2col", "im2win", "im2col:rows=50", "im2win:rows=3"])
+def tall(height: int) -> ConvSpec:
+    return ConvSpec.parse(f"ic32ih{height}iw60oc48kh3ph0")
+
+
+@pytest.mark.parametrize("method", ["im2col:rows=50", "im2win:rows=3"])
 def test_scratch_of_blocks_does_not_grow_with_the_height(method: str) -> None:
-    sizes = [
-        plan(ConvSpec.parse(f"ic32ih{height}iw60oc48kh3ph0"), method).workspace_bytes
-        for height in (80, 160, 1600)
-    ]
-    assert max(sizes) <= 2**19
-    if "rows" in method:
-        assert sizes[0] == sizes[1] == sizes[2]
+    assert len({plan(tall(height), method).workspace_bytes for height in (80, 160, 1600)}) == 1
+
+
+@pytest.mark.parametrize("method", ["im2col", "im2win"])
+def test_blocks_stay_in_half_of_the_l2(method: str) -> None:
+    """Of any height; im2win's tensor is not cut where the whole of it stays in the L2."""
+
+    def scratch(height: int, target: Target) -> int:
+        spec = tall(height)
+        x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+        return choose(Lowering.of(spec, x, y), target, method).workspace_bytes(threads=1)
+
+    for target in (host(), *map(preset, ("haswell", "znver4", "sapphirerapids"))):
+        for height in (20, 80, 160, 1600, 16000):
+            whole = 4 * elements(tall(height))[2] if method == "im2win" else None
+            stays = whole is not None and whole <= target.l2_bytes
+            assert scratch(height, target) <= target.l2_bytes // (1 if stays else 2)
+    assert max(scratch(height, preset("skylake-avx512")) for height in (80, 160, 1600)) <= 2**19
 
 
 def test_a_kernel_no_higher_than_its_stride_is_not_transformed() -> None:

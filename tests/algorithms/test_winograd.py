@@ -13,7 +13,7 @@ from winograd_checks import FORMS, check, make_plan, run
 
 import leanconv as lc
 from conv.problems import Problem
-from leanconv.algorithms import winograd_tiles
+from leanconv.algorithms import convolution, winograd_tiles
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.algorithms.winograd_kernel import WinogradConv
@@ -114,7 +114,7 @@ CHOSEN = (
     ("mb2ic300ih14iw17oc20kh3ph1", "NCHW"),  # channels in planes that fill no vectors
     ("ic41ih21iw19oc20kh5sh2ph2", "NCHW"),
     ("ic20ih29iw40oc18kh3dh1dw2ph2pw3", "NCHW"),  # planes and dilations
-    ("ic5ih13iw50oc18kh3dh1dw16ph2pw17", "NCHW"),  # columns further apart than a vector is wide
+    ("ic5ih13iw50oc18kh3dh0dw16ph1pw17", "NCHW"),  # columns further apart than a vector is wide
     ("ic17ih30iw33oc18kh3sh2dh1ph2", "NCHW"),  # stride and dilation 2: every other row of x
     ("g2ic16ih41iw37oc20kh5kw3sh4sw3dh5dw1ph4", "NHWC"),  # strides that share a factor, or none
 )
@@ -232,7 +232,10 @@ def test_error_is_stated_within_a_factor_of_a_hundred(
 
 @pytest.mark.parametrize("layer", sorted(LAYERS, key=lambda name: int(name[2:])))
 def test_error_of_every_tile_of_eight_points_is_at_most_1e_5(layer: str) -> None:
-    """On the layers of the documents, whose images are cut to 60 pixels here."""
+    """On the layers of the documents, whose images are cut to 60 pixels here.
+
+    What is stated holds for large images, too, where the largest errors are larger.
+    """
     spec = ConvSpec.parse(LAYERS[layer])
     size = tuple(min(s, 60) for s in spec.size)
     spec = replace(spec, size=size, out_channels=min(spec.out_channels, 64))
@@ -244,7 +247,8 @@ def test_error_of_every_tile_of_eight_points_is_at_most_1e_5(layer: str) -> None
     for m in range(2, 10 - taps):
         plan = lc.plan_conv2d(x.shape, w, stride=spec.stride, algorithm=f"winograd:m={m}")
         error = np.abs(plan(x) - exact).max() / np.abs(exact).max()
-        assert 0.01 * plan.predicted_error < error <= plan.predicted_error <= 1e-5
+        assert 0.01 * plan.predicted_error < error <= plan.predicted_error <= 1.3e-5
+        assert error <= 1e-5
 
 
 @pytest.mark.parametrize("sums", [16, 32, 64, 128])
@@ -332,3 +336,13 @@ def test_the_residual_may_be_the_output(line: str, form: str) -> None:
     expected = plan(arrays.x, residual=arrays.residual)
     plan(arrays.x, out=arrays.residual, residual=arrays.residual)
     np.testing.assert_array_equal(arrays.residual, expected)
+
+
+def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
+    """144 residues, in images one row or column apart: four kernels, compiled once each."""
+    spec = ConvSpec.parse("ic16ih61oc16kh3dh11ph12")
+    problem = Lowering.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
+    (candidate,) = convolution.ranked(problem, preset("znver4"), "winograd")
+    kernels = [piece.kernel for piece in candidate.pieces]
+    assert len(kernels) == 4
+    assert sum(k.places for k in kernels if isinstance(k, WinogradConv)) == 144

@@ -130,7 +130,7 @@ def test_values_without_elements_are_refused() -> None:
         ["y"],
         slices,
     )
-    with pytest.raises(LeanConvError, match=r"Slice.*empty tensor float32\[1, 0, 8, 8\]"):
+    with pytest.raises(UnsupportedError, match="'y' has the shape 1x0x8x8, without elements"):
         lc.load(proto)
 
 
@@ -180,7 +180,7 @@ def test_a_network_for_another_batch_than_one_still_loads() -> None:
 
 def test_the_plan_before_the_first_run() -> None:
     network = lc.load(small_cnn())
-    with pytest.raises(InputError, match=r"x \(N, 3, H, W\).*net.bind"):
+    with pytest.raises(InputError, match="x Nx3xHxW.*net.bind"):
         _ = network.plan
     plan = network.bind((2, 3, 16, 16))
     assert network.plan is plan
@@ -199,7 +199,7 @@ def test_the_plan_before_the_first_run() -> None:
 def test_several_inputs_and_outputs() -> None:
     network = lc.load(two_inputs())
     assert [port.name for port in network.inputs] == ["a", "b"]
-    assert network.outputs == ("s", "d")
+    assert [port.name for port in network.outputs] == ["s", "d"]
     a, b = (np.full((3, 4), value, "f4") for value in (5, 3))
     results = network.run({"b": b, "a": a})
     assert {name: y[0, 0] for name, y in results.items()} == {"s": 8, "d": 2}
@@ -211,7 +211,7 @@ def test_several_inputs_and_outputs() -> None:
         network.profile({"a": a})
     with pytest.raises(InputError, match="by name"):
         network.profile(a)
-    with pytest.raises(InputError, match="'N': 3"):
+    with pytest.raises(InputError, match="with N = 3"):
         network.run({"a": a, "b": b[:2]})
     with pytest.raises(InputError, match="got inputs"):
         network.bind((3, 4))
@@ -234,11 +234,17 @@ def test_an_output_that_is_an_input_or_a_constant() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (IMAGE.astype("f8"), r"float64; expected float32.*astype"),
+        (
+            IMAGE.astype("f8"),
+            r"float64\[2x3x16x16\]; expected float32.*give x.astype\(.float32.\)",
+        ),
         (IMAGE.astype(">f4"), "expected float32"),
-        ((255 * IMAGE).astype("u1"), "uint8; expected float32"),
-        (IMAGE[0], r"shape \(3, 16, 16\); expected \(N, 3, H, W\)"),
-        (IMAGE[:, :2], r"shape \(2, 2, 16, 16\); expected"),
+        (
+            (255 * IMAGE).astype("u1"),
+            "uint8.*; expected float32.*often divided by 255",
+        ),
+        (IMAGE[0], r"float32\[3x16x16\]; expected float32\[Nx3xHxW\]: give x\[None\]"),
+        (IMAGE[:, :2], r"float32\[2x2x16x16\]; expected float32\[Nx3xHxW\]$"),
         (IMAGE.tolist(), "list; expected a NumPy array"),
         (None, "NoneType; expected a NumPy array"),
     ],
@@ -266,7 +272,7 @@ def test_any_memory_order_and_alignment_is_read() -> None:
 def test_every_answer_is_an_array_of_its_own() -> None:
     net = lc.load(small_cnn(), threads=2)
     inputs = [IMAGE * (i + 1) for i in range(20)]
-    kept = [net.run({net.inputs[0].name: x})[net.outputs[0]] for x in inputs]
+    kept = [net.run({net.inputs[0].name: x})[net.outputs[0].name] for x in inputs]
     answers = [net(x) for x in inputs]
     for a, b in itertools.combinations(answers, 2):
         assert not np.shares_memory(a, b)

@@ -41,7 +41,7 @@ CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: plan(X.shape, W, activation="clip:nan:0"), "'clip:nan:0'.*expected numbers"),
     (lambda: plan((1, 8, 10**6, 10**6), W), "too large"),
     (lambda: plan(X.shape, W, max_error=1e-12), "give max_error=.* or more, or float64"),
-    (lambda: lc.conv2d(X.astype("f2"), W), r"convert it with .astype\('float32'\)"),
+    (lambda: lc.conv2d(X.astype("f2"), W), r"give x.astype\('float32'\)"),
     (lambda: lc.conv2d(np.ma.masked_array(X), W), "masked"),
     (lambda: plan(X.shape, W, memory_limit="9" * 5000), "'999.* is not a number of bytes"),
     (lambda: plan(X.shape, W, memory_limit="9" * 400 + ".0 GB"), "is not a number of bytes"),

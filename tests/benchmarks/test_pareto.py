@@ -45,7 +45,7 @@ def test_a_network_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert plan["least_ns"] <= plan["median_ns"]
         assert plan["peak_bytes"] > plan["weight_bytes"]
     host = {"cpu": "a CPU"}
-    text = page({"machine": host, "threads": 1, "networks": {"mobilenetv2": found}})
+    text = page({"machine": host, "effort": {"threads": 1}, "networks": {"mobilenetv2": found}})
     assert f"{found['smallest_bytes']:,}" in text
     assert np.isfinite(found["plans"][0]["low_ns"])
 

@@ -21,6 +21,7 @@ class FakeNetwork:
     used_bytes: int = 4096
     options: dict[str, Any] = field(default_factory=dict)
     seen: list[np.ndarray] = field(default_factory=list)
+    results: dict[str, np.ndarray] | None = None  # instead of the ten classes
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -50,7 +51,8 @@ class FakeNetwork:
         return self.plan
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"y": self(inputs["x"])}
+        y = self(inputs["x"])
+        return {"y": y} if self.results is None else dict(self.results)
 
     def profile(self, x: dict[str, np.ndarray], repeats: int = 20) -> list[ProfileRow]:
         self(x["x"])

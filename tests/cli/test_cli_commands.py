@@ -172,6 +172,8 @@ def test_explain_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         given.update(options, x_shape=x_shape, w_shape=w.shape, dtype=str(w.dtype))
         return SimpleNamespace(
             algorithm="direct",
+            parameters="tile 14x2",
+            selector="direct",
             workspace_bytes=0,
             weight_bytes=10,
             memory_bytes=10,

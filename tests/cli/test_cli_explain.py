@@ -14,9 +14,11 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 from cli_fakes import Call
+from onnx import helper
 
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS
+from graph import onnx_models
 from leanconv.cli.explain_page import explain_page
 
 MODEL = "examples/digits/digits.onnx"
@@ -69,15 +71,24 @@ def test_the_arena_is_told_as_it_is(call: Call, residual: str) -> None:
     assert alive == set(arena["peak"]["buffers"])
 
 
-def test_under_a_limit_it_says_what_would_not_fit(call: Call, residual: str) -> None:
-    shape = ("--shape", "1,3,64,64")
-    free = json.loads(call("explain", residual, *shape, "--json").out)
+def test_under_a_limit_it_says_what_would_not_fit(call: Call, tmp_path: Path) -> None:
+    """Of two layers that on every machine are faster with more memory."""
+    w = np.ones((32, 32, 3, 3), "float32")
+    nodes = [
+        helper.make_node("Conv", [x, "w"], [y], name=y, pads=(1, 1, 1, 1))
+        for x, y in (("x", "first"), ("first", "second"))
+    ]
+    model = str(tmp_path / "two.onnx")
+    made = onnx_models.model(nodes, {"x": (1, 32, 20, 20)}, ["second"], {"w": w})
+    Path(model).write_bytes(made.SerializeToString())
+    free = json.loads(call("explain", model, "--json").out)
     front = [point["bytes"] for point in free["front"]]
     assert front == sorted(front)
+    assert len(front) > 1
     times = [point["time_ns"] for point in free["front"]]
     assert times == sorted(times, reverse=True)
     limit = str(front[0])
-    tight = json.loads(call("explain", residual, *shape, "--memory-limit", limit, "--json").out)
+    tight = json.loads(call("explain", model, "--memory-limit", limit, "--json").out)
     assert tight["memory_bytes"] <= front[0]
     reasons = [c["reason"] for layer in tight["layers"] for c in layer["candidates"]]
     assert any("more than the limit" in reason for reason in reasons)
@@ -238,6 +249,27 @@ def test_verify_with_a_damaged_bundle(call: Call, tmp_path: Path) -> None:
     assert "expected real numbers" in call("verify", MODEL, str(sample)).err
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("x.png", b"\x89PNG\r\n\x1a\n" + bytes(30), "is a PNG picture; .*leanconv run"),
+        ("x.npy", b"\xff\xd8\xff\xe0" + bytes(30), "is a JPEG picture"),
+        ("x.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P", "is a Python pickle"),
+        ("x.npy", b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer"),
+        ("x.npy", b"", "is an empty file"),
+        ("x.npy", b"\x93NUMPY", "cannot be read"),
+    ],
+)
+def test_verify_names_samples_of_other_formats(
+    call: Call, tmp_path: Path, name: str, data: bytes, what: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    result = call("verify", MODEL, str(tmp_path / name))
+    assert result.code == 1
+    assert re.search(f"{name} {what}", result.err), result.err
+    assert "expected .npy or .npz of numbers" in result.err
+
+
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04", b"7"])
 def test_verify_with_damaged_samples(call: Call, tmp_path: Path, data: bytes) -> None:
     sample = tmp_path / "x.npy"
@@ -253,7 +285,11 @@ def test_verify_with_damaged_samples(call: Call, tmp_path: Path, data: bytes) ->
         ({"images": np.zeros(3)}, r"holds images; expected input: write them with np.savez\("),
         ({"input": np.array(["a"])}, r"holds input of <U1; expected real numbers: convert"),
         ({"input": np.array([1j])}, r"holds input of complex128; expected real numbers"),
-        ({"input": np.zeros((1, 2, 32, 32), "f4")}, r"'input' .*expected \("),
+        ({"input": np.zeros((2, 32, 32, 1), "f4")}, r"give arrays as x.transpose\(0, 3, 1, 2\)"),
+        (
+            {"input": np.zeros((1, 2, 32, 32), "f4")},
+            "got the shape 1x2x32x32; expected Nx1x32x32",
+        ),
     ],
 )
 def test_verify_says_what_samples_should_hold(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.images import Preprocessing, read_image
+from leanconv.cli.images import Fitting, Preprocessing, read_image
 from leanconv.errors import InputError, MissingExtraError, ModelError
 
 Picture = Callable[..., str]
@@ -20,14 +20,14 @@ COLOUR = ("N", 3, 8, 8)
 
 
 def test_defaults_for_gray(picture: Picture) -> None:
-    x = read_image(picture(51), GRAY, Preprocessing())
+    x = read_image(picture(51), GRAY, Preprocessing()).x
     assert x.dtype == np.float32
     assert x.shape == (1, 1, 8, 8)
     np.testing.assert_allclose(x, 0.2, rtol=1e-6)
 
 
 def test_defaults_for_colour_are_imagenets(picture: Picture) -> None:
-    x = read_image(picture((255, 0, 51), mode="RGB"), COLOUR, Preprocessing())
+    x = read_image(picture((255, 0, 51), mode="RGB"), COLOUR, Preprocessing()).x
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, (0.2 - 0.406) / 0.225]
     np.testing.assert_allclose(x[0, :, 3, 4], expected, rtol=1e-5)
 
@@ -42,21 +42,84 @@ def test_metadata_rules(picture: Picture) -> None:
             "labels": '["cat", "dog"]',
         }
     )
-    x = read_image(picture((10, 20, 30), mode="RGB"), (1, 8, 8, 3), rules)
+    x = read_image(picture((10, 20, 30), mode="RGB"), (1, 8, 8, 3), rules).x
     assert x.shape == (1, 8, 8, 3)
     np.testing.assert_allclose(x[0, 0, 0], [2.0, 4.0, 6.0])
-    assert [rules.label(i) for i in range(3)] == ["cat", "dog", "2"]
+    assert rules.labels == ("cat", "dog")
 
 
 def test_resize_and_conversion(picture: Picture) -> None:
-    x = read_image(picture((255, 255, 255), size=(20, 10), mode="RGB"), GRAY, Preprocessing())
+    x = read_image(picture((255, 255, 255), size=(20, 10), mode="RGB"), GRAY, Preprocessing()).x
     assert x.shape == (1, 1, 8, 8)
     np.testing.assert_allclose(x, 1.0)
 
 
 def test_open_extents_keep_the_images_size(picture: Picture) -> None:
-    x = read_image(picture(7, size=(20, 10)), ("N", 1, "H", "W"), Preprocessing())
+    x = read_image(picture(7, size=(20, 10)), ("N", 1, "H", "W"), Preprocessing()).x
     assert x.shape == (1, 1, 10, 20)
+
+
+@pytest.fixture
+def stripes(tmp_path: Path) -> str:
+    """A gray image, 4 high and 8 wide; column by column 0, 30, 60 … 210."""
+    from PIL import Image
+
+    file = tmp_path / "stripes.png"
+    Image.fromarray(np.tile(np.arange(0, 240, 30, np.uint8), (4, 1))).save(file)
+    return str(file)
+
+
+RAW = Preprocessing(scale=1.0)
+
+
+def test_a_letterbox_keeps_proportions_and_frames(stripes: str) -> None:
+    shape = ("N", 1, 16, 16)
+    found = read_image(stripes, shape, RAW, Fitting("letterbox"))
+    assert found.x.shape == (1, 1, 16, 16)
+    assert (found.size, found.scale, found.offset) == ((4, 8), (2.0, 2.0), (4, 0))
+    assert np.all(found.x[0, 0, :4] == 114)
+    assert np.all(found.x[0, 0, 12:] == 114)
+    inside = found.x[0, 0, 4:12]
+    assert inside[0, 0] == 0
+    assert inside[-1, -1] == 210
+    assert np.all(read_image(stripes, shape, RAW, Fitting("letterbox", fill=7)).x[0, 0, 0] == 7)
+
+
+def test_a_crop_keeps_proportions_and_cuts(stripes: str) -> None:
+    found = read_image(stripes, ("N", 1, 4, 4), RAW, Fitting("crop"))
+    assert found.x[0, 0, 0].tolist() == [60, 90, 120, 150]
+    assert (found.scale, found.offset) == ((1.0, 1.0), (0, -2))
+    twice = read_image(stripes, ("N", 1, 8, 8), RAW, Fitting("crop"))
+    assert (twice.scale, twice.offset) == ((2.0, 2.0), (0, -4))
+    assert 45 < twice.x.min() < twice.x.max() < 165
+
+
+def test_stretching_is_the_default_and_keeps_no_proportions(stripes: str) -> None:
+    found = read_image(stripes, ("N", 1, 8, 8), RAW)
+    assert (found.scale, found.offset) == ((2.0, 1.0), (0, 0))
+    assert found.x[0, 0, 0].tolist() == list(range(0, 240, 30))
+
+
+@pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])
+def test_open_sizes_become_multiples(stripes: str, fit: str) -> None:
+    found = read_image(stripes, ("N", 1, None, "W"), RAW, Fitting(fit, multiple=32))
+    assert found.x.shape == (1, 1, 32, 32)
+    assert read_image(stripes, ("N", 1, "H", "W"), RAW, Fitting(fit)).x.shape == (1, 1, 4, 8)
+
+
+def test_points_of_the_input_are_found_again_in_the_image(tmp_path: Path) -> None:
+    """`(point in the input - offset) / scale`, whatever the fit."""
+    from PIL import Image
+
+    pixels = np.zeros((30, 50), np.uint8)
+    pixels[18:24, 20:28] = 255
+    Image.fromarray(pixels).save(tmp_path / "p.png")
+    for fit in ("stretch", "letterbox", "crop"):
+        found = read_image(tmp_path / "p.png", (1, 1, 64, 80), RAW, Fitting(fit, fill=0))
+        rows, columns = np.nonzero(found.x[0, 0] > 127)
+        middle = (rows.mean() + 0.5 - found.offset[0]) / found.scale[0]
+        across = (columns.mean() + 0.5 - found.offset[1]) / found.scale[1]
+        assert (middle, across) == pytest.approx((21.0, 24.0), abs=0.3)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_an_error_inside_the_run_is_one_line(call: Call, cnn: str) -> None:
     result = call("profile", cnn, "--shape", "1,4,16,16")
     assert result.code == 1
     assert result.err.count("\n") == 1
-    assert "(1, 4, 16, 16)" in result.err
+    assert "1x4x16x16" in result.err
 
 
 @pytest.mark.parametrize(

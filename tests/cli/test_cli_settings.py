@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
+from leanconv import settings
 from leanconv.errors import SpecError
-from leanconv.settings import Settings
+from leanconv.settings import Settings, variables
 from leanconv.units import format_bytes, format_ns, parse_bytes
 
 
@@ -70,6 +72,39 @@ def test_a_wrong_value_names_its_variable(name: str, text: str) -> None:
     with pytest.raises(SpecError, match=name) as raised:
         Settings.from_environment({"HOME": "/home/u", name: text})
     assert repr(text) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LEANCONV_TREADS", "LEANCONV_THREADS"),
+        ("LEANCONV_CACHE", "LEANCONV_CACHE_DIR"),
+        ("LEANCONV_PLAN_BYTES", "LEANCONV_PLAN_CACHE_BYTES"),
+        ("leanconv_debug", "LEANCONV_DEBUG"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_told_once(
+    caplog: pytest.LogCaptureFixture, name: str, meant: str
+) -> None:
+    """With the one that was meant, and all that there are."""
+    settings._warn.cache_clear()
+    environment = {"HOME": "/home/u", name: "1", "LEANCONV_THREADS": "2", "OTHER": "3"}
+    for _ in range(3):
+        assert Settings.from_environment(environment).threads == 2
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"{name!r} is no setting" in record.getMessage()
+    assert f"did you mean {meant}?" in record.getMessage()
+    assert all(known in record.getMessage() for known in variables())
+
+
+def test_known_variables_are_told_of_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    Settings.from_environment({"HOME": "/home/u", **dict.fromkeys(variables(), "")})
+    assert not caplog.records
+
+
+def test_the_documentation_of_the_settings_names_every_variable() -> None:
+    assert all(f"`{name}`" in (Settings.__doc__ or "") for name in variables())
 
 
 @pytest.mark.parametrize("name", ["LEANCONV_THREADS", "LEANCONV_SPIN_US", "LEANCONV_CACHE_BYTES"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
 import subprocess
@@ -198,7 +199,10 @@ def test_killed_while_compiling_leaves_a_cache_that_works(tmp_path: Path) -> Non
     counts = []
     for attempt in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMPILE], stdout=subprocess.PIPE, text=True, env=settings
+            [sys.executable, "-c", _COMPILE],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **settings},
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"

@@ -72,8 +72,9 @@ def test_held_out_accuracy() -> None:
         images, labels = file["images"], file["labels"]
     assert images.shape == (360, 1, 32, 32)
     assert images.dtype == np.uint8
-    assert (answers(images) == labels).mean() >= 0.98
-    assert (answers(255 - images) == labels).mean() >= 0.98
+    right = (answers(images) == labels).sum(), (answers(255 - images) == labels).sum()
+    assert "reads 99.7 % of them right" in (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    assert min(right) >= 359
     for image, label in zip(images[:20], labels, strict=False):  # one by one, as a user would
         assert answers(image[np.newaxis])[0] == label
 

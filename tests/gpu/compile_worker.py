@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +22,63 @@ from configurations import depthwise_codes, gemm_codes, method_codes, patch_code
 
 from leanconv.gpu.device.compiler import compile_cubin
 
-TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def _printed(tool: str, *arguments: str | Path) -> str:
+    command = [TOOLS / tool, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def resources(image: bytes) -> dict[str, Any]:
-    """Registers, stack and instructions of a cubin."""
+    """Registers, stack and parameters of a cubin."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
-        command = [TOOL, "-res-usage", "-sass", "-elf", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        text = _printed("cuobjdump", "-res-usage", "-elf", file.name)
     used = dict(re.findall(r"(REG|STACK):(\d+)", text))
-    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", text, re.M)
     sizes = re.findall(r"Ordinal : 0x(\w+)\s+Offset\s+: \w+\s+Size\s+: 0x(\w+)", text)
     return {
         "registers": int(used["REG"]),
         "stack": int(used["STACK"]),
-        "instructions": Counter(found),
         "parameters": [size for _, size in sorted((int(n, 16), int(s, 16)) for n, s in sizes)],
     }
 
 
+def code_of(image: bytes) -> bytes:
+    """The instructions of the only function in a cubin, which is an ELF file of 64 bits."""
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    each, count, names = struct.unpack_from("<3H", image, 0x3A)
+    sections = [
+        struct.unpack_from("<I4xQQQQ", image, table + number * each) for number in range(count)
+    ]
+    strings = sections[names][3]
+    (code,) = (
+        image[offset : offset + size]
+        for name, _, _, offset, size in sections
+        if image.startswith(b".text.", strings + name)
+    )
+    return code
+
+
+def instructions(codes: list[bytes], arch: int) -> list[Counter[str]]:
+    """How often each instruction stands in each code.
+
+    All are disassembled as one: the tool takes a third of a second to start.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(b"".join(codes))
+        file.flush()
+        text = _printed("nvdisasm", "--binary", f"SM{arch}", "--no-dataflow", file.name)
+    pattern = r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)"
+    found = [(int(place, 16), name) for place, name in re.findall(pattern, text, re.M)]
+    assert len(found) * 16 == sum(map(len, codes)), "an instruction is 16 bytes"
+    every = iter(name for _, name in found)
+    return [Counter(islice(every, len(code) // 16)) for code in codes]
+
+
 def main(arch: int) -> None:
-    seen = set()
+    seen, rows, codes = set(), [], []
     families = (gemm_codes, patch_codes, depthwise_codes, method_codes)
     for name, code in chain.from_iterable(family(arch) for family in families):
         if code in seen:
@@ -51,6 +86,7 @@ def main(arch: int) -> None:
         seen.add(code)
         start = time.perf_counter()
         cubin = compile_cubin(code, arch)
+        codes.append(code_of(cubin.image))
         row = {
             "name": name,
             "function": code.function,
@@ -61,8 +97,9 @@ def main(arch: int) -> None:
             "seconds": time.perf_counter() - start,
             **resources(cubin.image),
         }
-        sys.stdout.write(json.dumps(row) + "\n")
-        sys.stdout.flush()
+        rows.append(row)
+    for row, counted in zip(rows, instructions(codes, arch), strict=True):
+        sys.stdout.write(json.dumps({**row, "instructions": counted}) + "\n")
 
 
 if __name__ == "__main__":

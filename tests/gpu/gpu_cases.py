@@ -6,6 +6,7 @@ The device is a fake one in Triton's interpreter (`interpret_worker.py`) or a re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import network_models
@@ -29,9 +30,8 @@ NETWORKS = (
 )
 
 
-def network(stand: Stand, name: str, dtype: str | None) -> Row:
+def network(stand: Stand, dtype: str | None, built: bytes) -> Row:
     """Load a network, run it twice (the second time from its graph), compare with float64."""
-    built = network_models.model(name)
     x = network_models.images(built, 1)
     net = DeviceNetwork(read_model(built), stand.driver, dtype, compile_code=stand.compile_code)
     found = net(x)
@@ -47,13 +47,22 @@ def network(stand: Stand, name: str, dtype: str | None) -> Row:
 
 def networks(stand: Stand) -> Iterator[Case]:
     for name, dtype in NETWORKS:
-        yield f"network {name} {dtype or ''}", lambda n=name, d=dtype: network(stand, n, d)
+        built = network_models.model(name)
+        yield f"network {name} {dtype or ''}", functools.partial(network, stand, dtype, built)
+
+
+def small_networks(stand: Stand) -> Iterator[Case]:
+    """The same layers of images with half the height and width, for the interpreter."""
+    for name, dtype in NETWORKS:
+        built = network_models.small_model(name)
+        yield f"small network {name} {dtype or ''}", functools.partial(network, stand, dtype, built)
 
 
 KINDS_OF_CASES: dict[str, Callable[[Stand], Iterator[Case]]] = {
     "conv": convolutions,
     "node": nodes,
     "network": networks,
+    "small network": small_networks,
     "tile": tile_cases,
     "sample": sampled_tiles,
 }

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from gpu_workers import HAS_TRITON, REASON, rows, start
 
-pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
+pytestmark = [
+    pytest.mark.skipif(not HAS_TRITON, reason=REASON),
+    pytest.mark.timeout(600),  # what all tests share is made in the first one
+]
 SECONDS = 500
 REGISTERS = 65536  # of a processor
 SHARED = {80: 166912, 90: 232448}

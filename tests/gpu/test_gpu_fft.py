@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from fake_cuda import FakeCuda
 
+import leanconv
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu import entry, fft
 from leanconv.gpu.device.driver import Driver
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
+from leanconv.spec.arguments import ConvArguments
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
@@ -161,7 +163,7 @@ def test_what_does_not_fit_is_refused() -> None:
         plan_of(spec, given, NumpyFft(), max_error=1e-9)
     plan = plan_of(spec, given, NumpyFft())
     assert "fft through torch in ieee arithmetic" in plan.explain()
-    with pytest.raises(InputError, match=r"x is float32\[1, 3, 6\]; expected float32"):
+    with pytest.raises(InputError, match=r"x is float32\[1x3x6\]; expected float32"):
         plan(given["x"][..., 0])
     with pytest.raises(InputError, match="residual is given; expected None"):
         plan(given["x"], residual=given["x"])
@@ -176,9 +178,9 @@ def test_without_torch_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     driver = Driver(fake)
     monkeypatch.setattr(entry, "device_driver", lambda device: driver)
     x, w = np.zeros((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
-    window = (1, 0, 1, 1)
+    limits = ("fft", None, None)
     with pytest.raises(MissingExtraError, match="algorithm='fft' on a GPU needs torch"):
-        entry.convolve("cuda", None, x, None, (w, None, None), window, (None, "NCHW"), "fft")
+        entry.convolve("cuda", None, x, None, (w, None, None), ConvArguments(), limits)
 
 
 def test_the_public_edge_takes_the_plan_by_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +188,24 @@ def test_the_public_edge_takes_the_plan_by_transforms(monkeypatch: pytest.Monkey
     monkeypatch.setattr(entry, "device_driver", lambda device: driver)
     monkeypatch.setattr(entry, "TorchFft", lambda device: NumpyFft())
     w = np.ones((4, 3, 3, 3), np.float32)
-    window, kind = (1, 0, 1, 1), (None, "NCHW", False)
+    limits = ("fft", None, None)
     plan = entry.plan_conv(
-        "cuda", None, (1, 3, 8, 8), (w, None, None), window, kind, ("fft", None, None)
+        "cuda", None, (1, 3, 8, 8), (w, None, None), ConvArguments(), False, limits
     )
     assert plan.algorithm == "fft"
     found = plan(np.ones((1, 3, 8, 8), np.float32))
     assert np.abs(found - 27.0).max() < 1e-4
+
+
+def test_a_limit_is_kept_though_a_plan_without_it_is_kept_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(FakeCuda())
+    monkeypatch.setattr(entry, "device_driver", lambda device: driver)
+    monkeypatch.setattr(entry, "TorchFft", lambda device: NumpyFft())
+    x, w = np.ones((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    found = leanconv.conv2d(x, w, device="cuda", algorithm="fft")
+    assert np.abs(found - 27.0).max() < 1e-4
+    for limit in ({"memory_limit": 1}, {"max_error": 1e-12}):
+        with pytest.raises(BudgetError):
+            leanconv.conv2d(x, w, device="cuda", algorithm="fft", **limit)

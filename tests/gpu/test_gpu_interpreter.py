@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from gpu_workers import HAS_TRITON, REASON, rows, start
 
-pytestmark = pytest.mark.skipif(not HAS_TRITON, reason=REASON)
+pytestmark = [
+    pytest.mark.skipif(not HAS_TRITON, reason=REASON),
+    pytest.mark.timeout(600),  # what all tests share is made in the first one
+]
 SECONDS = 400
-LEAST = {"conv": 78, "node": 79, "network": 7, "sample": 3}
+LEAST = {"conv": 78, "node": 79, "small network": 7, "sample": 3}
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +20,7 @@ def found() -> dict[str, list[dict[str, Any]]]:
     """The rows of each kind; two processes at once."""
     workers = [
         start("interpret_worker.py", *kinds, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
-        for kinds in (("conv",), ("node", "network", "sample"))
+        for kinds in (("conv",), ("node", "small network", "sample"))
     ]
     made = [row for worker in workers for row in rows(worker, SECONDS)]
     return {kind: [row for row in made if row["kind"] == kind] for kind in LEAST}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import network_models
@@ -9,10 +11,13 @@ import numpy as np
 import pytest
 from fake_cuda import FakeCuda
 
-from leanconv.errors import BudgetError, InputError
+from leanconv.errors import BudgetError, InputError, UnsupportedError
+from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.fft import FftConvPlan
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
+from leanconv.runtime.unpicklable import Unpicklable
 
 
 def network_on(fake: FakeCuda, **changes: Any) -> tuple[DeviceNetwork, np.ndarray]:
@@ -67,7 +72,7 @@ def test_a_networks_values_are_half_as_large_in_half_precision() -> None:
     half, _ = network_on(FakeCuda(), dtype="float16")
     assert half.bind(x.shape).arena_bytes < 0.6 * full.bind(x.shape).arena_bytes
     assert {s.arithmetic for s in half.plan.steps if s.op == "Conv"} == {"native"}
-    with pytest.raises(InputError, match=r"float16\[1, 3, 96, 96\]"):
+    with pytest.raises(InputError, match=r"float16\[1x3x96x96\]"):
         half(np.zeros(x.shape, np.float64))
     with pytest.raises(BudgetError, match="expected to err by"):
         network_on(FakeCuda(), dtype="float16", max_error=1e-5)[0].bind(x.shape)
@@ -82,3 +87,36 @@ def test_a_network_is_called_with_what_it_names() -> None:
         net.run(x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"got inputs \['z'\]"):
         net.profile({"z": x})
+
+
+def test_a_network_is_called_by_name_and_as_in_onnxruntime() -> None:
+    net, x = network_on(FakeCuda())
+    (name,), (output,) = ([port.name for port in ports] for ports in (net.inputs, net.outputs))
+    assert net.outputs[0].dtype == "float32"
+    for y in (net(x), net(**{name: x}), net.run({name: x})[output]):
+        assert y.shape == (1, 1000)
+    for listed in (net.run(None, {name: x}), net.run([output], input_feed={name: x})):
+        assert [y.shape for y in listed] == [(1, 1000)]
+    with pytest.raises(InputError, match=f"did you mean '{name}'"):
+        net(**{f"{name}_": x})
+    with pytest.raises(InputError, match="output name 'z'; expected some of"):
+        net.run(["z"], {name: x})
+
+
+def test_compiling_for_a_device_is_told_of() -> None:
+    seen: list[tuple[str, int, int]] = []
+    net, x = network_on(FakeCuda())
+    net.bind(x.shape, progress=lambda *step: seen.append(step))
+    compiled = [step for step in seen if step[0] == "compiling kernels"]
+    assert compiled[0][1] == 0
+    assert compiled[-1][1] == compiled[-1][2] > 0
+
+
+def test_what_lies_on_a_device_cannot_be_sent() -> None:
+    net, _ = network_on(FakeCuda())
+    for send in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(UnsupportedError, match="DeviceNetwork cannot be .*send the model's"):
+            send(net)
+    for plan in (DeviceConvPlan, FftConvPlan):
+        assert issubclass(plan, Unpicklable)
+        assert "plan_conv2d" in plan.instead

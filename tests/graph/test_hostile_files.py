@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graph.hostile import MIB, bounded, held, network, node, refused, varint
 from graph.onnx_models import model, small_cnn
-from leanconv.errors import InputError, LeanConvError, ModelError
+from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 
@@ -130,8 +130,20 @@ def test_data_of_the_wrong_length() -> None:
 
 
 def test_data_types() -> None:
-    for number, what in ((16, "bfloat16"), (8, "string"), (22, "int4"), (99, "element type 99")):
-        refused(held([4], bytes(16), data_type=number), what)
+    for number, what in (
+        (16, "bfloat16"),
+        (8, "string"),
+        (22, "int4"),
+        (24, "float8e8m0"),
+        (25, "uint2"),
+        (26, "int2"),
+        (99, "type 99, which ONNX 1.23 does not have"),
+    ):
+        with bounded(), pytest.raises(UnsupportedError, match=what):
+            read_model(held([4], bytes(16), data_type=number))
+    for number in (0, -1):
+        with bounded(), pytest.raises(ModelError, match=f"the element type {number}; expected"):
+            read_model(held([4], bytes(16), data_type=number))
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,16 @@ case(
     strides=[2, 2],
     output_shape=[18, 13],
 )
+case(
+    "shape beyond the kernel's reach",
+    (11, 22),
+    "ConvTranspose",
+    IMAGE,
+    Const(normal(6, 2, 3, 2)),
+    Const(normal(2)),
+    strides=[3, 2],
+    output_shape=[29, 15],
+)
 case("1d", (11,), "ConvTranspose", normal(1, 3, 5), Const(normal(3, 2, 4)), strides=[2])
 for auto in ("SAME_UPPER", "SAME_LOWER"):
     case(
@@ -330,7 +340,7 @@ def test_one_operation(op: str, operands: Any, opset: int, attributes: dict[str,
 
 @pytest.mark.parametrize("opset", range(23, LAST_OPSET + 1))
 def test_newest_opsets(opset: int) -> None:
-    """The operations that opsets 23 to 26 define anew, for more dtypes only."""
+    """The operations that opsets 23 to 28 define anew, for more dtypes only."""
     made = [
         ("Shape", ["x"], {}),
         ("Size", ["x"], {}),

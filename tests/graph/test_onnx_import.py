@@ -69,7 +69,7 @@ def test_inputs_as_declared() -> None:
     ("shapes", "what"),
     [
         ({}, "expected its shape to be given"),
-        ({"x": (1, 3, 8)}, r"got the shape \(1, 3, 8\); expected \('N', 3, 'H', 'W'\)"),
+        ({"x": (1, 3, 8)}, "got the shape 1x3x8; expected Nx3xHxW"),
         ({"x": (1, 4, 8, 8)}, "expected"),
         ({"x": (0, 3, 8, 8)}, "at least 1"),
         ({"x": (1, 3, 8, 8), "z": (1,)}, "expected an input's name: 'x'"),
@@ -84,8 +84,15 @@ def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]], what: str) -
 def test_a_symbol_means_one_number() -> None:
     found = read(model([node("Add", "a b", "y")], {"a": ("N", 1), "b": ("N", "M")}, ["y"]))
     assert found.bind({"a": (2, 1), "b": (2, 3)}).types["y"].shape == (2, 3)
-    with pytest.raises(InputError, match="'N': 2"):
+    with pytest.raises(InputError, match="with N = 2"):
         found.bind({"a": (2, 1), "b": (3, 3)})
+
+
+@pytest.mark.parametrize("placeholder", ["?", "-1", "None"])
+def test_what_exporters_write_for_unknown_extents_is_no_symbol(placeholder: str) -> None:
+    shape = (placeholder, 1, placeholder, placeholder)
+    found = read(model([node("Relu", "x", "y")], {"x": shape}, ["y"]))
+    assert found.bind({"x": (1, 1, 48, 192)}).types["y"].shape == (1, 1, 48, 192)
 
 
 def test_too_small_an_image_is_named() -> None:
@@ -235,7 +242,7 @@ def test_refused_when_bound(each: onnx.NodeProto, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opset", "what"), [(6, "opset 6; expected 7 to 26"), (27, "opset 27; expected 7 to 26")]
+    ("opset", "what"), [(6, "opset 6; expected 7 to 28"), (29, "opset 29; expected 7 to 28")]
 )
 def test_opsets_outside(opset: int, what: str) -> None:
     with pytest.raises(UnsupportedError, match=what):
@@ -265,7 +272,7 @@ def test_quantised_networks_are_refused(op: str) -> None:
 
 
 def test_operation_of_another_opset() -> None:
-    with pytest.raises(ModelError, match="HardSwish.*expected opset 14 to 26"):
+    with pytest.raises(ModelError, match="HardSwish.*expected opset 14 to 28"):
         read(model([node("HardSwish", "x", "y")], {"x": (2,)}, ["y"], opset=13))
     with pytest.raises(ModelError, match="Upsample.*expected opset 7 to 9"):
         read(model([node("Upsample", "x s", "y")], {"x": (2,)}, ["y"], opset=10))

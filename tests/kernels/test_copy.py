@@ -10,10 +10,11 @@ import pytest
 from kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
-from leanconv.kernels.moves import channel_blocks, padded, runs_of
+from leanconv.kernels.channel_blocks import channel_blocks
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
+from leanconv.kernels.runs import Run, padded, runs_of
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 
@@ -87,11 +88,32 @@ def test_transposes_in_registers_and_without_masks() -> None:
     "indices", [[0, 1, 2], [5, 3, 1], [2, 2, 2, 0, 1], [-1, -1, 4, 3, -1], [7]]
 )
 def test_runs_spell_the_indices(indices: list[int]) -> None:
-    spelt = [-2] * len(indices)
-    for run in runs_of(indices):
-        for i in range(run.count):
-            spelt[run.result + i] = -1 if run.source < 0 else run.source + i * run.step
-    assert spelt == indices
+    assert spelt(runs_of((index, 0, 1) for index in indices)) == indices
+
+
+def spelt(runs: list[Run]) -> list[int]:
+    """The indices that runs stand for, -1 for a filled one."""
+    every = [-1 if r.source < 0 else r.source + i * r.step for r in runs for i in range(r.count)]
+    assert [r.result for r in runs] == [sum(r.count for r in runs[:i]) for i in range(len(runs))]
+    return every
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [(0, 1, 9), (8, 0, 5)],
+        [(3, 0, 4), (3, 1, 1), (4, 1, 6)],
+        [(-1, 0, 7), (0, 2, 5), (10, 2, 4), (3, -1, 4)],
+        [(6, -1, 6), (0, 1, 7), (5, -1, 2), (3, -1, 4)],
+    ],
+)
+def test_sequences_make_the_runs_of_their_indices(segments: list[tuple[int, int, int]]) -> None:
+    one_by_one = [
+        (source + i * step, 0, 1) if source >= 0 else (-1, 0, 1)
+        for source, step, count in segments
+        for i in range(count)
+    ]
+    assert runs_of(segments) == runs_of(one_by_one)
 
 
 @pytest.mark.parametrize(
@@ -100,14 +122,32 @@ def test_runs_spell_the_indices(indices: list[int]) -> None:
 def test_reflection_is_numpys(extent: int, before: int, after: int) -> None:
     wanted = np.pad(np.arange(extent), (before, after), mode="reflect").tolist()
     runs = padded(extent, before, after, "reflect")
-    assert [r.source + i * r.step for r in runs for i in range(r.count)] == wanted
+    assert spelt(runs) == wanted
+
+
+def test_reflecting_too_often_says_how_often() -> None:
+    with pytest.raises(UnsupportedError, match="reflects an axis of 2 1000000 times.*at most"):
+        padded(2, 1_000_000, 0, "reflect")
 
 
 def test_aligned_channels_stay_whole_blocks() -> None:
-    groups = channel_blocks([(0, c) for c in range(32)] + [(1, c) for c in range(20)], 16)
+    groups = channel_blocks([(0, Run(0, 0, 1, 32)), (1, Run(32, 0, 1, 20))], 16)
     assert [(g.count, g.picks) for g in groups] == [(2, ()), (2, ())]
-    groups = channel_blocks([(0, c) for c in range(24)] + [(1, c) for c in range(64)], 16)
+    groups = channel_blocks([(0, Run(0, 0, 1, 24)), (1, Run(24, 0, 1, 64))], 16)
     assert [g.count for g in groups] == [1, 1, 3, 1]
+
+
+@pytest.mark.parametrize("step", [-1, 0, 1, 2, 3])
+@pytest.mark.parametrize("first", [5, 16, 200])
+def test_blocks_of_a_run_are_those_of_its_channels(step: int, first: int) -> None:
+    source = 900 if step < 0 else 7
+    runs = [(1, Run(0, 3, 1, first)), (0, Run(first, source, step, 300)), (0, Run(0, -1, 0, 90))]
+    one_by_one = [
+        (o, Run(0, r.source + i * r.step if r.source >= 0 else -1, 1, 1))
+        for o, r in runs
+        for i in range(r.count)
+    ]
+    assert channel_blocks(runs, 16) == channel_blocks(one_by_one, 16)
 
 
 # -- operations ----------------------------------------------------------------------------

@@ -140,6 +140,28 @@ def test_infinities_and_unused_lanes() -> None:
         assert np.array_equal(case.run(host(), True), case.expected())
 
 
+@targets
+@ops
+@pytest.mark.parametrize("number", [0, 1, 3, 6, 9], ids=lambda n: str(CASES[n][1]["kernel_shape"]))
+def test_nan_in_a_window_gives_nan_and_elsewhere_nothing(
+    op: str, target: Target, number: int
+) -> None:
+    """Of either sign, at every tap of some window, beside infinities."""
+    shape, attributes = CASES[number]
+    x = integers(shape, "float32", most=99)
+    random = np.random.default_rng(number)
+    places = random.permutation(x.size)[: max(2, x.size // 60)]
+    x.reshape(-1)[places] = np.nan
+    x.reshape(-1)[places[::2]] = -np.float32(np.nan)
+    x.reshape(-1)[(places[::3] + 1) % x.size] = np.inf
+    case = Case(pool, op, [x], attributes)
+    with np.errstate(invalid="ignore"):
+        wanted = case.expected()
+    got = case.run(target, True)
+    assert np.isnan(wanted).any()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("include", [0, 1])
 @pytest.mark.parametrize("ceil", [0, 1])
 @ops

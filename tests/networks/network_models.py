@@ -34,6 +34,16 @@ def model(name: str) -> bytes:
     return SMALL_NETWORKS[name]().SerializeToString()
 
 
+@cache
+def small_model(name: str) -> bytes:
+    """The same for images of half the height and width, where there are narrow or small ones."""
+    if name in NARROW:
+        sizes = NARROW[name]
+        half = {**sizes, "image": int(sizes["image"]) // 2}
+        return FULL_NETWORKS[name](**half).SerializeToString()
+    return SMALL_NETWORKS[name](image=32).SerializeToString()
+
+
 def images(built: bytes, batch: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
     """Normally distributed images of the size that a network of one input declares."""
     (port,) = read_model(built).inputs

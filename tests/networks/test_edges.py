@@ -250,7 +250,7 @@ def test_names_that_do_not_fit_are_refused() -> None:
     for given in ({}, {"left": x}, {"left": x, "right": x, "more": x}, {"Left": x, "right": x}):
         with pytest.raises(lc.InputError, match=r"left.*right"):
             net.run(given)
-    with pytest.raises(lc.InputError, match="left"):
+    with pytest.raises(lc.InputError, match="call net.run"):
         net(x)
 
 

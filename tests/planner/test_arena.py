@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -93,3 +94,39 @@ def test_thousands_of_buffers_end_soon() -> None:
     buffers = [Lifetime(f"b{i}", 64 * (i % 17), i, i + i % 5) for i in range(3000)]
     offsets, _ = assign_offsets(buffers)
     assert len(offsets) == 3000
+
+
+def test_a_small_buffer_that_would_end_above_the_bound_is_placed_early() -> None:
+    """Inverted residuals: what is projected lives on beside two expanded tensors."""
+    buffers = [
+        Lifetime("x", 32768, 0, 1),
+        Lifetime("expanded", 196608, 1, 2),
+        Lifetime("strided", 49152, 2, 7),
+        Lifetime("projected", 16384, 7, 15),
+        Lifetime("expanded again", 98304, 8, 9),
+        Lifetime("filtered", 98304, 9, 14),
+    ]
+    offsets, total = assign_offsets(buffers)
+    assert total == largest_live_set(buffers) == 196608 + 49152
+    assert not overlapping(buffers, offsets)
+
+
+def test_most_arenas_that_can_be_packed_without_a_gap_are() -> None:
+    """Rectangles of bytes and time are cut into 24 buffers each, which fill it."""
+    draw, reached = random.Random(0), 0
+    for _ in range(40):
+        pieces = [(0, 64, 0, 31)]
+        while len(pieces) < 24:
+            pieces.sort(key=lambda p: (p[1] - p[0]) * (p[3] - p[2] + 1))
+            low, high, first, last = pieces.pop()
+            if draw.random() < 0.5 and high - low > 1:
+                middle = draw.randrange(low + 1, high)
+                pieces += [(low, middle, first, last), (middle, high, first, last)]
+            elif last > first:
+                middle = draw.randrange(first, last)
+                pieces += [(low, high, first, middle), (low, high, middle + 1, last)]
+            else:
+                pieces.append((low, high, first, last))
+        buffers = [Lifetime(f"b{i}", 64 * (h - lo), a, z) for i, (lo, h, a, z) in enumerate(pieces)]
+        reached += assign_offsets(buffers)[1] == 64 * 64
+    assert reached >= 36

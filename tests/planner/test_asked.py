@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from network_models import by_numpy, error, images, model
+from network_models import by_numpy, error, images, model, small, weights
 from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
@@ -19,7 +19,7 @@ from leanconv.planner import tuner
 def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "_store", lambda: DiskCache(tmp_path, suffix=".json"))
     monkeypatch.setattr(tuner, "_RUN_NS", 50_000)
-    monkeypatch.setattr(tuner, "_ROUNDS", 1)
+    monkeypatch.setattr(tuner, "ROUNDS", 1)
     monkeypatch.setattr(tuner, "_MOST", 3)
 
 
@@ -85,6 +85,26 @@ def test_blocks_are_taken_apart_where_algorithms_are_named() -> None:
     assert not [step for step in net.plan.steps if step.op == "ConvChain"]
     assert convolutions(net)[name] == "direct"
     assert error(answer, exact(net, built, x)) < 1e-4
+
+
+@pytest.mark.parametrize("algorithm", ["winograd:tiles=4", "im2win"])
+def test_named_algorithms_of_reproducible_networks_keep_an_images_bits(
+    tmp_path: Path, algorithm: str
+) -> None:
+    """Of convolutions and the phases of transposed ones; the same after a plan file."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("ConvTranspose", ["a", "u"], ["y"], "up", strides=[2, 2]),
+    ]
+    constants = {"w": weights(35, 20, 3, 3), "u": weights(35, 16, 6, 6)}
+    built = small(nodes, {"x": ["N", 20, 35, 23]}, {"y": ["N", 16, "H", "W"]}, constants)
+    x = images(built, 3)
+    named = {"first": algorithm, "up": "fft"}
+    net = lc.load(built, reproducible=True, threads=2, algorithms=named)
+    batch = net(x)
+    net.plan.save(tmp_path / "plan.json")
+    assert np.array_equal(net(x[1:2])[0], batch[1])
+    assert np.array_equal(lc.load(built, plan=tmp_path / "plan.json")(x), batch)
 
 
 @pytest.mark.parametrize("reproducible", [False, True])

@@ -100,6 +100,21 @@ def test_bytes_used_are_the_bytes_predicted(name: str) -> None:
         assert plan.scratch_bytes % threads == 0
 
 
+def test_a_network_that_states_more_than_is_aimed_at_says_why() -> None:
+    net = lc.load(model("resnet50"))
+    net.bind((1, 3, 64, 64))
+    stated = net.plan.predicted_error
+    assert stated > 1e-5
+    said = net.explain()
+    assert f"expected error {stated:.1e}, more than the 1e-05 aimed at" in said
+    most = max(net.plan.outlines, key=lambda outline: outline.passed_error)
+    assert f"{most.passed_error:.1e}" in said
+    assert said.splitlines()[-1] in net.report(front=False)["text"]
+    little = lc.load(model("shufflenet_like"))
+    little.bind(image(little, 1).shape)
+    assert little.explain().endswith(f"expected error {little.plan.predicted_error:.1e}")
+
+
 def test_mobilenet_needs_its_peak_and_no_more() -> None:
     net = lc.load(mobilenet(), threads=2)
     net.bind((1, 3, 224, 224))

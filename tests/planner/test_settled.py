@@ -83,6 +83,18 @@ def test_later_processes_need_not_ask(asked: list[str], tmp_path: Path) -> None:
     assert asked
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"7", b"{}", b"[1]", b"[]", b"[" * 100_000])
+def test_what_is_no_list_of_ways_is_asked_again(
+    asked: list[str], tmp_path: Path, body: bytes
+) -> None:
+    _, right = decided(1)
+    (entry,) = tmp_path.glob("*.json")
+    asked.clear()
+    DiskCache(tmp_path, suffix=".json").put(entry.stem, body)
+    assert decided(1)[1] == right
+    assert asked
+
+
 @pytest.mark.parametrize(
     ("batch", "accuracy"), [(2, ACCURACY), (1, Accuracy(1e-3)), (1, Accuracy(1e-5, True))]
 )

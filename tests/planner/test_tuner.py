@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.planner import tuner
 from leanconv.reference.direct import convolve
+from leanconv.settings import current_settings
 from leanconv.spec import ConvSpec
 
 SMALL = "ic32ih14oc32oh12kh3"
@@ -26,7 +28,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskCache
     cache = DiskCache(tmp_path, suffix=".json")
     monkeypatch.setattr(tuner, "_store", lambda: cache)
     monkeypatch.setattr(tuner, "_RUN_NS", 100_000)
-    monkeypatch.setattr(tuner, "_ROUNDS", 2)
+    monkeypatch.setattr(tuner, "ROUNDS", 2)
     return cache
 
 
@@ -65,7 +67,8 @@ def test_remembered_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
         tuner.tune(problem_of(SMALL, max_error=1e-6), host(), 1)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"name": 3}', b'{"name": "direct", "seconds": 1}'])
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"name": 3}', b'{"name": "direct", "seconds": 1}',
+                                  b"[" * 100_000])  # fmt: skip
 def test_damaged_memory_is_measured_again(store: DiskCache, tmp_path: Path, body: bytes) -> None:
     tuner.tune(problem_of(SMALL), host(), 1)
     (entry,) = tmp_path.glob("*.json")
@@ -102,13 +105,25 @@ def test_tuned_plan_is_right(dtype: str, activation: str | None, residual: bool)
     assert np.abs(y - exact).max() <= 2e-5 * np.abs(exact).max()
 
 
-def test_reproducible_batches_take_the_choice_of_one_image() -> None:
+def test_reproducible_plans_take_the_choice_of_one_image_and_one_thread(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     x = random.standard_normal((3, 32, 14, 14)).astype("float32")
     w = random.standard_normal((32, 32, 3, 3)).astype("float32")
     one = lc.plan_conv2d((1, 32, 14, 14), w, tune=True, reproducible=True, threads=1)
-    all_three = lc.plan_conv2d(x.shape, w, tune=True, reproducible=True, threads=1)
+    all_three = lc.plan_conv2d(x.shape, w, tune=True, reproducible=True, threads=2)
     assert np.array_equal(all_three(x)[1:2], one(x[1:2]))
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_reproducible_plans_are_not_tuned_where_nothing_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second measurement may find another choice the fastest."""
+    none = replace(current_settings(), cache_bytes=0)
+    monkeypatch.setattr(tuner, "current_settings", lambda: none)
+    w = np.ones((4, 3, 3, 3), np.float32)
+    with pytest.raises(lc.SpecError, match="LEANCONV_CACHE_BYTES=0; expected a cache"):
+        lc.plan_conv2d((1, 3, 8, 8), w, tune=True, reproducible=True)
 
 
 def test_cold_weights_walk_through_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from leanconv.errors import LeanConvError
 from leanconv.runtime.memory import Block, Memory, new_array
+from leanconv.runtime.registry import Registry
 from leanconv.spec.format import ALIGNMENT, aligned
 
 
@@ -85,3 +86,23 @@ def test_numpy_reads_what_kernels_would() -> None:
     block = Block(64)
     block.view(0, 64).view(np.float32)[:] = 1.5
     assert block.view(32, 4).view(np.float32).tolist() == [1.5]
+
+
+def test_what_outlives_an_object_goes_when_it_may_and_others_come() -> None:
+    class Thing:
+        pass
+
+    allowed = [False]
+    registry: Registry[Thing] = Registry(lambda: allowed[0])
+    kept = Thing()
+    registry.add(kept, "kept")
+    for _ in range(1000):
+        registry.add(Thing(), "of one that has ended")
+    assert list(registry) == [kept]
+    assert len(registry) == 1001
+    allowed[0] = True
+    for _ in range(1000):
+        registry.add(Thing())
+    assert list(registry) == [kept]
+    registry.sweep()
+    assert len(registry) == 1

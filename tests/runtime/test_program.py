@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -231,26 +232,30 @@ def test_workers_take_part() -> None:
         assert seen == {4096, 4096 + 64}
 
 
+def nobody_inside() -> ctypes.c_uint64:
+    """The count of workers that may be reading tables, once it is zero."""
+    inside = ctypes.c_uint64.from_address(pool().state + n.INSIDE)
+    end = time.monotonic() + 10
+    while inside.value and time.monotonic() < end:
+        time.sleep(0.001)
+    return inside
+
+
 def test_tables_are_freed_only_when_no_worker_is_inside() -> None:
+    """The end of a program waits for nobody, so that nothing can cut the waiting short."""
     chain = Chain(2)
     chain(np.arange(500.0))
-    inside = ctypes.c_uint64.from_address(pool().state + n.INSIDE)
-    pool().drain()
-    inside.value = 1
-    gone = threading.Event()
-
-    def drop(held: list[Chain]) -> None:
-        held.clear()
-        gone.set()
-
-    held = [chain]
-    del chain
-    thread = threading.Thread(target=drop, args=(held,))
-    thread.start()
-    assert not gone.wait(0.1)
-    inside.value = 0
-    assert gone.wait(5)
-    thread.join()
+    inside = nobody_inside()
+    tables = [weakref.ref(chain.program._header), weakref.ref(chain.program._table)]
+    try:
+        inside.value = 1  # as if a worker were late
+        del chain
+        pool()._users.sweep()
+        assert all(table() is not None for table in tables)
+    finally:
+        inside.value = 0
+    pool()._users.sweep()
+    assert all(table() is None for table in tables)
 
 
 def test_nothing_is_left_open_after_a_run() -> None:
@@ -261,8 +266,7 @@ def test_nothing_is_left_open_after_a_run() -> None:
     assert (word(state, n.TICKET) >> 20) & 0xFFF == n.CLOSED
     assert word(state, n.BUSY) == 0
     assert word(state, n.DONE) == 0
-    pool().drain()
-    assert word(state, n.INSIDE) == 0
+    assert nobody_inside().value == 0
 
 
 # -- several callers -----------------------------------------------------------------------

@@ -74,9 +74,9 @@ def test_targets_are_values() -> None:
 
 
 def test_this_machine() -> None:
-    here = host()
-    assert here is host()
-    assert here.name == "host"
+    assert host() is host()
+    here = host.__wrapped__()  # as it is detected, whatever the tests take it for
+    assert here.name == host().name == "host"
     assert here.cpu == llvm.get_host_cpu_name()
     assert here.triple == llvm.get_process_triple()
     assert here.triple.startswith(("x86_64", "aarch64", "arm64"))

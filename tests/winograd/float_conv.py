@@ -24,6 +24,20 @@ def along(program: LinearProgram, x: Array, axis: int) -> Array:
     return np.moveaxis(np.stack([np.broadcast_to(v, shape) for v in values]), 0, axis)
 
 
+def sequential_products(a: Array, b: Array) -> Array:
+    """Return a @ b, each sum by multiply-adds one after another, rounded to the dtype of a.
+
+    A library's product has an order of its own on each CPU, and with it another error.
+    """
+    wider = np.float64 if a.dtype == np.float32 else np.longdouble
+    shape = np.broadcast_shapes((*a.shape[:-1], 1), (*b.shape[:-2], 1, b.shape[-1]))
+    total = np.zeros(shape, a.dtype)
+    for k in range(a.shape[-1]):
+        exact = a[..., k : k + 1].astype(wider) * b[..., k : k + 1, :]
+        total = (total + exact).astype(a.dtype)
+    return total
+
+
 def winograd(x: Array, w: Array, rows: Transform, columns: Transform) -> Array:
     """Return what `direct` does, by nested F(rows) x F(columns), in the dtype of x.
 
@@ -42,8 +56,9 @@ def winograd(x: Array, w: Array, rows: Transform, columns: Transform) -> Array:
     v = along(compile_matrix(columns.bt), along(compile_matrix(rows.bt), v, 3), 4)
     g_rows, g_columns = (np.array(made.g, dtype=np.float64) for made in (rows, columns))
     u = np.einsum("ir,kcrs,js->ijkc", g_rows, w.astype(np.float64), g_columns, optimize=True)
+    u = u.astype(x.dtype)
     flat = v.reshape(channels, -1, rows.alpha, columns.alpha).transpose(2, 3, 0, 1)
-    product = np.matmul(u.astype(x.dtype), np.ascontiguousarray(flat))  # (a, a, K, tiles)
+    product = sequential_products(u, flat)  # (a, a, K, tiles)
     y = along(compile_matrix(columns.at), along(compile_matrix(rows.at), product, 0), 1)
     y = y.reshape(rows.m, columns.m, len(w), count_h, count_w).transpose(2, 3, 0, 4, 1)
     y = y.reshape(len(w), count_h * rows.m, count_w * columns.m)

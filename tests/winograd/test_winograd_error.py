@@ -43,6 +43,25 @@ def test_axes_multiply() -> None:
     assert sum(output_gamma_squared(a)) / 4 == gamma_squared(a)
 
 
+@pytest.mark.parametrize(("m", "r", "filters"), [(6, 2, (2, 1)), (5, 4, (4, 3)), (3, 3, (3, 2, 2))])
+def test_short_phases_of_a_stride_round_more_than_their_share(
+    m: int, r: int, filters: tuple[int, ...]
+) -> None:
+    """By its definition: the variance that roundings of U, V and M bring to each output."""
+    made = transform(m, r)
+    a, g, b = (np.array(matrix, dtype=float) for matrix in (made.at, made.g, made.bt))
+    variance, taps = np.zeros(m), 0
+    for count in filters:
+        u = np.square(g[:, :count]).sum(axis=1)  # of random taps, the others zero
+        variance += np.square(a) @ (u * np.square(b).sum(axis=1))
+        taps += count
+    exact = output_gamma_squared(made, filters)
+    np.testing.assert_allclose(np.array(exact, dtype=float), variance / taps)
+    whole = peak_amplification(made, made)
+    assert peak_amplification(made, made, filters=(filters, filters)) > 1.05 * whole
+    assert peak_amplification(made, filters=[(r, r)]) == peak_amplification(made)
+
+
 def test_float64_errs_as_much_less_as_it_rounds() -> None:
     a = transform(4, 3)
     ratio = error_estimate(a, a, reduction=64) / error_estimate(a, a, reduction=64, dtype="float64")

@@ -177,13 +177,20 @@ class BlockStream(Kernel):
         return made
 
 
-def ring_rows(blocks: Sequence[tuple[int, int, int, int, int]], step: int, warm: int) -> list[int]:
+BlockShape = tuple[int, int, int, int, int]  # rows of e, of the output, stride, padding, reach
+
+
+def ring_rows(blocks: Sequence[BlockShape], step: int, warm: int) -> list[int]:
     """Rows that must be kept between blocks, by going through all chunks.
+
+    Between the ends of an image each chunk needs what the one before it did: of a higher image
+    than it takes to see that, some of the middle is left out.
 
     Args:
         blocks: rows of e, rows of the output, stride, padding and reach of each block.
         step, warm: as of `BlockStream`.
     """
+    blocks = _without_middle(blocks, step, warm)
     needed = [1] * (len(blocks) - 1)
     count = blocks[-1][1]
     for first in range(0, count, step):
@@ -206,3 +213,15 @@ def ring_rows(blocks: Sequence[tuple[int, int, int, int, int]], step: int, warm:
                         needed[i - 1] = max(needed[i - 1], done[i - 1] - low)
                     done[i] = stop
     return needed
+
+
+def _without_middle(blocks: Sequence[BlockShape], step: int, warm: int) -> list[BlockShape]:
+    """The same blocks over a lower image, of as many more or fewer rows than whole steps."""
+    seen = sum(reach + pad for _, _, _, pad, reach in blocks)
+    steps = 2 * (ceil_div(seen, step) + len(blocks) + warm + 4)
+    left_out = max(0, blocks[-1][1] // step - steps) * step  # rows of the last block's output
+    shorter: list[BlockShape] = []
+    for height, out, stride, pad, reach in reversed(blocks):
+        shorter.insert(0, (height - left_out * stride, out - left_out, stride, pad, reach))
+        left_out *= stride
+    return shorter

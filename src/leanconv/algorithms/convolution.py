@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.problem import (
+    DEFAULT_ERROR,
     Algorithm,
     Alternative,
     Candidate,
@@ -17,15 +18,16 @@ from leanconv.algorithms.problem import (
     most_weight_bytes,
     sum_error,
 )
-from leanconv.algorithms.transposed import phases
+from leanconv.algorithms.transposed import joined, one_kernel, phases
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
-from leanconv.errors import SpecError
+from leanconv.errors import SpecError, short
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
+_LONGEST_VALUE = 64  # characters of a parameter; numbers stay such that float can hold them
 
 
 def ranked(
@@ -37,17 +39,17 @@ def ranked(
         problem: the convolution.
         target: the machine.
         algorithm: an algorithm with its parameters, such as `"winograd:m=4"`, or None.
-        reproducible: choose as for one image, so that the batch does not change the bits.
+        reproducible: choose as for one image, so that the batch does not change the bits: the
+            algorithm where none is asked for, and the parameters that are left open.
 
     Raises:
         SpecError: the algorithm that is asked for does not exist or rejects the problem.
     """
     if algorithm is not None:
-        yield _named(algorithm, problem, target)
+        yield _named(algorithm, problem, target, reproducible)
         return
     if reproducible and problem.spec.batch > 1:
-        alone = replace(problem, spec=replace(problem.spec, batch=1))
-        for candidate in ranked(alone, target):
+        for candidate in ranked(problem.alone(), target):
             yield _named(candidate.arithmetic, problem, target)
         return
     for chosen in sorted(_possible(problem, target), key=lambda a: a.cost(problem, target)):
@@ -66,9 +68,13 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm]:
 
 
 def _allowed(candidate: Candidate, problem: Problem) -> bool:
-    """Whether a candidate keeps the error and the bound of transformed weights."""
-    # Plain sums are always allowed: there is nothing more accurate to fall back on.
-    if candidate.error > max(problem.max_error, sum_error(problem)):
+    """Whether a candidate keeps the error and the bound of transformed weights.
+
+    Sums in the plain order are always allowed, however small the error that is accepted, but for
+    those of some 50,000 products, which err more than the default: partial sums are there for them.
+    """
+    plain = min(sum_error(problem), DEFAULT_ERROR[problem.spec.dtype])
+    if candidate.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)
 
@@ -114,8 +120,24 @@ def choose(
     )
 
 
-def _named(text: str, problem: Problem, target: Target) -> Candidate:
-    """The algorithm of a text such as `"winograd"` or `"mec:solution=B"`."""
+def _named(text: str, problem: Problem, target: Target, reproducible: bool = False) -> Candidate:
+    """The algorithm of a text such as `"winograd"` or `"mec:solution=B"`.
+
+    Parameters that the text leaves open are chosen for the problem; reproducible, those that change
+    the bits are chosen for one image of it.
+    """
+    algorithm, parameters = _parsed(text)
+    reason = algorithm.reject(problem, target)
+    if reason:
+        raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem.spec}: {reason}")
+    if reproducible and problem.spec.batch > 1:
+        alone = algorithm.candidate(problem.alone(), target, parameters)
+        parameters = {**_parsed(alone.arithmetic)[1], **parameters}
+    return algorithm.candidate(problem, target, parameters)
+
+
+def _parsed(text: str) -> tuple[Algorithm, dict[str, str]]:
+    """The algorithm that a text names, and the parameters that it gives."""
     name, _, rest = text.partition(":")
     known: dict[str, Algorithm] = {a.name: a for a in ALGORITHMS}
     if name not in known:
@@ -132,11 +154,13 @@ def _named(text: str, problem: Problem, target: Target) -> Candidate:
                     else "none"
                 )
             )
+        if len(value) > _LONGEST_VALUE:
+            raise SpecError(
+                f"algorithm {short(text)}: {key} has {len(value)} characters; expected at most "
+                f"{_LONGEST_VALUE}"
+            )
         parameters[key] = value
-    reason = algorithm.reject(problem, target)
-    if reason:
-        raise SpecError(f"algorithm {name!r} cannot compute {problem.spec}: {reason}")
-    return algorithm.candidate(problem, target, parameters)
+    return algorithm, parameters
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -211,8 +235,7 @@ def lower(
     packings: list[Packing] = []
     temporaries: dict[str, int] = {}
     names: list[str] = []
-    for number, (problem, weights) in enumerate(pieces):
-        chosen = choose(problem, target, way, reproducible)
+    for number, (problem, chosen, weights) in enumerate(_joined(pieces, target, way, reproducible)):
         suffix = f".{number}" if len(pieces) > 1 else ""
         values = {"x": x_name, "y": y_name, "residual": node.input(3)}
         packed = packed_bytes(problem, chosen)
@@ -230,22 +253,65 @@ def lower(
     return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
 
 
+def _joined(
+    pieces: Sequence[tuple[Problem, np.ndarray]],
+    target: Target,
+    way: str | None,
+    reproducible: bool,
+) -> list[tuple[Problem, Candidate, list[np.ndarray]]]:
+    """How each piece is computed, with its weights; phases of one kernel are one piece."""
+    found = _chosen([problem for problem, _ in pieces], target, way, reproducible)
+    result = []
+    for numbers in one_kernel(found):
+        problem, candidate = found[numbers[0]]
+        if len(numbers) > 1:
+            candidate = joined([found[number] for number in numbers])
+        result.append((problem, candidate, [pieces[number][1] for number in numbers]))
+    return result
+
+
+def _chosen(
+    problems: Sequence[Problem], target: Target, way: str | None, reproducible: bool
+) -> list[tuple[Problem, Candidate]]:
+    """Each piece of a node with how it is computed.
+
+    Of phases with one window, those beside the first are written with an offset, which direct
+    convolution alone can: all of them are computed like that then, with one kernel.
+    """
+    offset = {problem.window for problem in problems if problem.y_offset}
+    return [
+        (
+            p,
+            choose(
+                p, target, "direct" if way is None and p.window in offset else way, reproducible
+            ),
+        )
+        for p in problems
+    ]
+
+
 def _packing(
     chosen: Candidate,
     sizes: Mapping[str, int],
     values: Mapping[str, str],
-    weights: np.ndarray,
+    weights: Sequence[np.ndarray],
     channels: Mapping[str, np.ndarray],
 ) -> Packing:
-    """The constants of one candidate, to be packed when there is a place for them."""
+    """The constants of one candidate, to be packed when there is a place for them.
+
+    Its weights are one array, or those of several phases, which it takes stacked.
+    """
+
+    def given() -> np.ndarray:
+        return weights[0] if len(weights) == 1 else np.stack(weights)
 
     def make() -> dict[str, np.ndarray]:
-        packed = chosen.pack(weights, channels)
+        packed = chosen.pack(given(), channels)
         return {values[role]: array for role, array in packed.items()}
 
     def pieces() -> Iterator[tuple[str, np.ndarray]]:
         assert chosen.stream is not None
-        for role, array in chosen.stream(weights, channels):
+        for role, array in chosen.stream(given(), channels):
             yield values[role], array
 
     stream = None if chosen.stream is None else pieces
@@ -304,10 +370,9 @@ def choices(
     """
     pieces = problems(node, graph, formats, max_error, cold)
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
-    first = [choose(problem, target, None, reproducible) for problem, _ in pieces]
-    cycles = sum(
-        costs[c.algorithm](problem, target) for c, (problem, _) in zip(first, pieces, strict=True)
-    )
+    chosen = _chosen([problem for problem, _ in pieces], target, None, reproducible)
+    first = [candidate for _, candidate in chosen]
+    cycles = sum(costs[c.algorithm](problem, target) for problem, c in chosen)
     error = max(candidate.error for candidate in first)
     if len(pieces) > 1:
         return [NodeChoice(None, cycles, error)]
@@ -333,9 +398,14 @@ def named_choice(
     target: Target,
     max_error: float | None,
     name: str,
+    reproducible: bool = False,
     cold: bool = False,
 ) -> NodeChoice:
     """What an algorithm that is asked for costs a node.
+
+    Args:
+        node, graph, formats, target, max_error, reproducible, cold: as of `lower`.
+        name: the algorithm, with parameters or without.
 
     Raises:
         SpecError: the algorithm does not exist, or cannot compute the node.
@@ -343,7 +413,7 @@ def named_choice(
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     cycles = error = 0.0
     for problem, _ in problems(node, graph, formats, max_error, cold):
-        candidate = _named(name, problem, target)
+        candidate = _named(name, problem, target, reproducible)
         cycles += costs[candidate.algorithm](problem, target)
         error = max(error, candidate.error)
     return NodeChoice(name, cycles, error)

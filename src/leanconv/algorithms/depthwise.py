@@ -32,9 +32,10 @@ from leanconv.algorithms.problem import (
     sum_error,
 )
 from leanconv.algorithms.taps import Taps
+from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile
-from leanconv.codegen.geometry import Access, ColumnTile, Window, column_tiles
+from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tiling import rows_per_chunk
@@ -45,6 +46,7 @@ from leanconv.target import Target
 _CHUNK_CYCLES = 30_000.0
 _WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers
 _KERNEL_UNROLLED = 9  # taps along a row that are written out
+_MOST_RUNS = 64  # of the taps of all columns that are written out; 31 taps, padded, have 33
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class _Body:
             start = start + self.taps[1].start * conv.x.spatial[1]
         row_x = self.x.at(start, self.element)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for run in column_tiles(window, conv.columns):
+        for run in written_tiles(window, conv.columns, _MOST_RUNS):
             if run.count == 1:
                 self.tile(row_x, place, e.const("i64", run.first), run)
             else:
@@ -268,6 +270,7 @@ class _Body:
         depth, height = self.taps
         wide = conv.group_inputs * conv.lanes
         per_row = window.kernel[2] * wide
+        across = Taps(e, window, 2, column) if run.computed else None
         with depth.guard(e, acc), height.guard(e, acc):
             planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
             lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], 1)
@@ -279,7 +282,11 @@ class _Body:
                         down = row % conv.ring * conv.x.spatial[1]
                     line = x.at(kd * planes.a_stride + down, self.element)
                     taps = self.w.at((kd * planes.b_stride + kh) * per_row, self.element)
-                    self._tap_row(run, acc, line, taps)
+                    if across:
+                        with across.guard(e, acc):
+                            self._taps_between(across.low, across.high, acc, line, taps, (0,))
+                    else:
+                        self._tap_row(run, acc, line, taps)
         tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
         out = place + column * conv.y.spatial[2]
         residual = self.residual.at(out, self.element) if self.residual else None
@@ -297,8 +304,20 @@ class _Body:
                 for kw in range(low, high):
                     self._one_tap(acc, line, taps, self.e.const("i64", kw), columns)
             else:
-                with self.e.loop("kw", high, [acc], start=low) as index:
-                    self._one_tap(acc, line, taps, index, columns)
+                self._taps_between(low, high, acc, line, taps, columns)
+
+    def _taps_between(
+        self,
+        low: Value | int,
+        high: Value | int,
+        acc: list[Value],
+        line: Value,
+        taps: Value,
+        columns: tuple[int, ...],
+    ) -> None:
+        """Add the taps low … high - 1 (one at least) of a row to these columns of the tile."""
+        with self.e.loop("kw", high, [acc], start=low) as index:
+            self._one_tap(acc, line, taps, index, columns)
 
     def _sliding(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
         """Load each input vector once, and use it for every tap and column that meets it."""

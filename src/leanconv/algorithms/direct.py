@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from math import prod
 
 from leanconv.algorithms.direct_kernel import DirectConv
@@ -218,14 +217,12 @@ def _cost(problem: Problem, target: Target) -> float:
     return max(cycles, stream) + _BEHIND * min(cycles, stream) + planes
 
 
-@lru_cache(maxsize=1024)
 def _live_share(window: Window) -> float:
     """The share of taps that touch the input: products with padding are left out."""
     share = 1.0
     for axis, (out, kernel) in enumerate(zip(window.out, window.kernel, strict=True)):
         if kernel > 1:
-            live = sum(high - low for low, high in (window.taps(axis, o) for o in range(out)))
-            share *= live / (out * kernel)
+            share *= window.live_taps(axis) / (out * kernel)
     return share
 
 

@@ -24,9 +24,9 @@ import numpy as np
 from leanconv.algorithms.following import lines_ahead
 from leanconv.algorithms.grouped_conv import GroupedConv
 from leanconv.algorithms.taps import Taps
+from leanconv.codegen.column_tiles import ColumnTile, bounded_tiles
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import store_tile
-from leanconv.codegen.geometry import ColumnTile, bounded_tiles
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
     Fetch,
@@ -40,6 +40,8 @@ from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
+_PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
+
 
 @dataclass(frozen=True)
 class DirectConv(GroupedConv):
@@ -50,6 +52,9 @@ class DirectConv(GroupedConv):
         tile: the register tile.
         rows: output rows of one chunk.
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
+        phases: how many convolutions there are that differ in nothing but their weights, which
+            follow each other, and in where they write: so many elements from the output's start
+            on as an operand of 64-bit numbers says.
         bands: equal parts of an image's rows. All chunks of one come before those of the next, so
             that two threads that claim from both ends share two bands by their pixels.
         y_offset: elements from the output's start to the first one written.
@@ -70,13 +75,20 @@ class DirectConv(GroupedConv):
     residual_ahead: bool = False
     following: int = 0
     bands: int = 1
+    phases: int = 1
 
     # -- facts -----------------------------------------------------------------------------
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, packed weights, what the epilogue needs, what is asked for ahead, output."""
+        """Input, packed weights, what the epilogue needs, places, what is asked for, output."""
         *before, y = super().operands
-        return (*before, "following", y) if self.following else (*before, y)
+        asked = ("offsets",) * (self.phases > 1) + ("following",) * (self.following > 0)
+        return (*before, *asked, y)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums, padding counted."""
+        return self.phases * super().flops
 
     @property
     def band_rows(self) -> int:
@@ -119,9 +131,9 @@ class DirectConv(GroupedConv):
 
     @property
     def chunks(self) -> int:
-        """Images by groups by bands by panels (unless they are inside) by blocks of rows."""
+        """Phases by images by groups by bands by panels (unless inside) by blocks of rows."""
         panels = 1 if self.panels_inside else self.panels
-        return self.batch * self.groups * self.bands * panels * self.row_blocks
+        return self.phases * self.batch * self.groups * self.bands * panels * self.row_blocks
 
     # -- packing ---------------------------------------------------------------------------
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
@@ -134,15 +146,30 @@ class DirectConv(GroupedConv):
         return packed
 
     def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The panels of `pack_weights`, one after the other: [kd][kh][kw][c][lane] each."""
-        for group in w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel):
+        """The panels of `pack_weights`, one after the other: [kd][kh][kw][c][lane] each.
+
+        A piece is one panel, or several groups where these are small.
+        """
+        grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel)
+        together = max(1, _PIECE_ELEMENTS // self.group_weights)
+        if together > 1:
+            for first in range(0, self.groups, together):
+                some = grouped[first : first + together]
+                panels = [self._packed(some, p) for p in range(self.panels)]
+                yield np.concatenate(panels, axis=1).reshape(-1)
+            return
+        for group in range(self.groups):
             for panel in range(self.panels):
-                part = group[panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
-                vectors = self.last_vectors if panel == self.panels - 1 else self.tile.vectors
-                taps = part.transpose(2, 3, 4, 1, 0)
-                packed = np.zeros((*taps.shape[:4], vectors * self.lanes), w.dtype)
-                packed[..., : len(part)] = taps
-                yield packed.reshape(-1)
+                yield self._packed(grouped[group : group + 1], panel).reshape(-1)
+
+    def _packed(self, grouped: np.ndarray, panel: int) -> np.ndarray:
+        """One panel of some groups' weights (g, K/g, C/g, kd, kh, kw), as (g, elements)."""
+        part = grouped[:, panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
+        vectors = self.last_vectors if panel == self.panels - 1 else self.tile.vectors
+        taps = part.transpose(0, 3, 4, 5, 2, 1)
+        packed = np.zeros((*taps.shape[:5], vectors * self.lanes), grouped.dtype)
+        packed[..., : part.shape[1]] = taps
+        return packed.reshape(len(grouped), -1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""
@@ -165,12 +192,25 @@ class DirectConv(GroupedConv):
             start = band * self.band_rows
             first = start + block * self.rows
             last = e.smin(first + self.rows, start + self.band_rows)
-            body = _Body(e, self, pointers, n, g)
+            moved, n = self.of_phase(e, pointers, n)
+            body = _Body(e, self, moved, n, g)
             if self.panels_inside:
                 with e.loop("row", last, start=first) as row:
                     self._all_panels(e, body, row)
             else:
                 self._one_panel(e, body, panel, first, last)
+
+    def of_phase(
+        self, e: Function, pointers: dict[str, Value], n: Value
+    ) -> tuple[dict[str, Value], Value]:
+        """The operands' addresses and the image for an index over phases and images."""
+        if self.phases == 1:
+            return pointers, n
+        phase, n = (n, e.const("i64", 0)) if self.batch == 1 else (n // self.batch, n % self.batch)
+        element = ELEMENT[self.dtype]
+        offset = e.load(pointers["offsets"].at(phase, "i64"), "i64", align=8)
+        weights = pointers["w"].at(phase * (self.groups * self.group_weights), element)
+        return {**pointers, "w": weights, "y": pointers["y"].at(offset, element)}, n
 
     def emit_panels(
         self, e: Function, pointers: dict[str, Value], first: Value | int, last: Value | int

@@ -89,7 +89,8 @@ class DirectPointwise(DirectConv):
         with e.chunks(*extents) as (n, g, panel, block):
             first = block * self.rows
             last = e.smin(first + self.rows, self.row_count)
-            chunk = _Chunk(e, self, pointers, (n, g, panel), first, last)
+            moved, n = self.of_phase(e, pointers, n)
+            chunk = _Chunk(e, self, moved, (n, g, panel), first, last)
             rest = self.outputs % self.lanes
             if rest and self.whole_panels:
                 with e.when(panel.compare("ult", self.whole_panels)):

@@ -89,9 +89,9 @@ def _blocks(height: Axis, width: Axis, images: int) -> Iterator[tuple[int, int]]
 def _equal_parts(tiles: int) -> list[int]:
     """Sizes of equal parts of an axis, each a quarter larger than the one before at least."""
     found = [1]
-    for parts in range(ceil_div(tiles, 2), max(0, ceil_div(tiles, _MOST_TILES) - 1), -1):
-        size = ceil_div(tiles, parts)
-        if 4 * size >= 5 * found[-1] and size <= _MOST_TILES:
+    for size in range(2, min(tiles, _MOST_TILES) + 1):
+        equal = size == ceil_div(tiles, ceil_div(tiles, size))
+        if equal and 4 * size >= 5 * found[-1]:
             found.append(size)
     return found
 

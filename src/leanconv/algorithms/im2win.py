@@ -141,7 +141,15 @@ def _scalar(
     if len(kernels) == 2:
         pieces.insert(0, Piece(kernels[0], kernels[0].operands))
     temporaries = _temporaries(problem) if len(kernels) == 2 else {}
-    return Candidate("im2win", tuple(pieces), pack, sum_error(problem), temporaries, parameters)
+    return Candidate(
+        "im2win",
+        tuple(pieces),
+        pack,
+        sum_error(problem),
+        temporaries,
+        parameters,
+        f"im2win:{parameters}",
+    )
 
 
 def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -> Candidate:
@@ -187,6 +195,7 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
         sum_error(problem),
         _temporaries(problem) if made else {},
         ", ".join(["form=high", *names, f"tile {conv.tile.rows}x{conv.tile.vectors}"]),
+        ",".join(["im2win:rows=whole", *names]),
     )
 
 
@@ -206,7 +215,8 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         view = _high_layout(problem).view()
         if whole_cost(problem, target, view, elements) < cut.cost:
             return _high(problem, target, frozenset(), unroll=False)
-    return by_blocks("im2win", problem, cut)
+    arithmetic = f"im2win:rows={cut.blocks.shape[0]}"
+    return replace(by_blocks("im2win", problem, cut), arithmetic=arithmetic)
 
 
 def _blocks(problem: Problem, target: Target, count: int) -> Blocks:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -190,7 +189,7 @@ def _layers_choice(
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.pieces[-1].kernel.chunks
         if reproducible and spec.batch > 1:
-            judged = replace(problem, spec=replace(spec, batch=1))
+            judged = problem.alone()
             chunks = convolution.choose(judged, target).pieces[-1].kernel.chunks
         own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes)
         cycles += own * imbalance(chunks)

@@ -88,17 +88,30 @@ def between_cycles(size: int, target: Target) -> float:
 def _inner_rows(block: BlockKernels, form: Form) -> int:
     """Rows of e that are computed for one image."""
     window = block.depthwise.window
-    height, stride, pad = window.size[1], window.stride[1], window.pad[1]
-    total = ready = 0
-    for first in range(0, window.out[1], form.step):
-        last = min(first + form.step, window.out[1])
-        low = max(0, first * stride - pad)
-        high = min(height, (last - 1) * stride - pad + block.reach)
-        if form.name == "rows":
-            low = max(low, ready)
-            ready = max(low, high)
-        total += max(0, high - low)
+    out, stride, pad = window.out[1], window.stride[1], window.pad[1]
+    height, step = window.size[1], form.step
+    if form.name == "rows" and block.reach >= stride:  # each row once
+        step = out
+    whole, rest = divmod(out, step)
+    length = (step - 1) * stride + block.reach
+    total = _rows_inside(height, -pad, length, whole, step * stride)
+    if rest:
+        first, length = whole * step * stride - pad, (rest - 1) * stride + block.reach
+        total += _rows_inside(height, first, length, 1, 1)
     return total
+
+
+def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -> int:
+    """Rows of 0 … height - 1 in ranges of that length, the first of which begins at `first`."""
+
+    def below(end: int) -> int:
+        """Rows of the ranges that come before a row."""
+        whole = min(count, max(0, (end - length - first) // apart + 1))
+        some = min(count, max(whole, ceil_div(end - first, apart)))
+        cut = some - whole
+        return whole * length + cut * (end - first) - apart * (whole + some - 1) * cut // 2
+
+    return below(height) - below(0)
 
 
 def _dense_row_cycles(kernel: DirectConv, target: Target) -> float:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from leanconv.algorithms.depthwise import DepthwiseConv
 from leanconv.algorithms.direct_kernel import DirectConv
 from leanconv.algorithms.fft import FftConv
 from leanconv.algorithms.fft_multiply import weight_elements as fft_weight_elements
 from leanconv.algorithms.inverted_residual_rows import channel_elements, weight_elements
+from leanconv.algorithms.lowering_kernels import BlockConv, ImageProduct, Serial
+from leanconv.algorithms.naive import NaiveConv
 from leanconv.algorithms.planar import PlanarConv
+from leanconv.algorithms.planar_depthwise import PlanarDepthwise
+from leanconv.algorithms.planar_pointwise import PlanarPointwise
 from leanconv.algorithms.problem import Candidate, Problem
+from leanconv.algorithms.window_dot import WindowDot
 from leanconv.algorithms.winograd_kernel import WinogradConv
+from leanconv.algorithms.winograd_stages import Gather, PointProducts
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ITEMSIZE
 
 _GIVEN = ("x", "y", "residual")
+# Weights stand as they are given, or in another order; bias and slopes as they are given.
+_AS_GIVEN = (PlanarConv, PlanarPointwise, PlanarDepthwise, NaiveConv, WindowDot)
 _CHANNELS = ("bias", "slope")
+_NUMBER_BYTES = 8  # of an image's number or a phase's place, an int64
 
 
 def packed_bytes(problem: Problem, candidate: Candidate) -> dict[str, int]:
@@ -28,45 +35,50 @@ def packed_bytes(problem: Problem, candidate: Candidate) -> dict[str, int]:
         for operand, role in zip(piece.kernel.operands, piece.roles, strict=True):
             if role in _GIVEN or role in candidate.temporaries:
                 continue
-            size = _size(problem, piece.kernel, operand)
-            if size is None:
-                return _packed(problem, candidate)
-            sizes[role] = size
+            sizes[role] = _size(problem, piece.kernel, operand)
     return sizes
 
 
-def _size(problem: Problem, kernel: Kernel, operand: str) -> int | None:
-    """Bytes of one constant operand of a kernel; None where only packing can tell."""
+def _size(problem: Problem, kernel: Kernel, operand: str) -> int:
+    """Bytes of one constant operand of a kernel."""
     item = ITEMSIZE[problem.spec.dtype]
     per_channel = operand in _CHANNELS
-    if isinstance(kernel, PlanarConv):
-        taps = 1 if per_channel else problem.group_inputs * prod(problem.window.kernel)
-        return problem.spec.out_channels * taps * item
+    kernel, groups = _product(kernel), problem.spec.groups
+    if operand == "image":
+        return _NUMBER_BYTES
     if isinstance(kernel, DirectConv):
-        count = channel_elements(kernel) if per_channel else weight_elements(kernel)
-        return kernel.groups * count * item
+        if operand == "offsets":
+            return kernel.phases * _NUMBER_BYTES
+        if per_channel:
+            return groups * channel_elements(kernel) * item
+        return kernel.phases * groups * weight_elements(kernel) * item
     if isinstance(kernel, DepthwiseConv):
         if per_channel:
             return channel_elements(kernel) * item
         return weight_elements(kernel) * kernel.group_inputs * item
-    if isinstance(kernel, WinogradConv):
-        panels = kernel.groups * kernel.panels * kernel.panel_lanes
-        return panels * item if per_channel else kernel.weight_bytes
+    if isinstance(kernel, WinogradConv | Gather):
+        conv = kernel.conv if isinstance(kernel, Gather) else kernel
+        if operand == "places":
+            return 2 * conv.places * _NUMBER_BYTES
+        panels = conv.groups * conv.panels * conv.panel_lanes
+        return panels * item if per_channel else conv.weight_bytes
+    if isinstance(kernel, PointProducts):
+        return kernel.points * kernel.whole.group_weights * item
     if isinstance(kernel, FftConv):
+        layout = kernel.layout
         if not per_channel:
-            return fft_weight_elements(kernel.layout) * item
-        values = np.zeros(problem.spec.out_channels, problem.spec.dtype)
-        return int(kernel.pack_channels(values).nbytes)
-    return None
+            return fft_weight_elements(layout) * item
+        vectors = layout.outer if layout.depthwise else layout.groups * layout.group_vectors
+        return vectors * layout.lanes * item
+    assert isinstance(kernel, _AS_GIVEN), f"{kernel.NAME} {type(kernel).__name__}"
+    taps = 1 if per_channel else problem.group_inputs * prod(problem.window.kernel)
+    return problem.spec.out_channels * taps * item
 
 
-def _packed(problem: Problem, candidate: Candidate) -> dict[str, int]:
-    """The bytes of constants that were packed to see how many they are."""
-    spec = problem.spec
-    rank = len(spec.kernel)
-    kernel = problem.window.kernel[3 - rank :]
-    w = np.zeros((spec.out_channels, problem.group_inputs, *kernel), spec.dtype)
-    channels = {"bias": np.zeros(spec.out_channels, spec.dtype)} if spec.bias else {}
-    if spec.activation is not None and spec.activation.kind == "prelu":
-        channels["slope"] = np.zeros(spec.out_channels, spec.dtype)
-    return {role: array.nbytes for role, array in candidate.pack(w, channels).items()}
+def _product(kernel: Kernel) -> Kernel:
+    """The kernel whose constants another one takes."""
+    if isinstance(kernel, Serial):
+        return _product(kernel.kernel)
+    if isinstance(kernel, BlockConv):
+        return kernel.whole.product
+    return kernel.product if isinstance(kernel, ImageProduct) else kernel

@@ -246,8 +246,8 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     vectors = min(width, 4 if kernel.outputs > 1 else 8)
     if window.stride[2] > 1:
         vectors = min(vectors, 4)
-    divisors = [c for c in range(1, kernel.outputs + 1) if kernel.outputs % c == 0]
-    channels = max(c for c in divisors if c == 1 or (c + 1) * vectors + 1 <= room)
+    fitting = range(2, min(kernel.outputs, (room - 1) // vectors - 1) + 1)
+    channels = max((c for c in fitting if kernel.outputs % c == 0), default=1)
     cycles = width * channels * (kernel.reduction / target.fma_units + 4)
     pieces = kernel.batch * kernel.groups * kernel.outputs // channels
     rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, _CHUNK_CYCLES)

@@ -35,21 +35,40 @@ class ColumnVectors:
 @lru_cache(maxsize=256)  # asked for again and again while tiles are compared
 def column_vectors(window: Window, lanes: int, vectors: int) -> tuple[ColumnVectors, ...]:
     """Cut a row of output columns into tiles; equal neighbours are merged."""
-    width, span = window.out[2], vectors * lanes
+    width, span, first = window.out[2], vectors * lanes, 0
     tiles: list[ColumnVectors] = []
-    for first in range(0, width, span):
+    while first < width:
         starts = [first + v * lanes for v in range(vectors)]
         live = tuple(min(lanes, width - s) for s in starts if s < width)
         masks = tuple(
             tuple(_masks(window, lanes, start, kw) for start in starts[: len(live)])
             for kw in range(window.kernel[2])
         )
+        count = _alike(window, lanes, first, vectors) if live == (lanes,) * vectors else 1
         last = tiles[-1] if tiles else None
         if last and (last.live, last.masks) == (live, masks):
-            tiles[-1] = replace(last, count=last.count + 1)
+            tiles[-1] = replace(last, count=last.count + count)
         else:
-            tiles.append(ColumnVectors(first, 1, live, masks))
+            tiles.append(ColumnVectors(first, count, live, masks))
+        first += count * span
     return tuple(tiles)
+
+
+def _alike(window: Window, lanes: int, first: int, vectors: int) -> int:
+    """How many whole tiles from column `first` on load vectors that exist just as the first's."""
+    span, size = vectors * lanes, window.size[2]
+    step = span * window.stride[2]
+    count = (window.out[2] - first) // span
+    for kw in range(window.kernel[2]):
+        start = first * window.stride[2] + kw * window.dilation[2] - window.pad[2]
+        for at in range(start, start + step, lanes):
+            if at + lanes <= 0:
+                count = min(count, (-lanes - at) // step + 1)
+            elif 0 <= at <= size - lanes:
+                count = min(count, (size - lanes - at) // step + 1)
+            elif at < size:
+                return 1
+    return count
 
 
 def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:

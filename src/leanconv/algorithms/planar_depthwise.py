@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from leanconv.algorithms.planar_columns import (
     ColumnVectors,
@@ -307,6 +308,8 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     # Halves of a cycle of the load pipes: unaligned vectors of a whole line always touch two.
     wide = 3.75 if kernel.lanes * ITEMSIZE[kernel.dtype] == 64 else 1.5
     whole, rest = divmod(window.out[1], kernel.rows)
+    if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:
+        return None
     tiles = column_vectors(window, kernel.lanes, kernel.vectors)
     written = 0
     cycles = 0.0
@@ -336,7 +339,8 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
 def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[int, list[Row]]]:
     """The uses of the rows of input that exist for each of these tiles along the rows.
 
-    Those between the ends of a plane are alike, and are given once with their number.
+    Neighbours that are alike, such as those between the ends of a plane, are given once with their
+    number.
     """
     window = kernel.window
     step, pad, size = kernel.rows * window.stride[1], window.pad[1], window.size[1]
@@ -344,6 +348,11 @@ def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[in
     stop = max(first, min(tiles.stop, (size - 1 - max(uses) + pad) // step + 1))
     if first < stop:
         yield stop - first, list(uses.values())
-    for tile in (*range(tiles.start, first), *range(stop, tiles.stop)):
-        top = tile * step - pad
-        yield 1, [use for i, use in uses.items() if 0 <= top + i < size]
+    for tile, end in ((tiles.start, first), (stop, tiles.stop)):
+        while tile < end:
+            top = tile * step - pad
+            # Until a row comes into the plane, or leaves it.
+            ahead = [edge - top - i for i in uses for edge in (0, size) if top + i < edge]
+            alike = min([end - tile, *(ceil_div(rows, step) for rows in ahead)])
+            yield alike, [use for i, use in uses.items() if 0 <= top + i < size]
+            tile += alike

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
@@ -17,7 +15,7 @@ from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ROUNDOFF
 from leanconv.spec import ConvSpec
-from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+from leanconv.spec.format import ALIGNMENT, aligned
 from leanconv.target import Target
 
 # Cycles of a line of a tensor in planes that does not stay in the second cache: a walk along the
@@ -73,6 +71,10 @@ class Problem:
         limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
         return Problem(spec, x, y, window, max_error=limit)
 
+    def alone(self) -> Problem:
+        """The same for one image of the batch."""
+        return replace(self, spec=replace(self.spec, batch=1))
+
     @property
     def epilogue(self) -> Epilogue:
         """What happens to the sums."""
@@ -122,7 +124,7 @@ class Candidate:
         parameters: what was chosen, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
         arithmetic: the algorithm and those parameters that decide in which order is summed, as the
-            user would select them: `"winograd:m=4x4"`.
+            user would select them: `"winograd:m=4x4"`; the algorithm alone where none does.
         stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
             other; None where there is only the whole.
     """
@@ -136,6 +138,10 @@ class Candidate:
     arithmetic: str = ""
     weight_bytes: int = 0
     stream: Stream | None = None
+
+    def __post_init__(self) -> None:
+        if not self.arithmetic:
+            object.__setattr__(self, "arithmetic", self.algorithm)
 
     @property
     def scratch_bytes(self) -> int:
@@ -247,7 +253,7 @@ def single(
 ) -> Candidate:
     """The candidate of an algorithm that is one kernel, whose operands are its roles."""
     pieces = (Piece(kernel, kernel.operands),)
-    return Candidate(algorithm, pieces, pack, error, {}, parameters, arithmetic or algorithm)
+    return Candidate(algorithm, pieces, pack, error, {}, parameters, arithmetic)
 
 
 def plane_cycles(problem: Problem, target: Target, line: float | None = None) -> float:
@@ -292,20 +298,7 @@ def most_weight_bytes(problem: Problem) -> int:
 def products(problem: Problem) -> int:
     """The most products that any output is the sum of, those with padding left out."""
     window = problem.window
-    return problem.group_inputs * prod(_most_taps(window, axis) for axis in range(3))
-
-
-@lru_cache(maxsize=1024)
-def _most_taps(window: Window, axis: int) -> int:
-    """The most taps along an axis that touch the input at one output position."""
-    kernel, most = window.kernel[axis], 0
-    inside = max(0, ceil_div(window.pad[axis], window.stride[axis]))  # the first not before it
-    for o in chain((min(inside, window.out[axis] - 1),), range(window.out[axis])):
-        low, high = window.taps(axis, o)
-        most = max(most, high - low)
-        if most == kernel:
-            break
-    return most
+    return problem.group_inputs * prod(window.most_taps(axis) for axis in range(3))
 
 
 def sum_error(problem: Problem) -> float:

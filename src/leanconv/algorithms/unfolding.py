@@ -106,10 +106,8 @@ class Unfolding:
 
     def interior(self) -> tuple[int, int]:
         """First column all of whose taps exist, and one past the last."""
-        view = self.view
-        full = (0, view.kernel[2])
-        inside = [p for p in range(view.out[2]) if view.taps(2, p) == full]
-        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+        first, stop = self.view.full(2)
+        return (first, stop) if first < stop else (0, 0)
 
 
 class Mover:

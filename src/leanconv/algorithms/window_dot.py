@@ -97,10 +97,10 @@ class WindowDot(GroupedConv):
     def _windows(self, e: Function, x: Value, w: Value) -> None:
         """Emit a row of windows: those that are whole as one run, the others piece by piece."""
         window, width, element = self.window, self.window.out[2], ELEMENT[self.dtype]
-        full = (0, window.kernel[2])
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
-        inside = [o for o in range(width) if one_run and window.taps(2, o) == full]
-        low, high = (inside[0], inside[-1] + 1) if inside else (width, width)
+        low, high = window.full(2) if one_run else (width, width)
+        if low == high:
+            low = high = width
         for first, last, whole in ((0, low, False), (low, high, True), (high, width, False)):
             if first >= last:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,18 +16,21 @@ from leanconv.algorithms.problem import (
     Alternative,
     Candidate,
     Parameters,
-    Piece,
     Problem,
     most_weight_bytes,
 )
 from leanconv.algorithms.winograd_choice import Tiling, best_kernel, ranked_tilings
 from leanconv.algorithms.winograd_kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd_places import pieces_of
 from leanconv.algorithms.winograd_split import (
+    ADDED,
     LARGEST_TAPS,
     Part,
     inner_stride,
+    is_cut,
     residues_of,
     split,
+    too_many_parts,
 )
 from leanconv.algorithms.winograd_stages import in_stages, stages_cycles
 from leanconv.codegen.partial_sums import LENGTH
@@ -43,7 +47,6 @@ _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # up to which their sides may differ by two
 _STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
-_ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
 _EDGES = ("whole", "narrow")  # tiles at the far edges
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
@@ -64,6 +67,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
     if too_far or any(r > o for r, o in zip(residues_of(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
+    if reason := too_many_parts(window):
+        return reason
     if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
     return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
@@ -105,8 +110,23 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
     stride = inner_stride(window)
     phases = min(window.kernel[1], stride[1]) * min(window.kernel[2], stride[2])
     steps = problem.group_inputs * phases
-    axes = [t for t in (height, width) if t.alpha > 1]
-    return error_estimate(*axes, reduction=steps, sums=sums, dtype=problem.spec.dtype)
+    pairs = zip((height, width), window.kernel[1:], stride[1:], strict=True)
+    axes = [(made, _filters(kernel, s, made.r)) for made, kernel, s in pairs if made.alpha > 1]
+    error = error_estimate(
+        *(made for made, _ in axes),
+        reduction=steps,
+        sums=sums,
+        dtype=problem.spec.dtype,
+        filters=[taps for _, taps in axes],
+    )
+    return error * ADDED if is_cut(window) else error
+
+
+def _filters(kernel: int, stride: int, most: int) -> list[int]:
+    """Taps of the phases of a kernel, and of those of its pieces where it is cut."""
+    each = most * stride
+    pieces = [min(each, kernel - first) for first in range(0, kernel, each)]
+    return [ceil_div(k - phase, stride) for k in pieces for phase in range(min(stride, k))]
 
 
 def _least_error(problem: Problem, m: Pair) -> float:
@@ -166,8 +186,23 @@ def _worth(problem: Problem, m: Pair) -> bool:
     return abs(m[0] - m[1]) <= (2 if max(out) <= _MEDIUM_IMAGE else 1)
 
 
-@lru_cache(maxsize=256)
 def _best(
+    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
+) -> tuple[float, WinogradConv, Pair]:
+    """The best kernel of a part, with its cycles and the outputs of its tiles.
+
+    Padding and places play no part in the choice: many parts differ in nothing else.
+    """
+    window = replace(problem.window, pad=(0, 0, 0))
+    anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
+    cycles, kernel, m = _best_anywhere(anywhere, target, given)
+    pad = problem.window.pad[1:]
+    placed = replace(kernel, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
+    return cycles, placed, m
+
+
+@lru_cache(maxsize=256)
+def _best_anywhere(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
 ) -> tuple[float, WinogradConv, Pair]:
     parameters = dict(given)
@@ -242,8 +277,7 @@ def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candida
     given = {"sums": str(LENGTH), **parameters}
     _, _, m = _best(parts[0].problem, target, tuple(given.items()))
     tiles = _tiles_of_parts(parts, m)
-    more = _ADDED if any(part.adds_up for part in parts) else 1.0
-    return in_stages(problem, target, tiles, _error(problem, m, LENGTH) * more)
+    return in_stages(problem, target, tiles, _error(problem, m, LENGTH))
 
 
 def _tiles_of_parts(parts: list[Part], m: Pair) -> list[tuple[Part, Pair]]:
@@ -267,21 +301,18 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
             if names[part.taps] not in packed:
                 taps = flat[:, :, top:bottom, left:right]
                 packed[names[part.taps]] = kernel.pack_weights(taps)
-        return packed
+        return packed | places
 
-    pieces = []
-    for part, kernel in zip(parts, kernels, strict=True):
-        roles = {"w": names[part.taps], "residual": "y" if part.adds_up else "residual"}
-        pieces.append(Piece(kernel, tuple(roles.get(o, o) for o in kernel.operands)))
+    pieces, places = pieces_of(parts, kernels, names)
     _, kernel, m = chosen[0]
     text = f"F({m[0]}x{m[1]}, {kernel.taps[0]}x{kernel.taps[1]}) blocks of {kernel.tiles} tiles, "
     text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
-    if len(pieces) > 1:
-        text += f", {len(pieces)} pieces"
+    if len(parts) > 1:
+        text += f", {len(parts)} pieces"
     if kernel.narrow:
         text += ", narrow edges"
     arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums},edges={kernel.edges}"
-    error = _error(problem, m, kernel.sums) * (_ADDED if any(p.adds_up for p in parts) else 1.0)
+    error = _error(problem, m, kernel.sums)
     largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
     weights = sum(largest.values())
     return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)

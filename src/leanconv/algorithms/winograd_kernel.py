@@ -75,6 +75,8 @@ class WinogradConv(Kernel):
         sums: products of one partial sum, at most.
         x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
         narrow: whether tiles that have fewer outputs, at the far edges, leave points out.
+        places: how many convolutions there are that differ in nothing but where they lie: so many
+            elements further on in x and y than an operand of pairs of 64-bit numbers says.
     """
 
     batch: int
@@ -100,12 +102,14 @@ class WinogradConv(Kernel):
     x_offset: int = 0
     y_offset: int = 0
     narrow: bool = False
+    places: int = 1
 
     # -- facts -----------------------------------------------------------------------------
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
+        """Input, transformed weights, what the epilogue needs, places, output."""
+        places = ("places",) * (self.places > 1)
+        return ("x", "w", *self.epilogue.operands, *places, "y")
 
     @property
     def taps(self) -> Pair:
@@ -229,8 +233,8 @@ class WinogradConv(Kernel):
 
     @property
     def chunks(self) -> int:
-        """Groups by parts of the output channels by blocks of tiles."""
-        return self.groups * self.parts * self.blocks
+        """Places by groups by parts of the output channels by blocks of tiles."""
+        return self.places * self.groups * self.parts * self.blocks
 
     @property
     def point_stride(self) -> int:
@@ -280,7 +284,8 @@ class WinogradConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
         taps = self.inputs * prod(self.kernel)
-        return 2 * self.batch * self.groups * self.outputs * prod(self.out) * taps
+        outputs = self.places * self.batch * self.groups * self.outputs * prod(self.out)
+        return 2 * outputs * taps
 
     @property
     def weight_bytes(self) -> int:
@@ -374,6 +379,17 @@ class WinogradConv(Kernel):
         count = stop - start
         return start + (index - start + block % 2 * (count // 2)) % count
 
+    def _placed(
+        self, e: Function, pointers: dict[str, Value], index: Value | None = None
+    ) -> dict[str, Value]:
+        """The operands' addresses for one of the places, where there are several."""
+        if index is None:
+            return pointers
+        pair, element = pointers["places"].at(index * 2, "i64"), ELEMENT[self.dtype]
+        x, y = (e.load(pair.at(i, "i64"), "i64", align=8) for i in (0, 1))
+        moved = {"x": x, "y": y, **({"residual": y} if "residual" in pointers else {})}
+        return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
+
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks; transform; panels of products and transforms back."""
         from leanconv.algorithms.winograd_input import InputTransform
@@ -386,14 +402,16 @@ class WinogradConv(Kernel):
         areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
         v, m, between = areas
         element = ELEMENT[self.dtype]
-        places = order_of(self)
-        order = e.table(places) if places else None
+        numbers = order_of(self)
+        order = e.table(numbers) if numbers else None
         per_part = ceil_div(self.panels, self.parts)
         stream = self.all_steps * self.panel_lanes
-        with e.chunks(self.groups, self.parts, self.blocks) as (g, part, block):
-            into = InputTransform(e, self, pointers["x"], g, v, between, order)
+        places = (self.places,) * (self.places > 1)
+        with e.chunks(*places, self.groups, self.parts, self.blocks) as (*at, g, part, block):
+            here = self._placed(e, pointers, *at)
+            into = InputTransform(e, self, here["x"], g, v, between, order)
             into.far = self.planar and self.x_bytes > target.l2_bytes
-            back = OutputTransform(e, self, pointers, g, m, between, order)
+            back = OutputTransform(e, self, here, g, m, between, order)
             u = pointers["w"].at(g * (self.panels * stream), element)
             first = block * self.tiles
             live = e.smin(e.const("i64", self.tile_count) - first, self.tiles)

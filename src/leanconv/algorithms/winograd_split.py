@@ -17,6 +17,8 @@ from leanconv.codegen.geometry import Triple, Window
 from leanconv.spec.format import ceil_div
 
 LARGEST_TAPS = 7  # of one phase along one axis; with more, rounding grows faster than speed
+MOST_RESIDUES, MOST_CUTS = 2048, 64  # each is a stage of its own; cuts add up in the output
+ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
 
 Range = tuple[int, int]
 
@@ -26,7 +28,8 @@ class Part:
     """One of the convolutions.
 
     Attributes:
-        problem: without dilation, with at most `LARGEST_TAPS` taps.
+        problem: without dilation, with at most `LARGEST_TAPS` taps; where it is one of several
+            that add up, with so much smaller an error that their sum keeps the whole's.
         taps: which taps of the filter it has: first and one past the last, along height and width.
         adds_up: whether it adds to what the parts before it have left in the output.
     """
@@ -45,6 +48,25 @@ def split(problem: Problem) -> list[Part]:
             first, last = number == 0, number == len(ranges) - 1
             parts.append(Part(_with_taps(residue, taps, first, last), taps, not first))
     return parts
+
+
+def too_many_parts(window: Window) -> str | None:
+    """Why a problem is not taken apart: it would be into too many; None if it can be."""
+    apart, steps = residues_of(window), inner_stride(window)
+    residues, cuts = apart[1] * apart[2], 1
+    for axis in (1, 2):
+        cuts *= ceil_div(window.kernel[axis], _taps_of_part(window.kernel[axis], steps[axis]))
+    if residues > MOST_RESIDUES:
+        return f"{residues} pieces without dilation; at most {MOST_RESIDUES}"
+    if cuts > MOST_CUTS:
+        return f"{cuts} pieces of a long kernel; at most {MOST_CUTS}"
+    return None
+
+
+def is_cut(window: Window) -> bool:
+    """Whether the filter is cut into parts that add up."""
+    pairs = zip(window.kernel, inner_stride(window), strict=True)
+    return any(ceil_div(taps, stride) > LARGEST_TAPS for taps, stride in pairs)
 
 
 def residues_of(window: Window) -> Triple:
@@ -109,17 +131,24 @@ def _residue(problem: Problem, residue: Triple) -> Problem:
 
 def _cuts(problem: Problem, axis: int) -> list[Range]:
     """Ranges of taps along an axis, whole phases each."""
-    kernel, stride = problem.window.kernel[axis], problem.window.stride[axis]
-    taps = ceil_div(kernel, stride)
-    each = ceil_div(taps, ceil_div(taps, LARGEST_TAPS)) * stride
+    kernel = problem.window.kernel[axis]
+    each = _taps_of_part(kernel, problem.window.stride[axis])
     return [(first, min(kernel, first + each)) for first in range(0, kernel, each)]
+
+
+def _taps_of_part(kernel: int, stride: int) -> int:
+    """Taps of all phases of one part along an axis."""
+    taps = ceil_div(kernel, stride)
+    return ceil_div(taps, ceil_div(taps, LARGEST_TAPS)) * stride
 
 
 def _with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bool) -> Problem:
     window, spec = problem.window, problem.spec
     (top, bottom), (left, right) = taps
+    alone = first and last
     return replace(
         problem,
+        max_error=problem.max_error if alone else problem.max_error / ADDED,
         window=replace(
             window,
             kernel=(1, bottom - top, right - left),

@@ -10,6 +10,8 @@ import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
 from leanconv.api.conv import ConvPlan, conv_problem
+from leanconv.api.conv_arguments import Constants
+from leanconv.api.options import PlanOptions
 from leanconv.codegen.host import host
 from leanconv.runtime.clock import cycles_per_second
 from leanconv.spec import ConvSpec
@@ -29,7 +31,8 @@ class AlgorithmRow:
         measured_seconds: median time of a run, None if it was not measured.
         workspace_bytes, weight_bytes: memory that a plan with it needs.
         error: expected relative error in the max norm.
-        parameters: what it would choose.
+        parameters: what it would choose, in words.
+        selector: the text that selects it, as `algorithm=` takes it.
     """
 
     algorithm: str
@@ -41,6 +44,7 @@ class AlgorithmRow:
     weight_bytes: int = 0
     error: float = 0.0
     parameters: str = ""
+    selector: str = ""
 
 
 def compare_algorithms(
@@ -77,6 +81,7 @@ def compare_algorithms(
                 plan.weight_bytes,
                 plan.predicted_error,
                 plan.parameters,
+                plan.selector,
             )
         )
     return sorted(rows, key=lambda r: (bool(r.reason), r.measured_seconds or r.seconds))
@@ -86,7 +91,9 @@ def _plan(spec: ConvSpec, w: np.ndarray, algorithm: str, threads: int) -> ConvPl
     channel = np.zeros(spec.out_channels, spec.dtype)
     prelu = spec.activation is not None and spec.activation.kind == "prelu"
     bias, slope = channel if spec.bias else None, channel if prelu else None
-    return ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
+    return ConvPlan(
+        spec, Constants(w, bias, slope), PlanOptions.checked(algorithm, threads=threads)
+    )
 
 
 def _measured(plan: ConvPlan) -> float:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
 from leanconv.algorithms.packed_bytes import packed_bytes
-from leanconv.api.conv_arguments import check_output, checked_spec, fitting_array
-from leanconv.api.options import (
-    checked_algorithm,
-    checked_error,
-    checked_flag,
-    checked_threads,
-)
+from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
+from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, SpecError
+from leanconv.codegen.memory_left import require_for_products
+from leanconv.errors import BudgetError, SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Memory, new_array
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, check_residual
+from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
 from leanconv.spec.format import aligned
 from leanconv.target import Target, preset
-from leanconv.units import format_bytes, parse_bytes
+from leanconv.units import format_bytes
 
 
 def plan_conv2d(
@@ -55,6 +53,7 @@ def plan_conv2d(
     slope: np.ndarray | None = None,
     device: str = "cpu",
     precision: str | None = None,
+    progress: Progress | None = None,
 ) -> ConvPlan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
@@ -77,50 +76,53 @@ def plan_conv2d(
         threads: threads that take part; by default the cores that this process may use.
         tune: measure the few choices that are estimated best, once, and take the fastest; what was
             measured is kept in the settings' cache folder for later processes. Progress is logged.
-        reproducible: an image gives the same bits alone and within any batch: the algorithm is
-            chosen as for one image. (One plan always gives the same bits, with any threads.)
+        reproducible: an image gives the same bits alone and within any batch, with any threads and
+            memory limit: the algorithm, and what of its parameters is left open and changes bits,
+            are chosen as for one image without a limit; where these do not fit a limit, no others
+            are taken. With `tune` one image is measured, on one thread, and other plans give the
+            same bits as long as the cache folder keeps what was measured.
+            (Without it, one plan gives the same bits with any threads, run after run.)
         residual: whether each run is given a tensor of y's shape to add.
         slope: (K,), the slopes of "prelu".
         device: "cpu", or "cuda" or "cuda:1" for a GPU, whose arrays come and go through DLPack.
         precision: on a GPU, how products are made: None is as accurate as the arrays' dtype;
             "ieee", "tf32x3" and "fp16x3" name a way, "tf32" accepts its 10 bits.
+        progress: a function of (stage, done, total) that is called meanwhile, as by `load`.
 
     Returns:
         The plan; call it with x. On a GPU a `DeviceConvPlan`, which is called and asked alike.
 
     Raises:
-        SpecError: the arguments describe no convolution, or the algorithm rejects it.
+        SpecError: the arguments describe no convolution, or the algorithm rejects it; or `tune` and
+            `reproducible` are asked for together where there is no cache.
         InputError: w, bias or slope is no array of the dtype and shape expected.
         BudgetError: the plan does not keep the memory limit or the error.
     """
-    tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
-    residual = checked_flag("residual", residual)
+    options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
+    asked = ConvArguments(stride, padding, dilation, groups, activation, layout)
+    residual, constants = checked_flag("residual", residual), Constants(w, bias, slope)
+    checked_progress(progress)
     if device != "cpu":
         from leanconv.gpu import entry
 
-        entry.check_options(threads=threads, tune=tune, reproducible=reproducible)
-        window = (stride, padding, dilation, groups)
-        made = entry.plan_conv(
-            device,
-            precision,
-            x_shape,
-            (w, bias, slope),
-            window,
-            (activation, layout, residual),
-            (algorithm, memory_limit, max_error),
-        )
+        entry.check_options(**options.of_cpu)
+        with working("convolution", progress):
+            made = entry.plan_conv(
+                device, precision, x_shape, constants, asked, residual, options.limits
+            )
         return cast(ConvPlan, made)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    spec = checked_spec(
-        x_shape, w, bias, stride, padding, dilation, groups, activation, layout, residual, slope
-    )
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return ConvPlan(spec, w, bias, slope, algorithm, limit, max_error, threads, reproducible, tune)
+    spec = checked_spec(x_shape, constants, asked, residual)
+    with working(str(spec), progress):
+        return ConvPlan(spec, constants, options)
 
 
-class ConvPlan:
+class ConvPlan(Unpicklable):
     """One convolution, ready to run. Calls from several threads run in turn.
+
+    Of `copy.deepcopy(plan)` the memory is its own, so that both can run at the same time;
+    `copy.copy` shares it. A plan cannot be pickled: its weights are packed for this CPU.
 
     Attributes:
         spec: what is computed.
@@ -131,28 +133,25 @@ class ConvPlan:
         predicted_error: expected relative error in the max norm, for data of random sign.
     """
 
-    def __init__(
-        self,
-        spec: ConvSpec,
-        w: np.ndarray,
-        bias: np.ndarray | None,
-        slope: np.ndarray | None,
-        algorithm: str | None,
-        memory_limit: int | None,
-        max_error: float | None,
-        threads: int | None,
-        reproducible: bool = False,
-        tune: bool = False,
-    ) -> None:
+    instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
+
+    @memory_reported("planning a convolution")
+    def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
         self.spec = spec
-        self.threads = checked_threads(threads) or default_threads()
-        max_error, algorithm = checked_error(max_error), checked_algorithm(algorithm)
+        self.threads = options.threads or default_threads()
+        max_error, algorithm = options.max_error, options.algorithm
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, max_error)
-        if tune and algorithm is None:
-            algorithm = self._tuned(reproducible, memory_limit)
-        packed = self._choose(w, bias, slope, algorithm, reproducible, memory_limit)
+        if options.tune and algorithm is None:
+            algorithm = self._tuned(options.reproducible, options.memory_limit)
+        candidate, needed = self._choose(algorithm, options.reproducible, options.memory_limit)
+        self._candidate, self.algorithm = candidate, candidate.algorithm
+        self.predicted_error = candidate.error
+        packed = self._pack(constants)
+        self._places, self.weight_bytes = _offsets(packed)
+        self.workspace_bytes = candidate.workspace_bytes(self.threads)
+        assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{self.spec}: {self.algorithm} is expected to err by "
@@ -162,25 +161,20 @@ class ConvPlan:
                 0,
                 self.predicted_error,
             )
-        self._memory = Memory()
-        self._weights = self._memory.allocate("weights", self.weight_bytes)
-        workspace = self._memory.allocate("workspace", self.workspace_bytes)
+        self._allocate()
         self._fill(packed)
-        self._program = self._make_program(workspace.address)
         self._find_x = Lookup(spec.input_shape, spec.dtype)
         self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
         self._extents = spec.input_bytes, spec.output_bytes
 
     def _choose(
-        self,
-        w: np.ndarray,
-        bias: np.ndarray | None,
-        slope: np.ndarray | None,
-        algorithm: str | None,
-        reproducible: bool,
-        memory_limit: int | None,
-    ) -> dict[str, np.ndarray]:
-        """Take the fastest candidate that keeps the limit, and return its packed constants."""
+        self, algorithm: str | None, reproducible: bool, memory_limit: int | None
+    ) -> tuple[Candidate, int]:
+        """The fastest candidate that keeps the limit, and the bytes that it takes.
+
+        Raises:
+            BudgetError: there is none.
+        """
         first = convolution.choose(self._problem, self._target, algorithm, reproducible)
         needed = self._needed(first)
         if memory_limit is not None and needed > memory_limit:
@@ -191,13 +185,7 @@ class ConvPlan:
                 f"give memory_limit={needed} or more",
                 needed,
             )
-        self._candidate, self.algorithm = first, first.algorithm
-        self.predicted_error = first.error
-        packed = self._pack(w, bias, slope)
-        self._places, self.weight_bytes = _offsets(packed)
-        self.workspace_bytes = first.workspace_bytes(self.threads)
-        assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
-        return packed
+        return first, needed
 
     def _needed(self, candidate: Candidate) -> int:
         """The bytes that a plan with a candidate takes, known without packing."""
@@ -211,26 +199,45 @@ class ConvPlan:
 
         All algorithms and their parameters count, those too that are never chosen for their time.
         Asked for an algorithm, there is only that one, with the parameters that are left open; for
-        the bits of one image, there is only the first.
+        the bits of one image, there are only those that sum in the order of the first.
         """
-        found: list[Candidate] = []
-        if not reproducible:
-            found = [
-                candidate
-                for option, candidate in convolution.alternatives(self._problem, self._target, True)
-                if algorithm is None or option.name.partition(":")[0] == algorithm
-            ]
+        found = [
+            candidate
+            for option, candidate in convolution.alternatives(self._problem, self._target, True)
+            if algorithm is None or option.name.partition(":")[0] == algorithm
+            if not reproducible or candidate.arithmetic == first.arithmetic
+        ]
         pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
         fitting = [pair for pair in pairs if pair[1] <= limit]
         return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
 
     def _tuned(self, reproducible: bool, memory_limit: int | None) -> str | None:
         """The fastest choice by measurement; of one image where the batch must not matter."""
-        problem = self._problem
         if reproducible:
-            problem = replace(problem, spec=replace(problem.spec, batch=1))
-        found = tuner.tune(problem, self._target, self.threads, memory_limit=memory_limit)
+            found = tuner.tune_for_any_batch(self._problem, self._target)
+        else:
+            limit = memory_limit
+            found = tuner.tune(self._problem, self._target, self.threads, memory_limit=limit)
         return found.name or None
+
+    def _allocate(self) -> None:
+        """Take memory, and make the program that works in it."""
+        self._memory = Memory()
+        self._weights = self._memory.allocate("weights", self.weight_bytes)
+        workspace = self._memory.allocate("workspace", self.workspace_bytes)
+        self._program = self._make_program(workspace.address)
+
+    def __copy__(self) -> ConvPlan:
+        copied = object.__new__(ConvPlan)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConvPlan:
+        copied = memo[id(self)] = copy.copy(self)
+        copied._allocate()
+        size = self.weight_bytes
+        copied._weights.view(0, size)[:] = self._weights.view(0, size)
+        return copied
 
     def _make_program(self, workspace: int) -> Program:
         roles = ["x", *(["residual"] if self.spec.residual else []), "y"]
@@ -243,6 +250,11 @@ class ConvPlan:
     def parameters(self) -> str:
         """What the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`."""
         return self._candidate.parameters
+
+    @property
+    def selector(self) -> str:
+        """The text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`."""
+        return self._candidate.arithmetic or self.algorithm
 
     @property
     def memory_bytes(self) -> int:
@@ -323,22 +335,26 @@ class ConvPlan:
         ratio = cycles / max(1.0, best[self.algorithm][0])
         return f"{ratio:.2f} times the time by estimate, {takes}"
 
-    def _pack(
-        self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
+    def _pack(self, constants: Constants) -> dict[str, np.ndarray]:
+        w, bias, slope = constants
         channels = {k: v for k, v in (("bias", bias), ("slope", slope)) if v is not None}
-        return self._candidate.pack(w, channels)
+        require_for_products()
+        step("packing weights", 0, w.nbytes)
+        packed = self._candidate.pack(w, channels)
+        step("packing weights", w.nbytes, w.nbytes)
+        return packed
 
     def _fill(self, packed: dict[str, np.ndarray]) -> None:
         for role, array in packed.items():
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             self._weights.view(self._places[role], array.nbytes)[:] = data
 
+    @memory_reported("packing weights")
     def repack(
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None = None
     ) -> None:
         """Take over other weights of the same shapes; no run may be under way."""
-        self._fill(self._pack(w, bias, slope))
+        self._fill(self._pack(Constants(w, bias, slope)))
 
 
 def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:

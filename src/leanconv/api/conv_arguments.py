@@ -3,53 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.errors import InputError
-from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, check_slope, spec_of
+from leanconv.api.ports import array_mend
+from leanconv.errors import InputError, memory_reported
+from leanconv.spec import ConvSpec
+from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.conv import DTYPES
+from leanconv.spec.mends import mended
+from leanconv.units import type_text
 
 _NAMES = {np.dtype(name): name for name in DTYPES}
 
 
+class Constants(NamedTuple):
+    """The arrays that a plan packs.
+
+    Attributes:
+        w: weights (K, C / groups, kernel…).
+        bias, slope: (K,), or None.
+    """
+
+    w: np.ndarray
+    bias: np.ndarray | None = None
+    slope: np.ndarray | None = None
+
+
 def checked_spec(
-    x_shape: Sequence[int],
-    w: np.ndarray,
-    bias: np.ndarray | None,
-    stride: Steps,
-    padding: Padding,
-    dilation: Steps,
-    groups: int,
-    activation: str | Activation | None,
-    layout: str,
-    residual: bool,
-    slope: np.ndarray | None,
+    x_shape: Sequence[int], constants: Constants, asked: ConvArguments, residual: bool
 ) -> ConvSpec:
     """The convolution that the arguments of `plan_conv2d` describe.
+
+    Args:
+        x_shape: of the input.
+        constants, asked: what is given besides.
+        residual: whether a tensor of y's shape is added.
 
     Raises:
         InputError, SpecError: they describe none.
     """
-    dtype = _NAMES.get(w.dtype) if isinstance(w, np.ndarray) else None
+    w, bias, slope = constants
+    if not isinstance(w, np.ndarray) or isinstance(w, np.ma.MaskedArray):
+        raise InputError(
+            f"w is {type(w).__name__}; expected a float32 or float64 array"
+            f"{array_mend(w, 'float32')}"
+        )
+    dtype = _NAMES.get(w.dtype)
     if dtype is None:
         raise InputError(
-            f"w is {getattr(w, 'dtype', type(w).__name__)}; expected a float32 or float64 array"
+            f"w is {w.dtype}; expected float32 or float64: convert it with .astype('float32')"
         )
-    spec = spec_of(
-        x_shape,
-        w.shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dtype=dtype,
-        layout=layout,
-        bias=bias is not None,
-        residual=residual,
-        activation=activation,
-    )
+    spec = spec_of(x_shape, w.shape, asked, dtype, bias is not None, residual)
     for label, values in (("bias", bias), ("slope", slope)):
         if values is not None:
             fitting_array(label, values, (spec.out_channels,), spec.dtype)
@@ -57,27 +63,28 @@ def checked_spec(
     return spec
 
 
+@memory_reported("copying an array")
 def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """The array, contiguous, if it has that shape and dtype."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise InputError(f"{label} is a masked array; expected a NumPy array, such as x.filled(0)")
-    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
-        have = (
-            f"{array.dtype}{list(array.shape)}"
-            if isinstance(array, np.ndarray)
-            else type(array).__name__
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        raise InputError(
+            f"{label} is {type(array).__name__}; expected a NumPy array {type_text(dtype, shape)}"
+            f"{array_mend(array, dtype)}"
         )
-        raise InputError(f"{label} is {have}; expected {dtype}{list(shape)}{_mend(array, dtype)}")
+    if array.shape != shape or array.dtype != dtype:
+        raise InputError(
+            f"{label} is {type_text(array.dtype, array.shape)}; expected {type_text(dtype, shape)}"
+            f"{_mend(label, array, shape, dtype)}"
+        )
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
-def _mend(array: object, dtype: str) -> str:
-    if not isinstance(array, np.ndarray):
-        return f": give a NumPy array, such as np.asarray(…, {dtype!r})"
+def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str:
+    axes = mended(label, array.shape, shape)
     if array.dtype != dtype:
-        return f": convert it with .astype({dtype!r}); all arrays are of w's dtype"
-    return ""
+        return f": give {axes or label}.astype({dtype!r}); all arrays are of w's dtype"
+    return f": give {axes}" if axes else ""
 
 
 def check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:

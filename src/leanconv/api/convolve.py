@@ -11,15 +11,15 @@ from typing import cast
 import numpy as np
 
 from leanconv.api.conv import ConvPlan
-from leanconv.api.conv_arguments import checked_spec
-from leanconv.api.options import checked_algorithm, checked_threads
+from leanconv.api.conv_arguments import Constants, checked_spec
+from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.errors import InputError, SpecError
+from leanconv.api.ports import array_mend
+from leanconv.errors import InputError, SpecError, memory_reported
+from leanconv.progress import working
 from leanconv.settings import current_settings
 from leanconv.spec import Activation
-from leanconv.spec.arguments import Padding, Steps
-
-_Constants = tuple[np.ndarray | None, ...]
+from leanconv.spec.arguments import ConvArguments, Padding, Steps
 
 
 def conv2d(
@@ -36,7 +36,11 @@ def conv2d(
     residual: np.ndarray | None = None,
     slope: np.ndarray | None = None,
     algorithm: str | None = None,
+    memory_limit: int | str | None = None,
+    max_error: float | None = None,
     threads: int | None = None,
+    tune: bool = False,
+    reproducible: bool = False,
     device: str = "cpu",
     precision: str | None = None,
 ) -> np.ndarray:
@@ -47,63 +51,44 @@ def conv2d(
     Args:
         x: the input, of w's dtype.
         residual: of y's shape, added before the activation, or None.
-        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm, threads,
-            device, precision: as in `plan_conv2d`.
+        w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm,
+            memory_limit, max_error, threads, tune, reproducible, device, precision: as in
+            `plan_conv2d`. Calls that differ in one of them have plans of their own.
 
     Returns:
         y, a new array in the layout of x; for an array of a GPU another one there.
 
     Raises:
-        SpecError, InputError: as `plan_conv2d` and `ConvPlan.__call__` do.
+        SpecError, InputError, BudgetError: as `plan_conv2d` and `ConvPlan.__call__` do.
     """
+    options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
+    asked = ConvArguments(stride, padding, dilation, groups, activation, layout)
+    constants = Constants(w, bias, slope)
     if device != "cpu":
         from leanconv.gpu import entry
 
-        entry.check_options(threads=threads)
-        window = (stride, padding, dilation, groups)
-        return cast(
-            np.ndarray,
-            entry.convolve(
-                device,
-                precision,
-                x,
-                residual,
-                (w, bias, slope),
-                window,
-                (activation, layout),
-                algorithm,
-            ),
-        )
+        entry.check_options(**options.of_cpu)
+        y = entry.convolve(device, precision, x, residual, constants, asked, options.limits)
+        return cast(np.ndarray, y)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if not isinstance(x, np.ndarray):
-        raise InputError(f"x is {type(x).__name__}; expected a NumPy array")
-    spec = checked_spec(
-        x.shape,
-        w,
-        bias,
-        stride,
-        padding,
-        dilation,
-        groups,
-        activation,
-        layout,
-        residual is not None,
-        slope,
-    )
-    threads = checked_threads(threads)
-    constants = w, bias, slope
+        raise InputError(
+            f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, 'float32')}"
+        )
+    spec = checked_spec(x.shape, constants, asked, residual is not None)
     # Layers of one shape have a plan each, found by where their weights lie.
-    key = spec, checked_algorithm(algorithm), threads, w.ctypes.data
+    key = spec, options, w.ctypes.data
     cache = _cache()
     kept = cache.take(key)  # out of it, so that no other thread runs it with other weights
     if kept is None or not kept.holds(constants):
-        packed = tuple(map(bytearray, _bytes(constants)))  # first: what changes now is seen later
+        packed = _copied(constants)  # first: what changes now is seen later
         if kept is None:
-            plan = ConvPlan(spec, w, bias, slope, algorithm, None, None, threads)
+            with working(str(spec)):
+                plan = ConvPlan(spec, constants, options)
         else:
             plan = kept.plan
-            plan.repack(w, bias, slope)
+            plan.repack(*constants)
         kept = _Kept(plan, packed)
     try:
         return kept.plan(x, residual=residual)
@@ -122,12 +107,17 @@ class _Kept:
     def held_bytes(self) -> int:
         return self.plan.memory_bytes + sum(map(len, self.packed))
 
-    def holds(self, constants: _Constants) -> bool:
+    def holds(self, constants: Constants) -> bool:
         """Whether these are, bit by bit, the constants that are packed."""
         return all(map(operator.eq, self.packed, _bytes(constants)))
 
 
-def _bytes(constants: _Constants) -> Iterator[memoryview]:
+@memory_reported("copying weights")
+def _copied(constants: Constants) -> tuple[bytearray, ...]:
+    return tuple(map(bytearray, _bytes(constants)))
+
+
+def _bytes(constants: Constants) -> Iterator[memoryview]:
     """The memory of those that are given; a `bytearray` compares with it at memory's speed."""
     return (np.ascontiguousarray(array).data for array in constants if array is not None)
 

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, overload
 
 import numpy as np
 
 from leanconv.api.bound import Bound
-from leanconv.api.options import (
-    checked_algorithms,
-    checked_dtype,
-    checked_error,
-    checked_flag,
-    checked_threads,
-)
+from leanconv.api.options import NetworkOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.ports import Port, Shape, fitting, shown
+from leanconv.api.ports import Port, Shape, fitting
+from leanconv.api.sending import received, sent
 from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, ModelError, SpecError, short
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.ir import Graph
 from leanconv.graph.names import Names
-from leanconv.graph.onnx_import import Model, read_model
+from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.planner.asked import tuned, with_algorithms
@@ -34,219 +27,139 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
-from leanconv.planner.operations import Accuracy
-from leanconv.planner.plan_file import PlanFile, graph_digest, other_target, read_plan
+from leanconv.planner.operations import LAYER_SHARE, NETWORK_ERROR, Accuracy
+from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
+from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.profile import ProfileRow, profile_rows
 from leanconv.settings import current_settings
 from leanconv.target import Target, preset
-from leanconv.units import parse_bytes
+from leanconv.units import shape_text
 
 log = logging.getLogger(__name__)
 
-# The error aimed at if the user does not say, and the share of it that one layer may have.
-_DEFAULT_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
-_LAYER_SHARE = 0.12
-
-
-def load(
-    model: str | os.PathLike[str] | bytes | Any,
-    *,
-    memory_limit: int | str | None = None,
-    max_error: float | None = None,
-    threads: int | None = None,
-    dtype: str | type[np.floating] | np.dtype | None = None,
-    tune: bool = False,
-    reproducible: bool = False,
-    plan: str | os.PathLike[str] | None = None,
-    algorithms: Mapping[str, str] | None = None,
-    device: str = "cpu",
-    precision: str | None = None,
-) -> Network:
-    """Read an ONNX network, and plan it if its input shapes are fixed.
-
-    Args:
-        model: a file's path, its bytes, or an `onnx.ModelProto`. A file that is mapped, and the
-            weights beside it, must not shrink while the network is in use.
-        memory_limit: bytes, or text such as `"12 MiB"`, that weights and arena may take together.
-        max_error: the largest relative error of the outputs that is aimed at, against the exact
-            result; by default 1e-5 in float32. Each layer gets its share; layers add up like
-            independent errors, so this is an estimate, not a bound.
-        threads: threads that take part; by default the cores that this process may use.
-        dtype: `"float64"` computes a float32 network in double precision; on a GPU `"float16"` and
-            `"bfloat16"` keep its values in half precision.
-        tune: measure the choices that are estimated best for each convolution, once, and take the
-            fastest; what was measured is kept in the settings' cache folder for later processes.
-            Progress is logged. Fused blocks, and plans within limits, are chosen by estimate.
-        reproducible: an image gives the same bits alone and within any batch: algorithms are
-            chosen as for one image. (One plan always gives the same bits, with any threads.)
-        plan: a file that `net.plan.save` has written: it says how the network is computed for its
-            input shapes, and what the other options are that are not given here. Where it does not
-            fit this CPU or network any more, a warning says why, and planning starts anew.
-        algorithms: for convolutions by the names of their nodes in the file, algorithms as
-            `plan_conv2d` takes them: `{"conv1": "winograd:m=4"}`. Blocks are not fused then.
-        device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
-            DLPack.
-        precision: on a GPU, as for `plan_conv2d`.
-
-    Returns:
-        The network; `net(x)` runs it. On a GPU a `DeviceNetwork`, which is called and asked alike.
-
-    Raises:
-        InputError: the file cannot be read.
-        ModelError: the file is damaged or breaks ONNX's rules.
-        UnsupportedError: the network needs something that leanconv does not do.
-        BudgetError: no plan fits the limit.
-        SpecError: an option makes no sense.
-    """
-    tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
-    computed = checked_dtype(dtype)
-    if device != "cpu":
-        from leanconv.gpu import entry, loaded
-
-        entry.check_options(
-            threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
-        )
-        source = read_model(_source(model))
-        made = loaded.load_on(device, source, computed, precision, memory_limit, max_error)
-        return cast(Network, made)
-    if precision is not None:
-        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    limits = [
-        n
-        for n, v in (("memory_limit", memory_limit), ("max_error", max_error), ("plan", plan))
-        if v is not None
-    ]
-    if algorithms and limits:
-        raise SpecError(f"got algorithms together with {limits[0]}; expected one of them")
-    if tune and limits:
-        log.warning("tune=True: with %s algorithms are chosen by estimate", limits[0])
-    max_error, threads = checked_error(max_error), checked_threads(threads)
-    algorithms = checked_algorithms(algorithms)
-    pinned = None if plan is None else read_plan(plan)
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    if pinned is not None:
-        limit = pinned.memory_limit if limit is None else limit
-        max_error = checked_error(pinned.max_error) if max_error is None else max_error
-        threads, computed = threads or pinned.threads, computed or pinned.dtype
-        reproducible = reproducible or pinned.reproducible
-    return Network(
-        read_model(_source(model)),
-        threads or default_threads(),
-        computed,
-        limit,
-        max_error,
-        reproducible,
-        pinned,
-        algorithms,
-        tune and not limits,
-    )
-
-
-def _source(model: Any) -> Path | bytes:
-    """What `read_model` takes, made of what `load` takes."""
-    if hasattr(model, "SerializeToString"):
-        try:
-            return bytes(model.SerializeToString())
-        except Exception as error:  # protobuf's own class, which is not imported here
-            raise ModelError(
-                f"the ModelProto cannot be serialised ({error}); expected one of under 2 GiB; "
-                "save larger ones with onnx.save(model, path, save_as_external_data=True) and "
-                "load the path"
-            ) from error
-    if isinstance(model, bytes | bytearray | memoryview):
-        return bytes(model)
-    if isinstance(model, str | os.PathLike):
-        return Path(model)
-    raise InputError(
-        f"model is {type(model).__name__}; expected a path, the bytes of an ONNX file, or an "
-        "onnx.ModelProto"
-    )
+_NOTHING: Any = object()
 
 
 class Network:
     """A network, its plans for the input shapes seen, and the way to run them.
 
-    Calls from several Python threads at once are allowed; on one network they run in turn.
+    Calls from several Python threads at once are allowed; on one network they run in turn. Of
+    `copy.deepcopy(net)` the memory is its own, so that it can run at the same time; `copy.copy`
+    shares plans and memory. A pickled network is its model, weights included, with `load`'s
+    options, and is planned anew where it is unpickled; where weights are many, send the path and
+    call `load` there. A process that is forked goes on with the networks that it finds.
 
     Attributes:
-        inputs: what the network takes, as the file declares it.
-        outputs: names of what it gives.
+        inputs: what the network takes, as the file declares it: each has a `name`, a `shape` and
+            a `dtype`.
+        outputs: what it gives, in the same form; shapes are those of the plan where the file fixes
+            all input shapes, else what the file says of them, which is not checked.
     """
 
     def __init__(
         self,
         model: Model,
-        threads: int,
-        dtype: str | None,
-        memory_limit: int | None,
-        max_error: float | None,
-        reproducible: bool,
+        options: NetworkOptions,
         pinned: PlanFile | None = None,
-        algorithms: Mapping[str, str] | None = None,
-        tune: bool = False,
+        name: str = "network",
     ) -> None:
-        self._model, self._threads, self._pinned = model, threads, pinned
-        self._algorithms, self._tune = dict(algorithms or {}), tune
-        self._dtype, self._limit = model.runtime_dtype(dtype), memory_limit
-        share = _DEFAULT_ERROR[self._dtype] * _LAYER_SHARE if max_error is None else max_error
-        self._accuracy, self._max_error = Accuracy(share, reproducible), max_error
+        self._model, self._options, self._pinned, self._name = model, options, pinned, name
+        self._threads = options.threads or default_threads()
+        self._algorithms, self._tune = dict(options.algorithms), options.tune
+        self._dtype, self._limit = model.runtime_dtype(options.dtype), options.memory_limit
+        max_error = options.max_error
+        share = NETWORK_ERROR[self._dtype] * LAYER_SHARE if max_error is None else max_error
+        self._accuracy, self._max_error = Accuracy(share, options.reproducible), max_error
         settings = current_settings()
         self._target: Target = preset(settings.target) if settings.target else host()
         self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
-        self.outputs = model.outputs
+        told = zip(model.outputs, model.output_shapes, strict=True)
+        self.outputs = tuple(Port(output, shape, self._dtype) for output, shape in told)
         self._names = Names(tuple(port.name for port in self.inputs), model.outputs)
         self._plans = PlanCache[Bound](settings.plan_cache_bytes, keep_newest=True)
-        self._planning = Lock()
+        self._planning = Lock("the planning of the same network")
         self._current: Bound | None = None
         self._tried: tuple[tuple[Shape, ...], Graph] | None = None
         static = [i.static_shape for i in model.inputs]
         if None not in static:
-            self._current = self._for_shapes(tuple(s for s in static if s is not None))
+            bound = self._for_shapes(tuple(s for s in static if s is not None))
+            kinds = bound.network.plan.outputs.items()
+            self.outputs = tuple(Port(output, kind.shape, kind.dtype) for output, kind in kinds)
         else:
             self._try_one_image()
 
     def __repr__(self) -> str:
-        takes = ", ".join(f"{port.name}{shown(port.shape)}" for port in self.inputs)
-        return f"<Network {takes} -> {', '.join(self.outputs)}, {self._dtype}>"
+        takes, gives = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
+        return f"<Network {takes} -> {gives}, {self._dtype}>"
 
     # -- running ---------------------------------------------------------------------------
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Run a network of one input and one output.
+    def __call__(
+        self, x: np.ndarray = _NOTHING, /, *more: np.ndarray, **named: np.ndarray
+    ) -> np.ndarray:
+        """Run a network of one output: `net(x)`, `net(a, b)`, `net(images=x)`, `net(a=a, b=b)`.
 
         Args:
-            x: the input, of the declared shape and dtype; contiguous arrays are read in place.
+            x, more: arrays for the first inputs, of the declared shapes and dtype; contiguous ones
+                are read in place, others are copied.
+            named: arrays for the other inputs, by name. Where a name is no identifier of Python,
+                `net.run({"input.1": x})` takes it.
 
         Returns:
             The output, a new array.
 
         Raises:
-            InputError: the array does not fit, or the network has more inputs or outputs.
+            InputError: an array does not fit, an input is missing, unknown or given twice, or the
+                network has several outputs: `net.run` gives them all.
         """
-        y = self._single(x)
-        if y is not None:
-            return y
-        self._names.check_single()
-        return self._run([x])[0]
+        if not (more or named):
+            y = self._single(x)
+            if y is not None:
+                return y
+        arrays = () if x is _NOTHING else (x, *more)
+        return self._run(self._names.called(arrays, named))[0]
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the network.
+    @overload
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
+
+    @overload
+    def run(
+        self, output_names: Sequence[str] | None, /, input_feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]: ...
+
+    @overload
+    def run(
+        self, *, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]: ...
+
+    def run(
+        self, inputs: Any = None, input_feed: Any = None, *, output_names: Any = None
+    ) -> dict[str, np.ndarray] | list[np.ndarray]:
+        """Run the network: `net.run({"x": x})`, or as in onnxruntime `net.run(None, {"x": x})`.
 
         Args:
             inputs: one array for each input, by name.
+            output_names: the outputs wanted, in this order; None or an empty list for all. (The
+                whole network runs all the same.)
+            input_feed: `inputs`, where output names come first.
 
         Returns:
-            The outputs by name, new arrays.
+            All outputs by name, as a dictionary; where output names are given, be it None, a list
+            of these outputs in their order. The arrays are new.
 
         Raises:
-            InputError: an input is missing, unknown, or does not fit.
+            InputError: an input is missing, unknown, or does not fit; or there is no such output.
         """
+        if input_feed is not None or output_names is not None:
+            wanted = self._names.selected(inputs if output_names is None else output_names)
+            found = self._run(self._names.ordered(input_feed))
+            return [found[number] for number in wanted]
         arrays = self._names.ordered(inputs)
         y = self._single(arrays[0]) if len(arrays) == 1 else None
         results = self._run(arrays) if y is None else [y]
-        return dict(zip(self.outputs, results, strict=True))
+        return dict(zip(self._names.outputs, results, strict=True))
 
     def _single(self, x: object) -> np.ndarray | None:
         """The answer where there is one input and one output and x can be read as it is."""
@@ -267,11 +180,16 @@ class Network:
         return bound.network, given, bound.results()
 
     # -- planning --------------------------------------------------------------------------
-    def bind(self, shapes: Mapping[str, Sequence[int]] | Sequence[int]) -> NetworkPlan:
+    def bind(
+        self,
+        shapes: Mapping[str, Sequence[int]] | Sequence[int],
+        progress: Progress | None = None,
+    ) -> NetworkPlan:
         """Plan for input shapes without running; later calls with these shapes find the plan.
 
         Args:
             shapes: the shape of every input by name, or that of the only input.
+            progress: is told how far planning is, as by `load`.
 
         Returns:
             The plan, which is now the one that `plan` shows.
@@ -280,7 +198,9 @@ class Network:
             InputError: the shapes do not fit the file.
             ModelError, UnsupportedError, BudgetError: as `load` raises them.
         """
-        return self._for_shapes(self._names.shapes(shapes)).network.plan
+        wanted = self._names.shapes(shapes)
+        with working(self._name, checked_progress(progress)):
+            return self._for_shapes(wanted).network.plan
 
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> Bound:
         bound = self._current
@@ -289,8 +209,9 @@ class Network:
             self._current = bound
         return bound
 
+    @memory_reported("planning a network")
     def _bind(self, shapes: tuple[Shape, ...]) -> Bound:
-        with self._planning.held:
+        with working(self._name), self._planning.held:
             found = self._plans.get(shapes)
             if found is not None:
                 return found
@@ -333,7 +254,9 @@ class Network:
         if shapes != dict(pinned.inputs):
             if all(port.takes(pinned.inputs.get(port.name)) for port in self.inputs):
                 return False  # another shape of a network that takes several: planned by itself
-            reason = f"it was made for inputs {dict(pinned.inputs)}, here they are {shapes}"
+            reason = (
+                f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
+            )
         elif pinned.network != graph_digest(graph) or pinned.dtype != self._dtype:
             reason = "it was made for another network"
         if reason:
@@ -360,6 +283,28 @@ class Network:
         with contextlib.suppress(ModelError, InputError):
             self._tried = (tuple(shapes), self._graph(tuple(shapes)))
 
+    # -- copies ----------------------------------------------------------------------------
+    def __copy__(self) -> Network:
+        copied = object.__new__(Network)
+        copied.__dict__.update(self.__dict__)
+        copied._planning, copied._tried = Lock("the planning of the same network"), None
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
+        with working(self._name):
+            copied = Network(self._model, self._options, self._followed(), self._name)
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (sent(self._model), self._options, self._followed(), self._name)
+
+    def _followed(self) -> PlanFile | None:
+        """The plan that a copy follows: what was measured here may be measured otherwise there."""
+        if self._tune and self._current is not None:
+            return self._current.network.plan.file()
+        return self._pinned
+
     # -- what is known ---------------------------------------------------------------------
     @property
     def metadata(self) -> dict[str, str]:
@@ -383,7 +328,7 @@ class Network:
     def _bound_now(self) -> BoundNetwork:
         current = self._current
         if current is None:
-            ports = ", ".join(f"{port.name} {shown(port.shape)}" for port in self.inputs)
+            ports = ", ".join(f"{port.name} {shape_text(port.shape)}" for port in self.inputs)
             raise InputError(
                 f"the file does not fix the input shapes ({ports}); run the network first, or "
                 "plan it with net.bind(shape)"
@@ -424,3 +369,13 @@ class Network:
             front: whether plans for other limits are looked for, too, which takes longer.
         """
         return explain_network(self.plan, front)
+
+
+def _received(model: Model, options: NetworkOptions, pinned: PlanFile | None, name: str) -> Network:
+    """A network that was pickled, planned for this process."""
+    with working(name):
+        return Network(received(model), options, pinned, name)
+
+
+def _listed(shapes: Mapping[str, Shape]) -> str:
+    return ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())

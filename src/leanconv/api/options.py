@@ -3,16 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from leanconv.errors import SpecError, short
 from leanconv.settings import MOST_THREADS
+from leanconv.units import parse_bytes
 
 _ANY_ERROR = 1e30  # relative; larger ones are the same
 _LONGEST = 1000  # characters of an algorithm and its parameters
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """What `load` is asked for, checked.
+
+    Attributes:
+        threads: that take part; None for those that the process may use.
+        dtype: to compute in; None for the file's.
+        memory_limit, max_error, reproducible, algorithms, tune: as `load` has them.
+    """
+
+    threads: int | None = None
+    dtype: str | None = None
+    memory_limit: int | None = None
+    max_error: float | None = None
+    reproducible: bool = False
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    tune: bool = False
+
+
+class PlanOptions(NamedTuple):
+    """What `plan_conv2d` is asked for besides the convolution itself, checked: a part of keys.
+
+    Attributes:
+        algorithm, memory_limit, max_error, threads, tune, reproducible: as `plan_conv2d` has them.
+    """
+
+    algorithm: str | None = None
+    memory_limit: int | None = None
+    max_error: float | None = None
+    threads: int | None = None
+    tune: bool = False
+    reproducible: bool = False
+
+    @staticmethod
+    def checked(
+        algorithm: Any = None,
+        memory_limit: Any = None,
+        max_error: Any = None,
+        threads: Any = None,
+        tune: Any = False,
+        reproducible: Any = False,
+    ) -> PlanOptions:
+        """The options, from what a user gives.
+
+        Raises:
+            SpecError: one of them makes no sense.
+        """
+        return PlanOptions(
+            checked_algorithm(algorithm),
+            None if memory_limit is None else parse_bytes(memory_limit),
+            checked_error(max_error),
+            checked_threads(threads),
+            checked_flag("tune", tune),
+            checked_flag("reproducible", reproducible),
+        )
+
+    @property
+    def limits(self) -> tuple[str | None, int | None, float | None]:
+        """What a plan on a GPU takes, too: algorithm, memory limit, largest error."""
+        return self.algorithm, self.memory_limit, self.max_error
+
+    @property
+    def of_cpu(self) -> dict[str, int | None]:
+        """By name, what a plan on a GPU does not take."""
+        return {"threads": self.threads, "tune": self.tune, "reproducible": self.reproducible}
 
 
 def checked_dtype(dtype: Any) -> str | None:

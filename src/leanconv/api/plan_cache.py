@@ -17,6 +17,9 @@ _OVERHEAD_BYTES = 64 * 2**10
 class PlanCache(Generic[_Plan]):
     """Plans by what they were made for; the one not used for longest leaves first.
 
+    To a signal handler that interrupts a call of the cache's on its own thread it is empty, and
+    keeps nothing.
+
     Args:
         limit_bytes: the most that all plans may hold together.
         keep_newest: keep the plan that was put last even if it alone is over the limit.
@@ -26,7 +29,7 @@ class PlanCache(Generic[_Plan]):
         self._limit_bytes, self._keep_newest = limit_bytes, keep_newest
         self._plans: OrderedDict[object, tuple[_Plan, int]] = OrderedDict()
         self._held_bytes = 0
-        self._lock = Lock()
+        self._lock = Lock("the cache of plans")
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -38,7 +41,9 @@ class PlanCache(Generic[_Plan]):
 
     def get(self, key: object) -> _Plan | None:
         """Return a plan, which counts as its use, or None."""
-        with self._lock.held:
+        if self._lock.mine():
+            return None
+        with self._lock.bare:
             found = self._plans.get(key)
             if found is None:
                 return None
@@ -47,7 +52,9 @@ class PlanCache(Generic[_Plan]):
 
     def take(self, key: object) -> _Plan | None:
         """Take a plan out, so that nobody else can use it meanwhile; None if there is none."""
-        with self._lock.held:
+        if self._lock.mine():
+            return None
+        with self._lock.bare:
             found = self._plans.pop(key, None)
             if found is None:
                 return None
@@ -56,14 +63,18 @@ class PlanCache(Generic[_Plan]):
 
     def put(self, key: object, plan: _Plan, plan_bytes: int) -> None:
         """Keep a plan that holds so many bytes, and let others go until all fit."""
-        leaving = []  # let go outside the lock: the end of a plan may wait for workers
-        with self._lock.held:
+        if self._lock.mine():
+            return
+        leaving = []  # let go outside the lock: what it holds may be large
+        with self._lock.bare:
             before = self._plans.pop(key, None)
             if before is not None:
                 self._held_bytes -= before[1]
                 leaving.append(before)
             self._plans[key] = plan, plan_bytes + _OVERHEAD_BYTES
             self._held_bytes += plan_bytes + _OVERHEAD_BYTES
+            if self._held_bytes > self._limit_bytes:  # an interrupted call may have lost count
+                self._held_bytes = sum(size for _, size in self._plans.values())
             while self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest:
                 _, oldest = self._plans.popitem(last=False)
                 self._held_bytes -= oldest[1]

@@ -1,4 +1,4 @@
-"""What a network takes, as its file declares it, and arrays that fit."""
+"""What a network takes and gives, as its file declares it, and arrays that fit."""
 
 from __future__ import annotations
 
@@ -6,60 +6,81 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leanconv.errors import InputError
+from leanconv.errors import InputError, memory_reported
+from leanconv.spec.mends import fits, mended, resized
+from leanconv.units import shape_text, type_text
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input as the file declares it.
+    """An input or output of a network.
 
     Attributes:
-        name: the input's name.
+        name: as the file has it.
         shape: numbers; names of symbolic extents and None stand for extents that may vary. None
             if the file does not even fix the rank.
-        dtype: what arrays it takes.
+        dtype: of the arrays that it takes or gives.
     """
 
     name: str
     shape: tuple[int | str | None, ...] | None
     dtype: str
 
+    def __str__(self) -> str:
+        return self.name if self.shape is None else f"{self.name}[{shape_text(self.shape)}]"
+
     def takes(self, shape: Shape | None) -> bool:
         """Whether arrays of a shape are taken."""
-        return shape is not None and (self.shape is None or _matches(shape, self.shape))
+        return shape is not None and (self.shape is None or fits(shape, self.shape))
 
 
+@memory_reported("copying an input")
 def fitting(array: np.ndarray, port: Port) -> np.ndarray:
     """The array as the kernels can read it: its dtype, contiguous, aligned."""
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        raise InputError(f"input {port.name!r} is {type(array).__name__}; expected a NumPy array")
-    if array.dtype != port.dtype:
-        if not (array.dtype == np.float32 and port.dtype == "float64"):
-            raise InputError(
-                f"input {port.name!r} is {array.dtype}; expected {port.dtype}: "
-                f"convert it with x.astype({port.dtype!r})"
-            )
-        array = array.astype(np.float64)
-    shape, wanted = array.shape, port.shape
-    if wanted is not None and wanted != shape and not _matches(shape, wanted):
-        raise InputError(f"input {port.name!r} has shape {shape}; expected {shown(wanted)}")
-    if 0 in shape:
         raise InputError(
-            f"input {port.name!r} has shape {shape}, without elements; expected at least one"
+            f"input {port.name!r} is {type(array).__name__}; expected a NumPy array"
+            f"{array_mend(array, port.dtype)}"
         )
+    exact = array.dtype == port.dtype
+    widened = array.dtype == np.float32 and port.dtype == "float64"
+    if not (exact or widened) or not (port.shape == array.shape or port.takes(array.shape)):
+        raise InputError(
+            f"input {port.name!r} is {type_text(array.dtype, array.shape)}; expected "
+            f"{type_text(port.dtype, port.shape)}{_mend(array, port)}"
+        )
+    if 0 in array.shape:
+        raise InputError(
+            f"input {port.name!r} has the shape {shape_text(array.shape)}, without elements, which "
+            "is not supported; expected extents of at least 1: leave out calls with empty arrays"
+        )
+    if widened:
+        array = array.astype(np.float64)
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
-def _matches(shape: Shape, wanted: tuple[int | str | None, ...]) -> bool:
-    return len(wanted) == len(shape) and all(
-        not isinstance(w, int) or w == have for w, have in zip(wanted, shape, strict=True)
-    )
+def array_mend(given: object, dtype: str) -> str:
+    """What a message says after "expected a NumPy array": how to make one of something else."""
+    if isinstance(given, np.ma.MaskedArray):
+        return ", not a masked one: give x.filled(0)"
+    if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies
+        return ": give x.detach().cpu().numpy()"
+    if given is None:
+        return ""
+    return f": give np.asarray(x, {dtype!r})"
 
 
-def shown(shape: tuple[int | str | None, ...] | None) -> str:
-    if shape is None:
-        return "of any rank"
-    return "(" + ", ".join("?" if extent is None else str(extent) for extent in shape) + ")"
+def _mend(array: np.ndarray, port: Port) -> str:
+    """What makes the array fit, as far as that can be told from its dtype and shape."""
+    text, then = mended("x", array.shape, port.shape), ""
+    if not text and not port.takes(array.shape):
+        text = resized("x", array.shape, port.shape)
+        then = ", of the other height and width: resize the image" if text else ""
+    if array.dtype != port.dtype:
+        text = f"{text or 'x'}.astype({port.dtype!r})"
+        if array.dtype.kind in "iu":
+            then += ", scaled as in training: often divided by 255"
+    return f": give {text}{then}" if text else ""

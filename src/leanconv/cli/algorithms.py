@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from leanconv.cli.common import thread_count
+from leanconv.cli.common import add_output_options, read_problem, thread_count
 from leanconv.cli.output import print_json, print_table
+from leanconv.cli.table import Column
 from leanconv.units import format_bytes
+
+_COLUMNS = (
+    Column("algorithm", "name"),
+    Column("estimate"),
+    Column("workspace"),
+    Column("weights"),
+    Column("error"),
+    Column("parameters or reason", "prose"),
+)
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,45 +30,39 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--threads", type=thread_count, default=1, metavar="N", help="default 1")
     parser.add_argument("--measure", action="store_true", help="run each one, too")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     from leanconv.api.comparison import compare_algorithms
-    from leanconv.spec import ConvSpec
 
-    spec = ConvSpec.parse(options.problem, layout=options.layout, dtype=options.dtype)
+    spec = read_problem(options.problem, layout=options.layout, dtype=options.dtype)
     rows = compare_algorithms(spec, options.threads, options.measure)
     if options.json:
         print_json({"problem": str(spec), "algorithms": [vars(row) for row in rows]})
         return 0
-    print_table(
-        [
-            "algorithm",
-            "estimate",
-            "measured",
-            "workspace",
-            "weights",
-            "error",
-            "parameters or reason",
-        ],
-        [_cells(row) for row in rows],
-        left=1,
-    )
+    extra = [Column("selector", "name")] if options.wide else []
+    measured = [Column("measured")] if options.measure else []
+    columns = [*_COLUMNS[:2], *measured, *_COLUMNS[2:], *extra]
+    cells = [_cells(row, options) for row in rows]
+    print_table(columns, cells, title=str(spec), wide=options.wide)
     return 0
 
 
-def _cells(row: Any) -> list[str]:
+def _cells(row: Any, options: argparse.Namespace) -> list[str]:
+    selector = [row.selector] if options.wide else []
     if row.reason:
-        return [row.algorithm, "-", "-", "-", "-", "-", row.reason]
+        return [row.algorithm, *["-"] * (5 if options.measure else 4), row.reason, *selector]
+    measured = [f"{row.measured_seconds * 1e3:.3f} ms"] if options.measure else []
     return [
         row.algorithm,
         f"{row.seconds * 1e3:.3f} ms",
-        "-" if row.measured_seconds is None else f"{row.measured_seconds * 1e3:.3f} ms",
+        *measured,
         format_bytes(row.workspace_bytes),
         format_bytes(row.weight_bytes),
         f"{row.error:.1e}",
         row.parameters,
+        *selector,
     ]

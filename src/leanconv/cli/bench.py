@@ -18,6 +18,7 @@ from leanconv.cli.common import (
     is_problem,
     positive,
     random_inputs,
+    read_problem,
 )
 from leanconv.cli.engines.catalogue import ENGINES
 from leanconv.cli.engines.onnx_file import conv_model
@@ -26,6 +27,7 @@ from leanconv.cli.engines.rounds import Work
 from leanconv.errors import InputError
 from leanconv.reference.direct import convolve
 from leanconv.spec.conv import ConvSpec
+from leanconv.units import shape_text
 
 # The twelve layers of the MEC paper (Cho & Brand, ICML 2017): valid convolution, no padding.
 LAYERS: dict[str, str] = {
@@ -67,7 +69,7 @@ def execute(options: argparse.Namespace) -> int:
             specs = {n: ConvSpec.parse(p, batch=options.batch) for n, p in LAYERS.items()}
             works = layer_works(specs, Path(folder))
         elif is_problem(options.what):
-            spec = ConvSpec.parse(options.what, batch=options.batch)
+            spec = read_problem(options.what, batch=options.batch)
             works = layer_works({"": spec}, Path(folder))
         else:
             works = iter([_model_work(options)])
@@ -108,5 +110,5 @@ def _model_work(options: argparse.Namespace) -> Work:
             f"{file} takes inputs of {sorted({str(x.dtype) for x in inputs.values()})}; expected "
             "float32, in which bench compares: convert the model to float32"
         )
-    shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs.values())
+    shapes = ", ".join(shape_text(x.shape) for x in inputs.values())
     return Work(f"{file.stem} {shapes}", file, inputs)

@@ -12,13 +12,21 @@ import numpy as np
 
 from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
-from leanconv.units import parse_bytes
+from leanconv.spec.conv import ConvSpec
+from leanconv.units import parse_bytes, shape_text
 
 if TYPE_CHECKING:
     from leanconv import Network
 
 Shape = tuple[int, ...]
-_PROBLEM = re.compile(r"(mb|g|ic)\d+[a-z]+\d")
+# What a problem begins with; a model's file may be called so, too, but then it is there.
+_PROBLEM = re.compile(r"_*(mb|g|ic|oc|[ioksdp][dhw])\d")
+_GRAMMAR = (
+    "a problem is one convolution on one line, such as ic64ih56oc64oh54kh3: [mbN] [gN] icN ihN "
+    "[iwN] ocN [ohN] [owN] khN [kwN] [shN] [swN] [phN] [pwN] [dhN] [dwN] without the blanks, N "
+    "numbers (mb images, g groups, i input, o output, k kernel, s stride, p padding, d dilation, "
+    "0 for dense)"
+)
 
 
 class UsageError(InputError):
@@ -54,6 +62,14 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how results are printed."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--wide", action="store_true", help="print every column, however narrow the terminal"
+    )
+
+
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `leanconv.load` that the options ask for."""
     return {
@@ -74,7 +90,7 @@ def add_shape_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=named_shape,
         default=[],
-        metavar="[NAME=]N,C,H,W",
+        metavar="[NAME=]NxCxHxW",
         help="input shape, where the model leaves it open (a batch left open is 1)",
     )
 
@@ -137,28 +153,67 @@ def byte_count(text: str) -> int:
 
 
 def named_shape(text: str) -> tuple[str, Shape]:
-    """Read `NAME=1,3,224,224` or `1,3,224,224` (an argparse type)."""
+    """Read `NAME=1x3x224x224`, or a shape in any form that messages have (an argparse type)."""
     name, _, extents = text.rpartition("=")
-    return name, tuple(positive(extent) for extent in extents.split(","))
+    bare = extents.strip().strip("()[]").strip()
+    parts = re.split(r"\s*[,x]\s*|\s+", bare)
+    try:
+        return name, tuple(positive(part) for part in parts)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no shape ({error}); give one such as 1x3x224x224, or "
+            f"{name or 'NAME'}=1x3x224x224 for one of several inputs"
+        ) from error
 
 
 def is_problem(text: str) -> bool:
-    """Tell a problem line (`ic64ih56oc64oh54kh3`) from a file name."""
-    return _PROBLEM.match(text) is not None and not os.path.exists(text)
+    """Tell a problem line (`ic64ih56oc64oh54kh3`) from a file name.
+
+    Raises:
+        InputError: it is neither: no file has this name, and it does not look like one.
+    """
+    if os.path.exists(text):
+        return False
+    if _PROBLEM.match(text) is not None:
+        return True
+    if _like_a_file(text):
+        return False
+    raise InputError(f"{text!r} is neither a file that exists nor a problem; {_GRAMMAR}")
 
 
-def input_shapes(
-    network: Network, given: Sequence[tuple[str, Shape]], batch: int | None = None
-) -> dict[str, Shape]:
-    """Choose a shape for every input of a network.
+def read_problem(text: str, **changes: Any) -> ConvSpec:
+    """Read a problem line.
+
+    Args:
+        text: the line.
+        changes: other fields of the spec, such as `dtype="float64"`.
+
+    Raises:
+        InputError: it cannot be read; the message says what a problem looks like.
+    """
+    try:
+        return ConvSpec.parse(text, **changes)
+    except SpecError as error:
+        if _PROBLEM.match(text) is None and _like_a_file(text):
+            there = "a file" if os.path.exists(text) else "the name of a file that does not exist"
+            raise InputError(f"{text!r} is {there}, expected a problem; {_GRAMMAR}") from error
+        raise InputError(f"{error}; {_GRAMMAR}") from error
+
+
+def _like_a_file(text: str) -> bool:
+    """Whether a text looks like the name of a file: it has a folder or an ending."""
+    return os.sep in text or "." in text or os.path.exists(text)
+
+
+def given_shapes(network: Network, given: Sequence[tuple[str, Shape]]) -> dict[str, Shape]:
+    """The shapes that `--shape` gives, by the inputs' names.
 
     Args:
         network: the network; extents that it leaves open are no ints in its inputs' shapes.
         given: what `--shape` said; an empty name means the only input.
-        batch: the first extent where it is open (default 1).
 
     Raises:
-        InputError: a name is unknown, a rank is wrong, or an extent other than the first is open.
+        InputError: a name is unknown, or a rank is wrong.
     """
     declared = {value.name: value.shape for value in network.inputs}
     chosen: dict[str, Shape] = {}
@@ -167,16 +222,32 @@ def input_shapes(
         if key not in declared:
             raise InputError(
                 f"--shape names the input {name!r}; expected one of {', '.join(declared)}: "
-                "give --shape NAME=1,3,224,224"
+                "give --shape NAME=1x3x224x224"
             )
         extents = declared[key]
         if extents is not None and len(shape) != len(extents):
             raise InputError(
                 f"--shape gives {len(shape)} extents for input {key}, which has "
-                f"{len(extents)}: expected {_shown(extents)}"
+                f"{len(extents)}: expected {shape_text(extents)}"
             )
         chosen[key] = shape
-    for name, extents in declared.items():
+    return chosen
+
+
+def input_shapes(
+    network: Network, given: Sequence[tuple[str, Shape]], batch: int | None = None
+) -> dict[str, Shape]:
+    """Choose a shape for every input of a network.
+
+    Args:
+        network, given: as of `given_shapes`.
+        batch: the first extent where it is open (default 1).
+
+    Raises:
+        InputError: a name is unknown, a rank is wrong, or an extent other than the first is open.
+    """
+    chosen = given_shapes(network, given)
+    for name, extents in ((value.name, value.shape) for value in network.inputs):
         if name in chosen:
             continue
         first = batch or 1
@@ -185,7 +256,7 @@ def input_shapes(
         )
         if extents is None or 0 in shape:
             raise InputError(
-                f"the network leaves the shape of input {name} open: {_shown(extents)}; "
+                f"the network leaves the shape of input {name} open: {shape_text(extents)}; "
                 f"give it with --shape {name}={_example(extents)}"
             )
         chosen[name] = shape
@@ -205,10 +276,4 @@ def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) 
 def _example(extents: Sequence[int | str | None] | None) -> str:
     """A shape of the kind that is wanted: one image, 224 wherever its size is open."""
     given = extents or ("N", 3, None, None)
-    return ",".join(str(e if isinstance(e, int) else 224 if i else 1) for i, e in enumerate(given))
-
-
-def _shown(extents: Sequence[int | str | None] | None) -> str:
-    if extents is None:
-        return "of any rank"
-    return "x".join("?" if extent is None else str(extent) for extent in extents)
+    return "x".join(str(e if isinstance(e, int) else 224 if i else 1) for i, e in enumerate(given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import numpy as np
 from leanconv.cli.common import (
     UsageError,
     add_load_options,
+    add_output_options,
     add_shape_option,
     input_shapes,
     is_problem,
     load_options,
+    read_problem,
 )
 from leanconv.cli.explain_page import explain_page
-from leanconv.cli.output import print_json, print_table, printable, progress
+from leanconv.cli.files import writing
+from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.table import Column
 from leanconv.errors import InputError
-from leanconv.spec.conv import ConvSpec
-from leanconv.units import format_bytes, format_ns
+from leanconv.units import format_bytes, format_ns, shape_text
 
 _NO_FASTER = "no faster"
 
@@ -35,7 +39,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     add_load_options(parser)
     add_shape_option(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
     parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
@@ -56,49 +60,101 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report)
     elif problem:
-        print(printable(report["text"]))
+        print_text(report["text"], options.wide)
     elif options.layer:
-        _print_layer(report, options.layer)
+        _print_layer(report, options.layer, options.wide)
     else:
-        _print_layers(report)
+        _print_layers(report, options.wide)
     return 0
 
 
-def _print_layers(report: dict[str, Any]) -> None:
-    """A row for each layer, and what makes the memory."""
+_LAYERS = (
+    Column("layer", "name"),
+    Column("operation", "name"),
+    Column("algorithm", "name"),
+    Column("time"),
+    Column("weights", optional=1),
+    Column("error", optional=2),
+    Column("scratch", optional=3),
+    Column("next best", "prose", optional=4),
+)
+_CANDIDATES = (
+    Column("algorithm", "name"),
+    Column("time"),
+    Column("weights"),
+    Column("error", optional=1),
+    Column("scratch", optional=2),
+    Column("why it lost", "prose"),
+    Column("parameters", "prose", optional=3),
+    Column("layouts", "name", optional=4),
+)
+_SELECTOR = Column("selector", "name")
+
+
+def _print_layers(report: dict[str, Any], wide: bool) -> None:
+    """What the plan promises, then a row for each layer."""
     rows = []
     for layer in report["layers"]:
         others = [c for c in layer["candidates"] if not c["chosen"] and c["reason"] != _NO_FASTER]
         best = min(others, key=lambda c: c["time_ns"], default=None)
-        lost = f"{best['way'] or best['algorithm']}: {best['reason']}" if best else ""
-        rows.append([layer["name"], layer["op"], layer["algorithm"], *_numbers(layer), lost])
-    columns = ["layer", "operation", "algorithm", "time", "weights", "scratch", "error", "next"]
-    print_table(columns, rows, left=3)
-    print(printable(report["text"]))
+        lost = f"{_apart(best, layer)}: {best['reason']}" if best else ""
+        row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), lost]
+        rows.append([*row, layer["selector"] or ""] if wide else row)
+    inputs = ", ".join(f"{n} {shape_text(s)}" for n, s in report["asked"]["inputs"].items())
+    print_text(f"{report['model']}: {inputs}", wide)
+    print_text(report["text"] + "\n", wide)
+    print_table([*_LAYERS, _SELECTOR] if wide else _LAYERS, rows, wide=wide)
 
 
-def _print_layer(report: dict[str, Any], name: str) -> None:
-    """A row for each candidate of a layer, and the algorithms that cannot compute it."""
-    layers = [each for each in report["layers"] if name in (each["name"], each["output"])]
-    if not layers:
-        known = ", ".join(each["name"] for each in report["layers"][:20])
+def _apart(candidate: dict[str, Any], chosen: dict[str, Any]) -> str:
+    """A candidate in words that differ from those of the chosen one."""
+    words = str(candidate["words"])
+    if words != chosen["words"]:
+        return words
+    if candidate["parameters"] != chosen["parameters"]:
+        return f"{words} ({candidate['parameters']})"
+    return f"{words} in other layouts"
+
+
+def _layer_named(layers: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The layer of a name or output, or of the short form of one that a table shows.
+
+    Raises:
+        InputError: there is none, or there are several.
+    """
+    found = [each for each in layers if name in (each["name"], each["output"])]
+    if not found:
+        pattern = re.compile(".*".join(map(re.escape, name.split("…"))))
+        found = [each for each in layers if pattern.search(each["name"])]
+        if len(found) > 1 and len({each["name"] for each in found}) > 1:
+            names = ", ".join(each["name"] for each in found[:20])
+            raise InputError(f"{len(found)} layers have {name!r} in their names; give one: {names}")
+    if not found:
+        known = ", ".join(each["name"] for each in layers[:20])
         raise InputError(f"there is no layer {name!r}; expected one such as {known}")
-    layer, rows = layers[0], []
+    return found[0]
+
+
+def _print_layer(report: dict[str, Any], name: str, wide: bool) -> None:
+    """A row for each candidate of a layer, and the algorithms that cannot compute it."""
+    layer, rows = _layer_named(report["layers"], name), []
     for candidate in layer["candidates"]:
         formats = f"{'/'.join(candidate['reads'].values())} to {candidate['writes']}"
-        label = [candidate["way"] or candidate["algorithm"], formats]
-        rows.append([*label, *_numbers(candidate), candidate["reason"] or "chosen"])
-    rows += [[name, "", "", "", "", "", why] for name, why in layer["rejected"].items()]
-    columns = ["way", "layouts", "time", "weights", "scratch", "error", "why it lost"]
-    print_table(columns, rows, title=f"{layer['name']}: {layer['op']}", left=2)
+        row = [candidate["words"], *_numbers(candidate), candidate["reason"] or "chosen"]
+        row += [candidate["parameters"], formats]
+        rows.append([*row, candidate["selector"] or ""] if wide else row)
+    rejected = [[name, "", "", "", "", why, "", ""] for name, why in layer["rejected"].items()]
+    rows += [[*row, ""] for row in rejected] if wide else rejected
+    columns = [*_CANDIDATES, _SELECTOR] if wide else _CANDIDATES
+    print_table(columns, rows, title=f"{layer['name']}: {layer['op']}", wide=wide)
 
 
 def _numbers(facts: dict[str, Any]) -> list[str]:
     return [
         format_ns(facts["time_ns"]),
         format_bytes(facts["weight_bytes"]),
-        format_bytes(facts["scratch_bytes"]),
         f"{facts['error']:.1e}",
+        format_bytes(facts["scratch_bytes"]),
     ]
 
 
@@ -106,7 +162,7 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
     """Plan one convolution with weights of zero: a plan depends on shapes only."""
     import leanconv
 
-    spec = ConvSpec.parse(options.what, **({"dtype": options.dtype} if options.dtype else {}))
+    spec = read_problem(options.what, **({"dtype": options.dtype} if options.dtype else {}))
     settings = load_options(options)
     del settings["dtype"]
     if settings.pop("algorithms"):
@@ -125,6 +181,8 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "problem": str(spec),
         "algorithm": plan.algorithm,
+        "parameters": plan.parameters,
+        "selector": plan.selector,
         "flops": spec.flops,
         "workspace_bytes": plan.workspace_bytes,
         "weight_bytes": plan.weight_bytes,
@@ -145,6 +203,19 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     report = network.report(front=bool(options.html or options.json))
     if options.html:
         page = explain_page(f"{Path(options.what).name} on leanconv", report)
-        Path(options.html).write_text(page, encoding="utf-8")
-    text = f"predicted {format_ns(plan.predicted_ns)}, expected error {plan.predicted_error:.1e}\n"
-    return {"model": options.what, **report, "text": text + report["text"]}
+        with writing(options.html) as aside:
+            aside.write_text(page, encoding="utf-8")
+    return {"model": options.what, **report, "text": f"{_promise(report)}\n{report['text']}"}
+
+
+def _promise(report: dict[str, Any]) -> str:
+    """Time and error of a plan, and what it was to keep."""
+    asked = report["asked"]
+    limit, most = asked["memory_limit"], asked["max_error"]
+    return (
+        f"predicted {format_ns(report['predicted_ns'])} with {asked['threads']} "
+        f"thread{'s' if asked['threads'] > 1 else ''}, expected error "
+        f"{report['predicted_error']:.1e}\n"
+        f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, "
+        f"max. error {'not said' if most is None else f'{most:.1e}'}"
+    )

@@ -230,7 +230,7 @@ def _layers(report: Report) -> str:
         lost = len(layer["candidates"]) - 1
         rows.append(
             f"<tr><td>{escape(layer['name'])}</td><td class=text>{escape(layer['op'])}</td>"
-            f"<td class=text>{escape(layer['algorithm'])}</td><td>{shape}</td>"
+            f"<td class=text>{escape(layer['words'])}</td><td>{shape}</td>"
             f"<td class=text>{bar} {format_ns(layer['time_ns'])}</td>"
             f"<td>{format_bytes(layer['weight_bytes'])}</td><td>{layer['error']:.1e}</td></tr>"
             f"<tr class=more><td colspan=7><details><summary>{lost} other ways</summary><table>"
@@ -246,7 +246,9 @@ def _heading(*names: str) -> str:
 
 
 def _candidate(candidate: Report) -> str:
-    name = candidate["way"] or candidate["algorithm"]
+    name = candidate["words"]
+    if candidate["parameters"]:
+        name += f", {candidate['parameters']}"
     if candidate["writes"] != "plain":
         name += f" → {candidate['writes']}"
     return (

@@ -18,6 +18,7 @@ from leanconv.cli.exit_codes import (
     EXIT_USAGE,
     EXIT_USER_ERROR,
 )
+from leanconv.cli.parser import CommandParser
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
 
@@ -41,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"leanconv {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
     for module in (run, explain, verify, profile, bench, algorithms, winograd):
         module.register(commands)
     return parser

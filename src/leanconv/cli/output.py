@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
+
 PATIENCE_S = 1.0
-_WIDTH = 220  # columns of a table that does not go to a terminal
 
 
 def printable(text: str) -> str:
@@ -25,36 +27,76 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    left: int = 1,
+    wide: bool = False,
 ) -> None:
-    """Print a table on standard output.
+    """Print a table on standard output, as wide as the terminal allows, or as it needs to be.
 
     Args:
-        columns: the headings.
+        columns: the headings, or what else there is to say of a column.
         rows: the cells, as many in a row as there are headings.
         title: stands above.
-        left: how many of the first columns are aligned to the left; the others hold numbers.
+        left: where columns are headings only, how many of the first ones hold names; the others
+            hold numbers.
+        wide: whether lines may be longer than the terminal's.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else _WIDTH, highlight=False)
+    described = [
+        column if isinstance(column, Column) else Column(column, "name" if i < left else "number")
+        for i, column in enumerate(columns)
+    ]
+    cells = [[one_line(cell) for cell in row] for row in rows]
     if title:
-        console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(
-            Text(column),
-            justify="left" if index < left else "right",
-            no_wrap=index >= left or not terminal,
-            overflow="fold" if terminal else "ignore",
-        )
-    for row in rows:
-        table.add_row(*[Text(printable(cell)) for cell in row])
-    console.print(table)
+        print_text(title, wide)
+        _print_line("")
+    layout = lay_out(described, cells, None if wide else terminal_columns())
+    for number, line in enumerate(layout.lines):
+        _print_line(line, heading=number == 0)
+    if layout.left_out:
+        print_text(f"(no room here for {', '.join(layout.left_out)}: see --wide or --json)")
+
+
+def print_text(text: str, wide: bool = False, later: str = "    ") -> None:
+    """Print lines of text; on a terminal broken at blanks, so that none is longer than its lines.
+
+    Args:
+        text: any number of lines; what begins with blanks keeps them.
+        wide: whether lines may be longer than the terminal's.
+        later: what the further lines of a broken one begin with.
+    """
+    width = None if wide else terminal_columns()
+    for line in printable(text).split("\n"):
+        for piece in [line] if width is None else wrapped(line, width, later):
+            _print_line(piece)
+
+
+def terminal_columns() -> int | None:
+    """The width of the terminal that standard output is; None where it is none."""
+    return max(20, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def one_line(text: str) -> str:
+    """Text that is printable, on one line."""
+    return printable(text.replace("\n", " "))
+
+
+def _print_line(line: str, heading: bool = False) -> None:
+    """Print a line in letters that the output's encoding has."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        line.encode(encoding)
+    except UnicodeEncodeError:
+        plain = line.translate({ord("─"): "-", ord("…"): "~"})
+        line = plain.encode(encoding, "replace").decode(encoding)
+    if heading and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(highlight=False).print(Text(line, style="bold"), soft_wrap=True)
+        return
+    print(line)
 
 
 class Progress:
@@ -70,7 +112,8 @@ class Progress:
         self._terminal = sys.stderr.isatty()
         self._timer = threading.Timer(PATIENCE_S, self._show)
         self._timer.daemon = True
-        self._timer.start()
+        with suppress(RuntimeError):  # the system starts no more threads: no lines, then
+            self._timer.start()
 
     def say(self, text: str) -> None:
         """Tell what is going on now; shown once a second at most, after the first second."""
@@ -87,8 +130,12 @@ class Progress:
 
     def _show(self) -> None:
         self._shown = time.monotonic()
-        if self._terminal:
-            print(f"\r\x1b[K{self._text} …", end="", file=sys.stderr, flush=True)
+        if self._terminal:  # on one line, which is cleared later
+            most = shutil.get_terminal_size().columns - 1
+            line = f"{self._text} …"
+            short = shortened([line], max(4, most)) if cells_of(line) > most else None
+            line = short[line] if short else line
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         else:
             print(f"leanconv: {self._text} …", file=sys.stderr, flush=True)
 

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from leanconv.cli.common import (
     add_load_options,
+    add_output_options,
     add_shape_option,
     input_shapes,
     load_options,
     positive,
     random_inputs,
 )
-from leanconv.cli.output import print_json, print_table, progress
-from leanconv.units import format_ns
+from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.table import Column
+from leanconv.units import format_ns, shape_text
+
+if TYPE_CHECKING:
+    from leanconv.runtime.profile import ProfileRow
+
+_COLUMNS = (
+    Column("layer", "name"),
+    Column("operation", "name"),
+    Column("algorithm", "name"),
+    Column("average"),
+    Column("share"),
+    Column("GFLOP/s", optional=1),
+    Column("least", optional=2),
+    Column("most", optional=3),
+    Column("calls", optional=4),
+)
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +48,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--repeat", type=positive, default=20, metavar="N", help="timed runs (default 20)"
     )
     parser.add_argument("--sort", action="store_true", help="the slowest first")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -52,25 +70,26 @@ def execute(options: argparse.Namespace) -> int:
         report = {"model": options.model, "inputs": shapes}
         print_json({**report, "total_average_ns": total_ns, "layers": layers})
         return 0
-    print_table(
-        ["layer", "op", "algorithm", "calls", "average", "least", "most", "share", "GFLOP/s"],
-        [
-            [
-                row.name,
-                row.op,
-                row.algorithm,
-                str(row.calls),
-                *map(format_ns, (row.average_ns, row.least_ns, row.most_ns)),
-                f"{row.share:.1%}",
-                _rate(row.flops, row.average_ns),
-            ]
-            for row in rows
-        ],
-        title=f"{options.model}, {', '.join(f'{n} {s}' for n, s in shapes.items())}",
-        left=3,
-    )
-    print(f"all layers: {format_ns(total_ns)} on average")
+    described = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
+    print_text(f"{options.model}: {described}", options.wide)
+    calls = f"{options.repeat} run{'s' if options.repeat > 1 else ''}"
+    print_text(f"all layers: {format_ns(total_ns)} on average of {calls}\n", options.wide)
+    print_table(_COLUMNS, [_cells(row) for row in rows], wide=options.wide)
     return 0
+
+
+def _cells(row: ProfileRow) -> list[str]:
+    return [
+        row.name,
+        row.op,
+        row.algorithm,
+        format_ns(row.average_ns),
+        f"{row.share:.1%}",
+        _rate(row.flops, row.average_ns),
+        format_ns(row.least_ns),
+        format_ns(row.most_ns),
+        str(row.calls),
+    ]
 
 
 def _rate(flops: int, average_ns: float) -> str:

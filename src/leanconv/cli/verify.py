@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.cli.common import (
     add_load_options,
+    add_output_options,
     add_shape_option,
     input_shapes,
     load_options,
@@ -18,13 +19,16 @@ from leanconv.cli.common import (
     random_inputs,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.output import print_json, print_table, printable, progress
+from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.errors import InputError
+from leanconv.files import open_regular
+from leanconv.graph.file_kinds import FileKind, file_kind
 
 if TYPE_CHECKING:
     from leanconv import Network
 
 _MOST_BYTES = 4 * 2**30  # of one file of samples
+_HEAD_BYTES = 4096  # that are looked at to tell what another file is
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -46,7 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--count", type=positive, default=3, metavar="N", help="random samples (default 3)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -61,8 +65,8 @@ def execute(options: argparse.Namespace) -> int:
             [row["sample"], row["output"], f"{row['error']:.2e}", f"{row['largest']:.3g}"]
             for row in report["rows"]
         ]
-        print_table(["sample", "output", "error", "largest value"], rows, left=2)
-        print(printable(report["text"]))
+        print_text(report["text"] + "\n", options.wide)
+        print_table(["sample", "output", "error", "largest value"], rows, left=2, wide=options.wide)
     return EXIT_OK if report["kept"] else EXIT_NOT_MET
 
 
@@ -103,34 +107,51 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
+    """What is said of a sample that NumPy cannot read."""
+    other = found if found and not found.arrays else None
+    return InputError(
+        f"sample {name} {f'is {other.what}' if other else f'cannot be read ({error})'}; expected "
+        ".npy or .npz of numbers: write them with np.save or np.savez"
+        + ("; pictures are for `leanconv run`" if other and other.picture else "")
+    )
+
+
 def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Arrays]]:
     if not options.samples:
         shapes = input_shapes(network, options.shape)
         for seed in range(options.count):
             yield f"random {seed}", random_inputs(network, shapes, seed)
     for path in options.samples:
-        yield Path(path).name, _read(Path(path), network)
+        yield Path(path).name, read_sample(Path(path), network)
 
 
-def _read(path: Path, network: Network) -> dict[str, np.ndarray]:
-    """The arrays of a file, which is not trusted: nothing in it is unpickled."""
-    names = [port.name for port in network.inputs]
-    size = path.stat().st_size
-    if not path.is_file():
-        raise InputError(f"sample {path} is not a regular file; expected .npy or .npz of numbers")
+def _check_unpacked(path: Path, bundle: np.lib.npyio.NpzFile) -> None:
+    """Refuse a bundle that is small only as long as it is compressed."""
+    size = sum(member.file_size for member in bundle.zip.infolist()) if bundle.zip else 0
     if size > _MOST_BYTES:
         raise InputError(
-            f"sample {path.name} has {size} bytes; expected at most {_MOST_BYTES}: split it into "
-            "several files"
+            f"sample {path.name} has {size} bytes when unpacked; expected at most {_MOST_BYTES} "
+            "bytes; split it into several files"
         )
+
+
+def read_sample(path: Path, network: Network) -> dict[str, np.ndarray]:
+    """The arrays of a file, which is not trusted: nothing in it is unpickled."""
+    names = [port.name for port in network.inputs]
+    file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
     try:
-        held = np.load(path, allow_pickle=False)
-        arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
+        with file:
+            held = np.load(file, allow_pickle=False)
+            if isinstance(held, np.lib.npyio.NpzFile):
+                _check_unpacked(path, held)
+            arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
+    except InputError:
+        raise
     except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to
-        raise InputError(
-            f"sample {path.name} cannot be read ({error}); expected .npy or .npz of numbers: write "
-            "it with np.save or np.savez"
-        ) from error
+        with open_regular(path) as file:
+            found = file_kind(file.read(_HEAD_BYTES))
+        raise _unread(path.name, found, error) from error
     if set(arrays) != set(names):
         raise InputError(
             f"sample {path.name} holds {', '.join(sorted(arrays))}; expected {', '.join(names)}: "

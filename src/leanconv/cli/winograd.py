@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
-from leanconv.cli.common import UsageError, positive
-from leanconv.cli.output import print_json, progress
+from leanconv.cli.common import UsageError, add_output_options, positive
+from leanconv.cli.output import print_json, print_text, progress, terminal_columns
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance
 from leanconv.winograd.counts import multiplications, saving
@@ -33,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--balance", action="store_true", help="even out the matrices' rows by powers of two"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -57,7 +58,10 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report)
     else:
-        print(_text(made, report))
+        for heading, rows in [(_summary(made, report), []), *_named_matrices(made, report)]:
+            print_text(heading, options.wide)
+            for line in _aligned(rows, None if options.wide else terminal_columns()):
+                print(line)
     return 0
 
 
@@ -95,7 +99,7 @@ def _strings(matrix: Matrix) -> list[list[str]]:
     return [[str(value) for value in row] for row in matrix]
 
 
-def _text(made: Transform, report: dict[str, Any]) -> str:
+def _summary(made: Transform, report: dict[str, Any]) -> str:
     counts, operations = report["multiplications"], report["operations"]
     lines = [
         f"{made}:  y = A^T [(G g) * (B^T d)],  y_i = sum_k g_k d_(i+k)",
@@ -114,15 +118,31 @@ def _text(made: Transform, report: dict[str, Any]) -> str:
         f"operations       {operations['bt']} for B^T d, {operations['g']} for G g, "
         f"{operations['at']} for A^T m (additions and multiply-adds, shared)"
     )
-    for label, (key, _) in zip(("A^T", "G", "B^T"), _matrices(made), strict=True):
-        rows: list[list[str]] = report[key]
-        lines += ["", f"{label} ({len(rows)} x {len(rows[0])})", *_aligned(rows)]
     return "\n".join(lines)
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def _named_matrices(made: Transform, report: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    found = []
+    for label, (key, _) in zip(("A^T", "G", "B^T"), _matrices(made), strict=True):
+        rows: list[list[str]] = report[key]
+        found.append((f"\n{label} ({len(rows)} x {len(rows[0])})", rows))
+    return found
+
+
+def _aligned(rows: list[list[str]], width: int | None) -> Iterator[str]:
+    """The rows of a matrix, in columns; in blocks of as many columns as fit."""
+    if not rows:
+        return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    first, columns = 0, len(widths)
+    while first < columns:
+        last, taken = first + 1, 2 + widths[first]
+        while last < columns and (width is None or taken + 2 + widths[last] <= width):
+            taken += 2 + widths[last]
+            last += 1
+        if last - first < columns:
+            yield f"  columns {first + 1} to {last}:"
+        for row in rows:
+            pairs = zip(row[first:last], widths[first:last], strict=True)
+            yield "  " + "  ".join(cell.rjust(size) for cell, size in pairs)
+        first = last

@@ -1,19 +1,30 @@
-"""A cache of files on disk: whole or absent, checked, bounded."""
+"""A cache of files on disk: whole or absent, checked, bounded, in a folder that is the user's."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
-import tempfile
+import re
+import time
 from pathlib import Path
+
+from leanconv.codegen.own_folder import (
+    PART,
+    Entry,
+    NotOursError,
+    OwnFolder,
+    WrongEntryError,
+    own_folder,
+)
 
 log = logging.getLogger(__name__)
 
 _MAGIC = b"leanconv object 1\n"
 _DIGEST = 32
-_told: set[tuple[Path, str]] = set()  # caches that could not be written, and why
+MOST_ENTRY_BYTES = 64 * 2**20  # the largest objects have 1 MiB
+_PART_S = 600  # nobody takes longer to write an entry; older ones are of processes that were killed
+_PART_NAME = re.compile(rf"(tmp\w{{8}}|[0-9a-f]{{24}}){re.escape(PART)}")  # earlier versions, now
+_told: set[tuple[Path, str]] = set()  # caches that are not used, and why
 
 
 class DiskCache:
@@ -23,9 +34,13 @@ class DiskCache:
     or absent; it carries a checksum, so that a damaged one is a miss with a warning. The oldest
     entries go when the bound is passed.
 
+    A checksum does not say who wrote an entry, and objects are run: a folder that others may write
+    is not used at all (`own_folder` says what is checked), and an entry is a regular file of this
+    user's, of bounded size.
+
     Args:
-        folder: where entries stand; made on first use. None keeps nothing.
-        limit_bytes: bound of all entries together.
+        folder: where entries stand; made on first use, with mode 0700. None keeps nothing.
+        limit_bytes: bound of all entries together; one of more than 64 MiB is not kept either.
         suffix: of the files' names.
     """
 
@@ -33,45 +48,77 @@ class DiskCache:
         self, folder: Path | None, limit_bytes: int = 256 * 1024 * 1024, suffix: str = ".o"
     ) -> None:
         self._folder, self._limit, self._suffix = folder, limit_bytes, suffix
+        self._most = len(_MAGIC) + _DIGEST + min(limit_bytes, MOST_ENTRY_BYTES)
+        self._entry_name = re.compile(rf"[0-9a-f]{{32,64}}{re.escape(suffix)}")
         self._written = 0
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry of that key, None if there is none or it is damaged."""
+        """Return the entry of that key, None if there is none or it is not to be used."""
         if self._folder is None:
             return None
-        path = self._folder / f"{key}{self._suffix}"
         try:
-            data = path.read_bytes()
-        except OSError:
+            with own_folder(self._folder) as folder:
+                return self._checked(folder, f"{key}{self._suffix}")
+        except NotOursError as error:
+            self._refuse(str(error))
+        except OSError as error:
+            if error.errno is None:  # a signal handler's own
+                raise
+        return None  # not there, or not to be read: made anew
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store an entry; a folder that cannot be used is a warning, told once, not an error."""
+        data = _MAGIC + _digest(body) + body
+        if self._folder is None or len(data) > self._most:
+            return
+        try:
+            with own_folder(self._folder, make=True) as folder:
+                folder.write(f"{key}{self._suffix}", data)
+                if self._written == 0 or self._written > self._limit // 16:
+                    self._written = 0
+                    self._shrink(folder)
+                self._written += len(body)
+        except NotOursError as error:
+            self._refuse(str(error))
+        except FileNotFoundError as error:
+            if not self._folder.exists():
+                self._tell(error.strerror or str(error))
+            # Otherwise another process has dropped the file before it got its name.
+        except OSError as error:
+            if error.errno is None:  # a signal handler's own
+                raise
+            self._tell(error.strerror or str(error))
+
+    def _checked(self, folder: OwnFolder, name: str) -> bytes | None:
+        """The body of an entry; one that is damaged, or not as this user writes them, goes."""
+        try:
+            data = folder.read(name, self._most)
+        except WrongEntryError as error:
+            log.warning("cache entry %s; it is made anew", error)
+            folder.remove(name)
             return None
         body = data[len(_MAGIC) + _DIGEST :]
         whole = data.startswith(_MAGIC) and data[len(_MAGIC) :][:_DIGEST] == _digest(body)
         if not whole:
-            log.warning("cache entry %s is damaged; it is made anew", path.name)
-            _remove(path)
+            log.warning("cache entry %s is damaged; it is made anew", name)
+            folder.remove(name)
             return None
         return body
 
-    def put(self, key: str, body: bytes) -> None:
-        """Store an entry; a full or read-only disk is a warning, told once, not an error."""
-        if self._folder is None:
+    def _refuse(self, reason: str) -> None:
+        """Warn once in a process of folders that others may write: they keep all of a cache."""
+        assert self._folder is not None
+        key = self._folder.parent, "refused"
+        if key in _told:
             return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, aside = tempfile.mkstemp(dir=self._folder, suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + _digest(body) + body)
-                os.replace(aside, self._folder / f"{key}{self._suffix}")
-            except BaseException:
-                _remove(Path(aside))
-                raise
-            if self._written == 0 or self._written > self._limit // 16:
-                self._written = 0
-                self._shrink()
-            self._written += len(body)
-        except OSError as error:
-            self._tell(error.strerror or str(error))
+        _told.add(key)
+        log.warning(
+            "the cache in %s is not used, since what it holds is run: %s; or set "
+            "LEANCONV_CACHE_DIR to a folder that you alone may write. Until then code is compiled "
+            "anew by every process, and nothing is kept",
+            self._folder,
+            reason,
+        )
 
     def _tell(self, reason: str) -> None:
         """Warn once in a process: what keeps one folder of a cache from being written keeps all."""
@@ -88,28 +135,29 @@ class DiskCache:
             reason,
         )
 
-    def _shrink(self) -> None:
-        """Drop the oldest entries until the rest fits the bound."""
-        assert self._folder is not None
-        entries = []
-        for path in self._folder.iterdir():
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            entries.append((status.st_mtime, status.st_size, path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
+    def _shrink(self, folder: OwnFolder) -> None:
+        """Drop what killed processes left, and the oldest entries until the rest fits the bound.
+
+        Files of other names are somebody else's: they neither count nor go.
+        """
+        now, ours, total = time.time(), [], 0
+        for entry in folder.entries():
+            if self._left_over(entry, now):
+                folder.remove(entry.name)
+            elif self._entry_name.fullmatch(entry.name) or _PART_NAME.fullmatch(entry.name):
+                ours.append(entry)
+                total += entry.size_bytes
+        for entry in sorted(ours):
             if total <= self._limit:
                 break
-            _remove(path)
-            total -= size
+            folder.remove(entry.name)
+            total -= entry.size_bytes
+
+    @staticmethod
+    def _left_over(entry: Entry, now: float) -> bool:
+        old = now - entry.written_s > _PART_S
+        return old and _PART_NAME.fullmatch(entry.name) is not None
 
 
 def _digest(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

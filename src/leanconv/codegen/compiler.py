@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import llvmlite
-import llvmlite.binding as llvm
-
+from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.host import check_runs_here, host, usable_cores
+from leanconv.codegen.compile_threads import compiled
+from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library, link, lock
 from leanconv.codegen.machine_code import assembly_text, compile_text
+from leanconv.codegen.reentry import check_not_within
+from leanconv.errors import memory_reported
+from leanconv.progress import step
 from leanconv.settings import current_settings
 from leanconv.spelling import spelled
 from leanconv.target import Target
@@ -54,30 +56,27 @@ def _objects(kernels: Mapping[str, Kernel], target: Target) -> dict[str, bytes]:
     """The objects of kernels by key: those of the cache, and the others compiled on all cores."""
     found = {key: _cache().get(key) for key in kernels}
     absent = [key for key, body in found.items() if body is None]
-    for key, body in zip(absent, _compiled({k: kernels[k] for k in absent}, target), strict=True):
-        _cache().put(key, body)
-        found[key] = body
+    bodies = compiled(_texts({key: kernels[key] for key in absent}, target), len(absent), target)
+    with contextlib.closing(bodies):  # and its threads ended, whatever comes
+        for done, (key, body) in enumerate(bodies, start=1):
+            _cache().put(key, body)
+            found[key] = body
+            step("compiling kernels", done, len(absent))
     return {key: body for key, body in found.items() if body is not None}
 
 
-def _compiled(kernels: Mapping[str, Kernel], target: Target) -> Iterator[bytes]:
-    """Compile kernels: this thread emits their text, others make machine code of it meanwhile."""
-    texts = (_named_text(key, kernel, target) for key, kernel in kernels.items())
-    if len(kernels) < 2:
-        yield from (compile_text(text, target) for text in texts)
-        return
-    workers = ThreadPoolExecutor(min(usable_cores(), len(kernels)))
-    try:
-        under_way = [workers.submit(compile_text, text, target) for text in texts]
-        yield from (future.result() for future in under_way)
-    finally:
-        workers.shutdown(cancel_futures=True)
+def _texts(kernels: Mapping[str, Kernel], target: Target) -> Iterator[tuple[str, str]]:
+    """What is to be compiled, emitted when it is asked for; 0 are compiled until all are."""
+    for key, kernel in kernels.items():
+        step("compiling kernels", 0, len(kernels))
+        yield key, _named_text(key, kernel, target)
 
 
 def _named_text(key: str, kernel: Kernel, target: Target) -> str:
     return kernel.emit(target).replace(f"@{kernel.NAME}(", f"@k{key}(", 1)
 
 
+@memory_reported("compiling kernels")
 def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     """Compile kernels, or fetch them from the cache, and load them into this process.
 
@@ -90,17 +89,22 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
 
     Raises:
         SpecError: the target's code cannot run here.
+        OutOfMemoryError: less memory is left than compiling or linking takes.
+        ReentrantCallError: a signal handler calls this while its thread compiles.
     """
     wanted = target or host()
     check_runs_here(wanted)
+    check_not_within(lock, "the compilation of kernels")
     with lock:
         keys = {kernel: _key(spelled(kernel), wanted) for kernel in dict.fromkeys(kernels)}
         objects = _objects({key: kernel for kernel, key in keys.items()}, wanted)
         return link(objects, {kernel: f"k{key}" for kernel, key in keys.items()})
 
 
+@memory_reported("compiling kernels")
 def load_text(text: str, names: Sequence[str], description: str) -> Library:
     """Compile and load a hand-written module; `description` names it in the cache."""
+    check_not_within(lock, "the compilation of kernels")
     with lock:
         key = _key(f"{description}\n{text}", host())
         body = _cache().get(key)

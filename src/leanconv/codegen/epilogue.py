@@ -144,3 +144,4 @@ def _store_row(
         return
     for i in range(live):
         e.store(e.extract(value, i), address.at(i * step, tile.element))
+    e.barrier()

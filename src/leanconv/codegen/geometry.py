@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
+from leanconv.codegen.floor_sums import floor_sum, residues_below
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
 
@@ -82,15 +83,69 @@ class Window:
         high = min(self.kernel[axis], (self.size[axis] - 1 - start) // step + 1)
         return low, max(low, high)
 
+    def full(self, axis: int) -> tuple[int, int]:
+        """First output position at which every tap touches the input, and one past the last.
+
+        The two are equal where there is no such position; both are then at most `out[axis]`.
+        """
+        step, out = self.stride[axis], self.out[axis]
+        reach = (self.kernel[axis] - 1) * self.dilation[axis]
+        first = min(out, max(0, ceil_div(self.pad[axis], step)))
+        past = (self.size[axis] - 1 - reach + self.pad[axis]) // step + 1
+        return first, max(first, min(out, past))
+
     def always_full(self, axis: int) -> bool:
         """Whether every tap touches the input at every output position."""
-        full = (0, self.kernel[axis])
-        return self.taps(axis, 0) == full and self.taps(axis, self.out[axis] - 1) == full
+        return self.full(axis) == (0, self.out[axis])
 
     def sometimes_empty(self, axis: int) -> bool:
         """Whether at some output position no tap touches the input."""
-        bounds = (self.taps(axis, o) for o in range(self.out[axis]))
-        return any(low >= high for low, high in bounds)
+        size, step, apart = self.size[axis], self.stride[axis], self.dilation[axis]
+        reach = (self.kernel[axis] - 1) * apart
+        start = -self.pad[axis]
+        last = start + (self.out[axis] - 1) * step
+        if start + reach < 0 or last >= size:
+            return True
+        if apart <= size:
+            return False
+        # Taps on both sides and none inside: the first one not before the input is beyond its end.
+        before = min(self.out[axis], ceil_div(-start, step))
+        return residues_below(before, step, start, apart, size) < before
+
+    def live_taps(self, axis: int) -> int:
+        """The number of taps that touch the input, over all output positions."""
+        pad = self.pad[axis]
+        return self._taps_before(axis, self.size[axis] + pad) - self._taps_before(axis, pad)
+
+    def _taps_before(self, axis: int, end: int) -> int:
+        """Taps before `end`, counted from tap 0 of position 0, over all output positions."""
+        if end <= 0:
+            return 0
+        out, kernel = self.out[axis], self.kernel[axis]
+        step, apart = self.stride[axis], self.dilation[axis]
+        whole = min(out, max(0, (end - 1 - (kernel - 1) * apart) // step + 1))
+        some = min(out, (end - 1) // step + 1)
+        last = end - 1 - (some - 1) * step
+        return whole * kernel + floor_sum(some - whole, step, last + apart, apart)
+
+    def most_taps(self, axis: int) -> int:
+        """The most taps that touch the input at one output position."""
+        out, step, apart = self.out[axis], self.stride[axis], self.dilation[axis]
+        size, start = self.size[axis], -self.pad[axis]
+        before = min(out, max(0, ceil_div(-start, step)))  # positions whose tap 0 is before it
+        # While the last tap does not reach the end, fewer are before the input from one to the
+        # next; once tap 0 is inside, more are beyond its end.
+        slack = size - 1 - (self.kernel[axis] - 1) * apart - start
+        growing = min(before, max(0, slack // step + 1))
+        ends = [growing - 1] if growing else []
+        ends += [before] if before < out else []
+        most = max((high - low for low, high in (self.taps(axis, o) for o in ends)), default=0)
+        if growing < before:  # taps on both sides of the input
+            whole, rest = divmod(size, apart)
+            first = start + growing * step
+            more = residues_below(before - growing, step, first, apart, rest) > 0
+            most = max(most, whole + more)
+        return most
 
 
 def merge_rows(
@@ -125,73 +180,3 @@ def merge_rows(
         return replace(access, spatial=(total * step, width * step, step))
 
     return replace(window, size=flat, out=flat), flatten(x), flatten(y)
-
-
-@dataclass(frozen=True)
-class ColumnTile:
-    """Output columns `first + i*pixels …` for i < count, computed by the same code.
-
-    Attributes:
-        first: column of the first tile.
-        count: number of tiles, one after the other.
-        pixels: columns of one tile.
-        runs: taps in runs `(low, high, columns)`: the taps low … high-1 touch the input at exactly
-            these columns of the tile.
-        computed: instead of `runs`, the kernel computes each column's bounds when it runs; tiles
-            of one column.
-    """
-
-    first: int
-    count: int
-    pixels: int
-    runs: tuple[tuple[int, int, tuple[int, ...]], ...]
-    computed: bool = False
-
-
-_MOST_RUNS = 40  # written out one by one; with more, code and compile time would explode
-
-
-def bounded_tiles(window: Window, pixels: int) -> list[ColumnTile]:
-    """As `column_tiles`, but columns at the ends of a row compute their taps if there are many."""
-    taps = window.kernel[2]
-    edges = sum(window.taps(2, o) != (0, taps) for o in range(window.out[2]))
-    if edges <= _MOST_RUNS:
-        tiles = column_tiles(window, pixels)
-        if sum(len(tile.runs) for tile in tiles) <= _MOST_RUNS:
-            return tiles
-    full = [o for o in range(window.out[2]) if window.taps(2, o) == (0, taps)]
-    first, stop = (full[0], full[-1] + 1) if full else (window.out[2], window.out[2])
-    whole, rest = divmod(stop - first, pixels)
-    tiles = [ColumnTile(0, first, 1, (), computed=True)] if first else []
-    for start, count, width in ((first, whole, pixels), (stop - rest, 1, rest)):
-        if count and width:
-            tiles.append(ColumnTile(start, count, width, ((0, taps, tuple(range(width))),)))
-    if stop < window.out[2]:
-        tiles.append(ColumnTile(stop, window.out[2] - stop, 1, (), computed=True))
-    return tiles
-
-
-def column_tiles(window: Window, pixels: int) -> list[ColumnTile]:
-    """Cut the output columns into tiles; equal neighbours are merged into one with a count."""
-    width, taps = window.out[2], window.kernel[2]
-    bounds = [window.taps(2, o) for o in range(width)]
-    tiles: list[ColumnTile] = []
-    for first in range(0, width, pixels):
-        here = bounds[first : first + pixels]
-        touched = [
-            tuple(p for p, (low, high) in enumerate(here) if low <= tap < high)
-            for tap in range(taps)
-        ]
-        runs: list[tuple[int, int, tuple[int, ...]]] = []
-        for tap, columns in enumerate(touched):
-            if runs and runs[-1][1] == tap and runs[-1][2] == columns:
-                runs[-1] = (runs[-1][0], tap + 1, columns)
-            elif columns:
-                runs.append((tap, tap + 1, columns))
-        tile = ColumnTile(first, 1, len(here), tuple(runs))
-        last = tiles[-1] if tiles else None
-        if last and (last.pixels, last.runs) == (tile.pixels, tile.runs):
-            tiles[-1] = ColumnTile(last.first, last.count + 1, last.pixels, last.runs)
-        else:
-            tiles.append(tile)
-    return tiles

@@ -8,8 +8,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
+from leanconv.codegen.backend import llvm
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target

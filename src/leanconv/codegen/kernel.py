@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from leanconv.codegen.outline import outline
 from leanconv.target import Target
 
 # Added to a call's first chunk, see `Kernel.goes_on`.
@@ -54,6 +55,10 @@ class Kernel(ABC):
     @abstractmethod
     def emit(self, target: Target) -> str:
         """Return the module's LLVM IR with one public function, `NAME`."""
+
+    def outline(self, target: Target) -> str:
+        """Return the loop nest of the emitted code, one line for each loop and run of code."""
+        return outline(self.emit(target))
 
     @property
     def scratch_bytes(self) -> int:

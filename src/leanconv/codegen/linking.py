@@ -7,11 +7,11 @@ import threading
 import weakref
 from collections.abc import Mapping
 
-import llvmlite.binding as llvm
-
+from leanconv.codegen.backend import llvm
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
+from leanconv.codegen.memory_left import require_for_linking
 
 _LIBRARIES = 128  # of one linker
 lock = threading.RLock()  # the compiler's and the linker's
@@ -99,8 +99,13 @@ def link(objects: Mapping[str, bytes], symbols: Mapping[object, str]) -> Library
     Args:
         objects: by name, each once.
         symbols: the symbol to be found for each entry of the library.
+
+    Raises:
+        OutOfMemoryError: less memory is left than linking takes.
     """
+    size = sum(map(len, objects.values()))
+    require_for_linking(len(objects), size)
     with lock:
         tracker = _free_linker().link(objects, list(dict.fromkeys(symbols.values())))
     addresses = {entry: tracker[symbol] for entry, symbol in symbols.items()}
-    return Library(addresses, tracker, sum(map(len, objects.values())))
+    return Library(addresses, tracker, size)

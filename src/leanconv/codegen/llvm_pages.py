@@ -39,13 +39,7 @@ def _constant_segments() -> tuple[tuple[int, int], ...]:
         return ()
     try:
         base, path = _place("libllvmlite.so")
-        with open(path, "rb") as file:
-            identity = file.read(64)
-            if identity[:5] != b"\x7fELF\x02":
-                return ()
-            table, size, count = _HEADERS.unpack(identity[:58])
-            file.seek(table)
-            segments = [_SEGMENT.unpack_from(file.read(size)) for _ in range(count)]
+        segments = _segments(path)
     except (OSError, ValueError, struct.error):
         return ()
     first = min(address for kind, _, _, address, *_ in segments if kind == _LOAD)
@@ -58,6 +52,29 @@ def _constant_segments() -> tuple[tuple[int, int], ...]:
             if stop > start:
                 found.append((start, stop - start))
     return tuple(found)
+
+
+def mapped_bytes(path: str | Path) -> int:
+    """How many bytes of addresses a shared library takes; that of its file where it is no ELF."""
+    try:
+        return max(address + size for kind, _, _, address, _, _, size, _ in _segments(path))
+    except (OSError, ValueError, struct.error):
+        return Path(path).stat().st_size
+
+
+def _segments(path: str | Path) -> list[tuple[int, ...]]:
+    """The table of segments of an ELF file of 64 bits.
+
+    Raises:
+        ValueError, struct.error: it is none.
+    """
+    with open(path, "rb") as file:
+        identity = file.read(64)
+        if identity[:5] != b"\x7fELF\x02":
+            raise ValueError(f"{path} is no ELF file of 64 bits")
+        table, size, count = _HEADERS.unpack(identity[:58])
+        file.seek(table)
+        return [_SEGMENT.unpack_from(file.read(size)) for _ in range(count)]
 
 
 def _place(name: str) -> tuple[int, str]:

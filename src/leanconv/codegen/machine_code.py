@@ -7,10 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi
-
+from leanconv.codegen.backend import ffi, llvm
 from leanconv.codegen.host import host
+from leanconv.codegen.memory_left import require_for_compiling
 from leanconv.errors import CompileError
 from leanconv.target import Target
 
@@ -58,6 +57,7 @@ def _emission() -> Callable[..., Any]:
 
 
 def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
+    require_for_compiling(text)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()

@@ -162,6 +162,16 @@ def at_most(e: Function, x: Value, bound: float) -> Value:
     return e.minimum(e.const(x.kind, bound), x)
 
 
+def larger(e: Function, a: Value, b: Value) -> Value:
+    """The larger of two; NaN where either is NaN, which costs two instructions more."""
+    return e.select(a.compare("uno", a), a, e.maximum(a, b))
+
+
+def smaller(e: Function, a: Value, b: Value) -> Value:
+    """The smaller of two; NaN where either is NaN."""
+    return e.select(a.compare("uno", a), a, e.minimum(a, b))
+
+
 def polynomial(e: Function, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the coefficient of the lowest power stands first."""
     result = e.const(x.kind, coefficients[-1])

@@ -12,6 +12,8 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.lowering.lowered import stored
 from leanconv.graph.ir import TensorType
+from leanconv.spec.mends import mended
+from leanconv.units import type_text
 
 _VECTOR_BYTES = 16  # that the addresses of a user's arrays must be multiples of
 
@@ -45,7 +47,10 @@ def arrived(
     if isinstance(array, np.ndarray) and copies:
         if array.shape != kind.shape or str(array.dtype) not in taken:
             wanted = TensorType(kind.shape, taken[0])
-            raise InputError(f"{label} is {array.dtype}{list(array.shape)}; expected {wanted}")
+            raise InputError(
+                f"{label} is {type_text(array.dtype, array.shape)}; expected {wanted}"
+                f"{_axes(array, kind)}"
+            )
         made = memory.array(kind.shape, kind.dtype)
         memory.upload(made.address, stored(array, kind.dtype))
         return made
@@ -56,7 +61,9 @@ def arrived(
         )
     held = take(label, array, driver)
     if (held.shape, held.dtype) != (kind.shape, kind.dtype):
-        raise InputError(f"{label} is {held.dtype}{list(held.shape)}; expected {kind}")
+        raise InputError(
+            f"{label} is {type_text(held.dtype, held.shape)}; expected {kind}{_axes(held, kind)}"
+        )
     if not held.dense or held.address % _VECTOR_BYTES:
         raise InputError(
             f"{label} has strides {held.strides} and begins at an address of "
@@ -70,3 +77,9 @@ def finish_reading(driver: Driver, *given: Any) -> None:
     """Let the owners' default stream wait before it writes what we still read or write."""
     if any(not isinstance(a, np.ndarray | DeviceArray) and a is not None for a in given):
         driver.lead(1)
+
+
+def _axes(array: Any, kind: TensorType) -> str:
+    """What a message says of an array whose axes are in another order."""
+    text = mended("x", array.shape, kind.shape)
+    return f": give {text}" if text else ""

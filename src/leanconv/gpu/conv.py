@@ -26,13 +26,15 @@ from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import plane
 from leanconv.gpu.machine import machine_of
 from leanconv.graph.ir import TensorType
+from leanconv.runtime.locks import Lock
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
 
 
-class DeviceConvPlan:
+class DeviceConvPlan(Unpicklable):
     """One convolution, ready to run on a GPU. Calls run in turn on the plan's own stream.
 
     Attributes:
@@ -42,6 +44,8 @@ class DeviceConvPlan:
         weight_bytes: packed weights, bias, slopes and tables.
         predicted_error: expected relative error in the max norm, for data of random sign.
     """
+
+    instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class DeviceConvPlan:
                 f"{self.predicted_error * 1.01:.2g} or more, or float64 arrays",
                 self.memory_bytes,
             )
+        self._lock = Lock("a run of the same plan")
         self._prepare(compile_code)
 
     # -- planning --------------------------------------------------------------------------
@@ -204,6 +209,7 @@ class DeviceConvPlan:
         Raises:
             InputError: an array does not fit the plan.
             DeviceError: the driver refuses something.
+            ReentrantCallError: a signal handler calls this while its thread is in it.
         """
         spec = self.spec
         check_residual(spec.residual, residual is not None)
@@ -215,9 +221,10 @@ class DeviceConvPlan:
             result = self._memory.array(spec.output_shape, spec.dtype)
         else:
             result = self._arrived("out", out, spec.output_shape, copies=False)
-        for name, array in (*held, ("y", result)):
-            self._slots[name].value = array.address
-        self.start()
+        with self._lock.held:
+            for name, array in (*held, ("y", result)):
+                self._slots[name].value = array.address
+            self.start()
         finish_reading(self._driver, x, residual, out)
         if out is not None:
             return out

@@ -16,13 +16,13 @@ from leanconv.gpu.device.dlpack import is_device_array, take
 from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
 from leanconv.runtime.locks import Lock
-from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import Padding, Steps, check_slope, spec_of
-from leanconv.units import parse_bytes
+from leanconv.spec import ConvSpec
+from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
+from leanconv.units import type_text
 
 DevicePlan = DeviceConvPlan | FftConvPlan
 Weights = tuple[Any, Any, Any]  # w, bias, slope
-Window = tuple[Steps, Padding, Steps, int]  # stride, padding, dilation, groups
+Limits = tuple[str | None, int | None, float | None]  # algorithm, memory limit, largest error
 _MOST_PLANS = 64
 
 
@@ -58,9 +58,9 @@ def plan_conv(
     precision: str | None,
     x_shape: Sequence[int],
     weights: Weights,
-    window: Window,
-    kind: tuple[str | Activation | None, str, bool],
-    limits: tuple[str | None, int | str | None, float | None],
+    asked: ConvArguments,
+    residual: bool,
+    limits: Limits,
 ) -> DevicePlan:
     """Plan a convolution on a GPU.
 
@@ -69,15 +69,13 @@ def plan_conv(
         precision: what is asked of the arithmetic; None for that of the arrays.
         x_shape: as for `plan_conv2d`.
         weights: w, bias and slope: NumPy arrays or arrays on the device.
-        window: stride, padding, dilation, groups.
-        kind: activation, layout, and whether a residual is added.
+        asked: what is said of the convolution besides.
+        residual: whether a tensor of y's shape is added.
         limits: algorithm, memory limit, largest error.
     """
     used = device_driver(device)
-    spec, (w, bias, slope) = _spec(used, x_shape, weights, window, kind)
-    algorithm, memory, max_error = limits
-    limit = None if memory is None else parse_bytes(memory)
-    return _made(device, used, spec, (w, bias, slope), algorithm, limit, max_error, precision)
+    spec, arrays = _spec(used, x_shape, weights, asked, residual)
+    return _made(device, used, spec, arrays, limits, precision)
 
 
 def _made(
@@ -85,16 +83,15 @@ def _made(
     used: Driver,
     spec: ConvSpec,
     arrays: tuple[np.ndarray, np.ndarray | None, np.ndarray | None],
-    algorithm: str | None,
-    limit: int | None,
-    max_error: float | None,
+    limits: Limits,
     precision: str | None,
 ) -> DevicePlan:
     """The plan of our own kernels, or by transforms of torch."""
+    algorithm, memory_limit, max_error = limits
     if algorithm == "fft":
         library = TorchFft(device)
-        return FftConvPlan(spec, *arrays, limit, max_error, precision, library)
-    return DeviceConvPlan(spec, *arrays, algorithm, limit, max_error, precision, used)
+        return FftConvPlan(spec, *arrays, memory_limit, max_error, precision, library)
+    return DeviceConvPlan(spec, *arrays, algorithm, memory_limit, max_error, precision, used)
 
 
 def convolve(
@@ -103,11 +100,10 @@ def convolve(
     x: Any,
     residual: Any,
     weights: Weights,
-    window: Window,
-    kind: tuple[str | Activation | None, str],
-    algorithm: str | None,
+    asked: ConvArguments,
+    limits: Limits,
 ) -> Any:
-    """Plan and run once; the plans used last are kept by shape and weights."""
+    """Plan and run once; the plans used last are kept by shape, weights and limits."""
     used = device_driver(device)
     if is_device_array(x):
         x = take("x", x, used)
@@ -115,14 +111,14 @@ def convolve(
         raise InputError(
             f"x is {type(x).__name__}; expected a NumPy array, or one on the device with __dlpack__"
         )
-    spec, arrays = _spec(used, x.shape, weights, window, (*kind, residual is not None))
+    spec, arrays = _spec(used, x.shape, weights, asked, residual is not None)
     digests = tuple(None if a is None else hashlib.sha256(a.tobytes()).digest() for a in arrays)
-    key = (device, spec, precision, algorithm, digests)
+    key = (device, spec, precision, limits, digests)
     plans, lock = _plans()
     with lock.held:
         plan = plans.pop(key, None)
         if plan is None:
-            plan = _made(device, used, spec, arrays, algorithm, None, None, precision)
+            plan = _made(device, used, spec, arrays, limits, precision)
         plans[key] = plan
         while len(plans) > _MOST_PLANS:
             plans.pop(next(iter(plans)))
@@ -131,32 +127,18 @@ def convolve(
 
 @functools.cache
 def _plans() -> tuple[dict[Any, DevicePlan], Lock]:
-    return {}, Lock()
+    return {}, Lock("a convolution on the GPU")
 
 
 def _spec(
     used: Driver,
     x_shape: Sequence[int],
     weights: Weights,
-    window: Window,
-    kind: tuple[str | Activation | None, str, bool],
+    asked: ConvArguments,
+    residual: bool,
 ) -> tuple[ConvSpec, tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]:
     w, dtype = host_weights("w", weights[0], used)
-    stride, padding, dilation, groups = window
-    activation, layout, residual = kind
-    spec = spec_of(
-        x_shape,
-        w.shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        dtype=dtype,
-        layout=layout,
-        bias=weights[1] is not None,
-        residual=residual,
-        activation=activation,
-    )
+    spec = spec_of(x_shape, w.shape, asked, dtype, weights[1] is not None, residual)
     channels: list[np.ndarray | None] = []
     for label, given in (("bias", weights[1]), ("slope", weights[2])):
         if given is None:
@@ -165,7 +147,7 @@ def _spec(
         array, kept = host_weights(label, given, used)
         if array.shape != (spec.out_channels,) or kept != dtype:
             raise InputError(
-                f"{label} is {kept}{list(array.shape)}; expected {dtype}[{spec.out_channels}]"
+                f"{label} is {type_text(kept, array.shape)}; expected {dtype}[{spec.out_channels}]"
             )
         channels.append(array)
     check_slope(spec.activation, channels[1] is not None)

@@ -19,9 +19,10 @@ import numpy as np
 
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu.lowering.lowered import ITEMSIZE
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
-from leanconv.units import format_bytes
+from leanconv.units import format_bytes, type_text
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _PRECISIONS = (None, "ieee")
@@ -170,7 +171,7 @@ def fast_length(least: int) -> int:
         length += 1
 
 
-class FftConvPlan:
+class FftConvPlan(Unpicklable):
     """One convolution through transforms, asked and called like a `DeviceConvPlan`.
 
     torch allocates what a run works in, and runs on its current stream.
@@ -186,6 +187,8 @@ class FftConvPlan:
 
     algorithm = "fft"
     arithmetic = "ieee"
+
+    instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
 
     def __init__(
         self,
@@ -340,4 +343,4 @@ def _check_array(label: str, array: Any, shape: tuple[int, ...], dtype: str) -> 
     found = tuple(getattr(array, "shape", ()))
     kind = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     if found != shape or kind != dtype:
-        raise InputError(f"{label} is {kind}{list(found)}; expected {dtype}{list(shape)}")
+        raise InputError(f"{label} is {type_text(kind, found)}; expected {type_text(dtype, shape)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from leanconv.errors import BudgetError, InputError, SpecError
 from leanconv.gpu.device.compiler import Compile, compile_cubin
@@ -12,11 +12,13 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.entry import device_driver
 from leanconv.gpu.network import BoundDeviceNetwork, DevicePlan, explain
 from leanconv.graph.names import Names
-from leanconv.graph.onnx_import import Model
+from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.profile import ProfileRow, profile_rows
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.units import parse_bytes
 
 Shape = tuple[int, ...]
@@ -37,15 +39,17 @@ def load_on(
     return DeviceNetwork(model, device_driver(device), dtype, precision, limit, max_error)
 
 
-class DeviceNetwork:
+class DeviceNetwork(Unpicklable):
     """A network, its plans for the input shapes seen, and the way to run them.
 
     Calls from several Python threads at once are allowed; they run in turn.
 
     Attributes:
         inputs: what the network takes, as the file declares it.
-        outputs: names of what it gives.
+        outputs: what it gives, in the same form; shapes are what the file says of them.
     """
+
+    instead = "send the model's path, and call leanconv.load where the network is wanted"
 
     def __init__(
         self,
@@ -67,33 +71,64 @@ class DeviceNetwork:
         self._dtype = str(dtype) if half else self._graph_dtype
         self._precision, self._limit, self._max_error = precision, memory_limit, max_error
         self._compile = compile_code
-        self.inputs, self.outputs = model.inputs, model.outputs
+        self.inputs = model.inputs
+        told = zip(model.outputs, model.output_shapes, strict=True)
+        self.outputs = tuple(ModelInput(name, self._dtype, shape) for name, shape in told)
         self._names = Names(tuple(port.name for port in model.inputs), model.outputs)
         self._bound: OrderedDict[tuple[Shape, ...], BoundDeviceNetwork] = OrderedDict()
-        self._lock = Lock()
+        self._lock = Lock("a run of the same network")
         static = [port.static_shape for port in model.inputs]
         if None not in static:
             self._for_shapes(tuple(shape for shape in static if shape is not None))
 
-    def __call__(self, x: Any) -> Any:
-        """Run a network of one input and one output.
+    def __repr__(self) -> str:
+        names = self._names
+        return f"<DeviceNetwork {', '.join(names.inputs)} -> {', '.join(names.outputs)}>"
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run a network of one output: `net(x)`, `net(a, b)`, `net(images=x)`.
 
         Args:
-            x: on the device (torch, CuPy: anything with DLPack), read in place; or of NumPy.
+            arrays: for the first inputs: on the device (torch, CuPy: anything with DLPack), read in
+                place; or of NumPy.
+            named: for the other inputs, by name.
 
         Returns:
-            The output: on the device if x was, else of NumPy.
+            The output: on the device if the first input was, else of NumPy.
 
         Raises:
-            InputError: the array does not fit, or the network has more inputs or outputs.
+            InputError: an array does not fit, an input is missing, unknown or given twice, or the
+                network has several outputs.
         """
-        self._names.check_single()
-        return self._run([x])[0]
+        return self._run(self._names.called(arrays, named))[0]
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the network on one array for each input, by name; outputs by name."""
+    @overload
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    @overload
+    def run(
+        self, output_names: Sequence[str] | None, /, input_feed: Mapping[str, Any]
+    ) -> list[Any]: ...
+
+    @overload
+    def run(
+        self, *, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> list[Any]: ...
+
+    def run(
+        self, inputs: Any = None, input_feed: Any = None, *, output_names: Any = None
+    ) -> dict[str, Any] | list[Any]:
+        """Run the network on one array for each input, by name, as `Network.run` does.
+
+        Returns:
+            Outputs by name; where output names are given, be it None, a list of these outputs.
+        """
+        if input_feed is not None or output_names is not None:
+            wanted = self._names.selected(inputs if output_names is None else output_names)
+            found = self._run(self._names.ordered(input_feed))
+            return [found[number] for number in wanted]
         results = self._run(self._names.ordered(inputs))
-        return dict(zip(self.outputs, results, strict=True))
+        return dict(zip(self._names.outputs, results, strict=True))
 
     def _run(self, arrays: Sequence[Any]) -> list[Any]:
         shapes = []
@@ -104,16 +139,26 @@ class DeviceNetwork:
         with self._lock.held:
             return self._for_shapes(tuple(shapes)).run(arrays)
 
-    def bind(self, shapes: Mapping[str, Sequence[int]] | Sequence[int]) -> DevicePlan:
+    def bind(
+        self,
+        shapes: Mapping[str, Sequence[int]] | Sequence[int],
+        progress: Progress | None = None,
+    ) -> DevicePlan:
         """Plan for input shapes without running: of every input by name, or of the only one."""
         wanted = self._names.shapes(shapes)
-        with self._lock.held:
+        with working("network", checked_progress(progress)), self._lock.held:
             return self._for_shapes(wanted).plan
 
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
-        bound = self._bound.pop(shapes, None)
-        if bound is None:
-            named = dict(zip(self._names.inputs, shapes, strict=True))
+        bound = self._bound.pop(shapes, None) or self._planned(shapes)
+        self._bound[shapes] = bound
+        while len(self._bound) > _MOST_SHAPES:
+            self._bound.popitem(last=False)
+        return bound
+
+    def _planned(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
+        named = dict(zip(self._names.inputs, shapes, strict=True))
+        with working("network"):
             graph = self._model.bind(named, dtype=self._graph_dtype)
             bound = BoundDeviceNetwork(
                 check_flowing(run_passes(graph)),
@@ -123,10 +168,7 @@ class DeviceNetwork:
                 self._limit,
                 self._compile,
             )
-            self._check_error(bound.plan)
-        self._bound[shapes] = bound
-        while len(self._bound) > _MOST_SHAPES:
-            self._bound.popitem(last=False)
+        self._check_error(bound.plan)
         return bound
 
     def _check_error(self, plan: DevicePlan) -> None:

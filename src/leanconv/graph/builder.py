@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
+from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
-from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.base import Array, checked
+from leanconv.units import shape_text
 
+_MOVES = ("Reshape", "Transpose", "Slice", "Expand")  # keep every number as it is
 _MESSAGE = 2000  # characters: names and lists of a file can be long
 
 
@@ -39,27 +42,6 @@ class _Emitted:
     source: str
 
 
-class FoldBudget:
-    """Bounds the bytes that computing constants reads and writes."""
-
-    def __init__(self, allowed: int) -> None:
-        self._allowed = allowed
-        self._left = allowed
-
-    def charge(self, traffic_bytes: int) -> None:
-        """Account for work that is about to be done.
-
-        Raises:
-            ModelError: the budget is spent.
-        """
-        self._left -= traffic_bytes
-        if self._left < 0:
-            raise ModelError(
-                f"computing the constants of the model takes over {self._allowed} bytes of "
-                "traffic; expected less for a file of its size; fold its constants before export"
-            )
-
-
 class Builder:
     """Collects nodes; `emit` checks, simplifies and folds, `finish` names and prunes.
 
@@ -69,22 +51,41 @@ class Builder:
         budget: what folding may cost.
     """
 
-    def __init__(self, dtype: str, single: str, fold_bytes: int) -> None:
+    def __init__(self, dtype: str, single: str, limits: Limits, model_bytes: int) -> None:
         self.dtype = dtype
         self.single = single
-        self.budget = FoldBudget(fold_bytes)
+        filled = limits.filled_bytes * (2 if single == "float64" else 1)  # of what the file asks
+        self.budget = FoldBudget(limits.fold_budget(model_bytes), filled)
         self._nodes: list[_Emitted] = []
 
     def constant(self, array: Array) -> Value:
         """A value that is known; float32 as whatever stands for it."""
         if array.dtype == np.float32 and self.single == "float64":
-            array = array.astype(np.float64)
+            array = _converted(array, "float64")
         return Value(TensorType(array.shape, array.dtype.name), array)
+
+    def filled(self, number: Array, shape: Sequence[int]) -> Value:
+        """One number repeated, as a view of it that takes no memory.
+
+        Args:
+            number: an array of one element.
+            shape: of the constant.
+
+        Raises:
+            ModelError: no tensor may have that shape.
+            UnsupportedError: such constants would take too many bytes when they are packed.
+        """
+        result = checked(shape, number.dtype.name)
+        self.budget.fill(result.bytes)
+        one = number.reshape(())
+        return Value(result, self.computed(lambda: np.broadcast_to(one, result.shape), result))
 
     def emit(
         self, op: str, inputs: Sequence[Value | None], source: str = "", **attributes: Any
     ) -> Value:
-        """Add an operation in normal form, or its result when all inputs are constants.
+        """Add an operation in normal form, or its result when that is known already.
+
+        It is known when all inputs are constants, and when it has no elements.
 
         Args:
             op: a key of `graph.ops.OPS`.
@@ -103,13 +104,13 @@ class Builder:
             return inputs[0]
         if all(value is None or value.array is not None for value in inputs):
             return self._fold(op, inputs, result, attributes)
+        if not result.elements:
+            return Value(result, self.computed(lambda: np.empty(result.shape), result))
         if result.dtype != self.dtype:
             raise UnsupportedError(
                 f"a tensor {result} would flow at run time; expected {self.dtype} only: compute it "
                 "from constants, or cast it in the network"
             )
-        if not result.elements:
-            raise ModelError(f"gives the empty tensor {result}; bind a larger input")
         output = Value(result)
         self._nodes.append(
             _Emitted(op, tuple(inputs), output, MappingProxyType(dict(attributes)), source)
@@ -144,12 +145,25 @@ class Builder:
         attributes: Attributes,
     ) -> Value:
         types = [value.type if value else None for value in inputs]
+        number = _repeated(op, inputs[0]) if result.elements else None
+        if number is not None:
+            return self.filled(number, result.shape)
         if op != "Reshape":
             work = OPS[op].work
             traffic = result.bytes + sum(kind.bytes for kind in types if kind)
             self.budget.charge(traffic + (4 * work(types, attributes, result) if work else 0))
         arrays = [value.array if value else None for value in inputs]
-        return Value(result, self.computed(lambda: evaluate(op, arrays, attributes), result))
+        try:
+            array = self.computed(lambda: evaluate(op, arrays, attributes), result)
+        except ModelError as error:
+            empty = [str(kind) for kind in types if kind and not kind.elements]
+            if not empty:
+                raise
+            raise UnsupportedError(
+                f"computes {result} from {empty[0]}, which has no elements; expected extents of at "
+                "least 1; bind a larger input"
+            ) from error
+        return Value(result, array)
 
     @staticmethod
     def computed(function: Any, result: TensorType) -> Array:
@@ -162,7 +176,9 @@ class Builder:
                 f"the constants do not fit the operation ({error}); expected those it takes"
             ) from error
         if array.shape != result.shape:
-            raise ModelError(f"gives a constant of shape {array.shape}; expected {result}")
+            raise ModelError(
+                f"gives a constant of shape {shape_text(array.shape)}; expected {result}"
+            )
         return array
 
     def finish(
@@ -255,12 +271,28 @@ class _Names:
         return self._names[value]
 
 
+def _repeated(op: str, value: Value | None) -> Array | None:
+    """The number of which an operation makes a filled constant, None if it makes another one."""
+    array = value.array if value else None
+    if array is None or op not in _MOVES:
+        return None
+    repeats = is_filled(array) or (op == "Expand" and array.size == 1)
+    return array[(slice(1),) * array.ndim] if repeats else None
+
+
+def _converted(array: Array, dtype: str) -> Array:
+    """An array in another dtype; one that repeats a number goes on doing so."""
+    if not is_filled(array):
+        return array.astype(dtype)
+    return np.broadcast_to(array[(slice(1),) * array.ndim].reshape(()).astype(dtype), array.shape)
+
+
 def _plain(array: Array) -> Array:
     """A row-major, read-only array of the machine's byte order.
 
     It may be unaligned: weights stand in files where they stand, and stay there until used.
     """
-    plain = np.require(array, requirements=["C"])
+    plain = array if is_filled(array) else np.require(array, requirements=["C"])
     if plain.flags.writeable:
         plain = plain.view()
         plain.flags.writeable = False

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 
 Array = npt.NDArray[Any]
 
 # A pass may make this many times the bytes of constants that its graph came with, and a little
 # more. Honest networks need twice at most; a file whose nodes all share one large weight must not
-# make a copy of it for each of them.
+# make a copy of it for each of them. Constants that repeat one number count once: they have taken
+# no memory so far.
 _GROWTH = 4
 _GROWTH_BYTES = 16 * 2**20
 
@@ -49,8 +50,8 @@ class Editor:
         self._renames: dict[str, str] = {}  # inner name -> name of the graph output that it became
         self._numbers: dict[str, int] = {}
         self._uniform: dict[str, float | None] = {}
-        held = sum(array.nbytes for array in graph.constants.values())
-        self._allowance = _GROWTH * held + _GROWTH_BYTES
+        held = sum(a.nbytes * (1 if is_filled(a) else _GROWTH) for a in graph.constants.values())
+        self._allowance = held + _GROWTH_BYTES
 
     # What is there
 
@@ -80,7 +81,11 @@ class Editor:
         if name not in self._uniform:
             array = self.constants.get(name)
             number = None
-            if array is not None and array.size and bool(np.all(array == array.flat[0])):
+            if (
+                array is not None
+                and array.size
+                and (is_filled(array) or bool(np.all(array == array.flat[0])))
+            ):
                 number = float(array.flat[0])
             self._uniform[name] = number
         return self._uniform[name]
@@ -103,7 +108,8 @@ class Editor:
 
     def constant(self, hint: str, array: Array) -> str:
         """Add a constant and return its name."""
-        array = np.ascontiguousarray(array)
+        if not is_filled(array):
+            array = np.ascontiguousarray(array)
         array.flags.writeable = False
         name = self.value(hint, TensorType(array.shape, array.dtype.name))
         self.constants[name] = array

@@ -11,6 +11,7 @@ from leanconv.errors import InputError
 from leanconv.graph.ir import Graph
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.base import Array
+from leanconv.units import type_text
 
 
 def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -32,7 +33,9 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     for name in graph.inputs:
         given, kind = np.asarray(inputs[name]), graph.types[name]
         if given.shape != kind.shape or given.dtype != np.dtype(kind.dtype):
-            raise InputError(f"input {name!r} is {given.dtype}{list(given.shape)}; expected {kind}")
+            raise InputError(
+                f"input {name!r} is {type_text(given.dtype, given.shape)}; expected {kind}"
+            )
         values[name] = given
     uses = Counter(name for node in graph.nodes for name in node.inputs)
     uses.update(graph.outputs)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.units import type_text
+
 Attributes = Mapping[str, Any]
 
 
@@ -33,7 +35,13 @@ class TensorType:
         return self.elements * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return type_text(self.dtype, self.shape)
+
+
+def is_filled(array: np.ndarray) -> bool:
+    """Whether a constant is one number, repeated by strides of 0: it takes no memory."""
+    steps = zip(array.strides, array.shape, strict=True)
+    return array.size > 1 and all(stride == 0 or extent == 1 for stride, extent in steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +75,8 @@ class Graph:
         inputs, outputs: names of the values that the user gives and gets.
         nodes: in topological order; each value is defined once.
         types: the type of every value: inputs, constants and node outputs.
-        constants: arrays known at load: weights and folded values (read-only arrays).
+        constants: arrays known at load: weights and folded values (read-only arrays, row-major
+            unless they are `is_filled`).
     """
 
     inputs: tuple[str, ...]

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from operator import index
 from typing import Any
 
-from leanconv.errors import InputError
+from leanconv.errors import InputError, short
+
+
+def _meant(name: object, known: Sequence[str]) -> str:
+    """What follows in a message about an unknown name: the known one that is most like it."""
+    close = get_close_matches(str(name), known, 1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _got(value: object) -> str:
+    """What is shown of a value of the wrong kind: no arrays."""
+    return short(value) if isinstance(value, str | int | None) else type(value).__name__
 
 
 @dataclass(frozen=True)
@@ -21,17 +33,60 @@ class Names:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def check_single(self) -> None:
-        """Check that the network takes one array and gives one.
+    def called(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """What a call of a network of one output gives for each input, in their order.
+
+        Args:
+            arrays: for the first inputs.
+            named: for the others, by name.
 
         Raises:
-            InputError: it has more inputs or outputs.
+            InputError: an input is missing, unknown or given twice, or there are more outputs.
         """
-        if len(self.inputs) != 1 or len(self.outputs) != 1:
+        if len(self.outputs) != 1:
             raise InputError(
-                f"the network has inputs {', '.join(self.inputs)} and outputs "
-                f"{', '.join(self.outputs)}; expected one of each; call net.run({{name: array}})"
+                f"the network has the outputs {', '.join(self.outputs)}; expected one; "
+                "call net.run({name: array}), which gives all by name"
             )
+        if any(isinstance(array, Mapping) for array in arrays):
+            raise InputError(
+                "got a dictionary; expected arrays; call net.run({name: array}) with inputs by name"
+            )
+        if len(arrays) == len(self.inputs) and not named:
+            return list(arrays)
+        if len(arrays) > len(self.inputs) or not (arrays or named):
+            raise InputError(
+                f"got {len(arrays)} arrays; expected {len(self.inputs)}: {', '.join(self.inputs)}"
+            )
+        given = dict(zip(self.inputs, arrays, strict=False))
+        twice = sorted(given.keys() & named.keys())
+        if twice:
+            raise InputError(
+                f"input {twice[0]!r} is given by its place and by its name; expected it once"
+            )
+        return self.ordered({**given, **named})
+
+    def selected(self, names: Any) -> list[int]:
+        """The numbers of the outputs asked for by name: all where that is None or empty.
+
+        Raises:
+            InputError: a name is unknown, or names are not in a list.
+        """
+        if names is None:
+            return list(range(len(self.outputs)))
+        if isinstance(names, str | Mapping) or not isinstance(names, Iterable):
+            raise InputError(
+                f"output_names is {_got(names)}; expected None for all, or a list such as "
+                f"[{self.outputs[0]!r}], and the inputs after it"
+            )
+        listed = list(names)
+        for name in listed:
+            if not isinstance(name, str) or name not in self.outputs:
+                raise InputError(
+                    f"got the output name {_got(name)}; expected some of "
+                    f"{', '.join(self.outputs)}{_meant(name, self.outputs)}"
+                )
+        return [self.outputs.index(name) for name in listed or self.outputs]
 
     def ordered(self, inputs: Mapping[str, Any]) -> list[Any]:
         """What is given for each input, in their order.
@@ -50,7 +105,9 @@ class Names:
             )
         if set(inputs) != set(self.inputs):
             got = sorted(map(str, inputs))
-            raise InputError(f"got inputs {got}; expected {sorted(self.inputs)}")
+            unknown = [name for name in inputs if name not in self.inputs]
+            meant = "".join(_meant(name, self.inputs) for name in unknown[:1])
+            raise InputError(f"got inputs {got}; expected {sorted(self.inputs)}{meant}")
         return [inputs[name] for name in self.inputs]
 
     def arrays(self, x: Any) -> list[Any]:

@@ -144,5 +144,5 @@ def _check_running(nodes: Sequence[FileNode], inputs: set[str], opset: int) -> N
                 f"node {node.name!r} (Cast, opset {opset}) turns run-time values into "
                 f"{node.attributes.get('to')}; expected float32 or float64"
             )
-        if flows and not rule.knows_shape:
+        if any(index not in rule.typed for index in flows) and not rule.knows_shape:
             running.update(name for name in node.outputs if name)

@@ -22,13 +22,22 @@ _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any 
 _QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 
 
+Extents = tuple[int | str | None, ...]
+# What exporters write for an extent that they know nothing of: two of them need not be equal.
+_NAMELESS = ("", "?", "-1", "None", None)
+
+
+class NoModelError(ModelError):
+    """The file is no ONNX model at all, or its outermost message is damaged."""
+
+
 @dataclass(frozen=True)
 class FileInput:
     """A declared input: name, dtype, and extents as numbers, symbols or None."""
 
     name: str
     dtype: str
-    shape: tuple[int | str | None, ...] | None
+    shape: Extents | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +47,7 @@ class FileModel:
     opset: int
     inputs: tuple[FileInput, ...]
     outputs: tuple[str, ...]
+    output_shapes: tuple[Extents | None, ...]
     nodes: tuple[FileNode, ...]
     constants: dict[str, Array]
     metadata: dict[str, str]
@@ -52,6 +62,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     """Decode a model file.
 
     Raises:
+        NoModelError: the outermost bytes are not those of an ONNX model.
         ModelError: the bytes are not a sound ONNX file, or exceed the limits.
         UnsupportedError: an operation, opset or element type that is not taken.
     """
@@ -60,9 +71,9 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     try:
         model = reader.message(data, schema.MODEL, "ModelProto", most)
     except ModelError as error:
-        raise ModelError(f"{error}; is it an ONNX file?") from error
+        raise NoModelError(str(error)) from error
     if "graph" not in model:
-        raise ModelError("the file holds no graph; expected an ONNX model")
+        raise NoModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
     metadata = _metadata(reader, model, limits)
     most = {"node": limits.nodes}
@@ -88,6 +99,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
         outputs=tuple(each.get("name", "") for each in outputs),
+        output_shapes=tuple(_told_shape(each, reader) for each in outputs),
         nodes=tuple(nodes),
         constants=constants,
         metadata=metadata,
@@ -107,11 +119,16 @@ def _metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
 
 
 def _opset(reader: Reader, model: Message) -> int:
-    versions = set()
-    for each in model["opset_import"]:
-        entry = reader.message(each, schema.OPSET, "OperatorSetIdProto")
-        if entry.get("domain", "") in _DOMAINS:
-            versions.add(entry.get("version", 0))
+    entries = [reader.message(e, schema.OPSET, "opset_import") for e in model["opset_import"]]
+    versions = {e.get("version", 0) for e in entries if e.get("domain", "") in _DOMAINS}
+    others = sorted({entry.get("domain", "") for entry in entries} - set(_DOMAINS))
+    if not versions and others:
+        raise UnsupportedError(
+            f"the file has operations of the domain {shown(', '.join(others))!r} only; expected a "
+            "network of ONNX's own operations, such as Conv"
+        )
+    if not versions and not entries and 1 <= model.get("ir_version", 0) < 3:
+        versions.add(1)  # before there were numbers
     if len(versions) != 1:
         raise ModelError(
             f"the file imports {len(versions)} versions of ONNX's operations; expected one"
@@ -139,12 +156,27 @@ def _input(data: memoryview, reader: Reader, constants: dict[str, Array]) -> Fil
         raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
     tensor = reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
     dtype = dtype_name(tensor.get("elem_type", 0), what)
+    return FileInput(name, dtype, _shape(tensor, reader, what))
+
+
+def _told_shape(value: Message, reader: Reader) -> Extents | None:
+    """The shape that the file tells of an output: nothing depends on it, so it may be damaged."""
+    try:
+        kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
+        tensor = kind.get("tensor_type", memoryview(b""))
+        return _shape(reader.message(tensor, schema.TENSOR_TYPE, "output"), reader, "output")
+    except LeanConvError:
+        return None
+
+
+def _shape(tensor: Message, reader: Reader, what: str) -> Extents | None:
+    """A declared shape, None where the file does not even fix the rank."""
     if "shape" not in tensor:
-        return FileInput(name, dtype, None)
+        return None
     extents = reader.message(tensor["shape"], schema.SHAPE, what)["dim"]
     if len(extents) > MAX_RANK:
         raise ModelError(f"{what} has rank {len(extents)}; expected at most {MAX_RANK}")
-    return FileInput(name, dtype, tuple(_extent(each, reader, what) for each in extents))
+    return tuple(_extent(each, reader, what) for each in extents)
 
 
 def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
@@ -152,7 +184,8 @@ def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
     number = extent.get("dim_value", 0)
     if number > 0:
         return int(number)
-    return extent.get("dim_param") or None
+    name = extent.get("dim_param")
+    return None if name in _NAMELESS else name
 
 
 def _place(message: Message, opset: int, index: int) -> tuple[str, str]:

@@ -17,13 +17,16 @@ import numpy as np
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.graph.builder import Builder, Value, located
 from leanconv.graph.convert import RULES, Call, FileNode
+from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_check import check_flow
-from leanconv.graph.onnx_file import FileInput, read_file, shown
+from leanconv.graph.onnx_file import FileInput, NoModelError, read_file, shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked
 from leanconv.graph.verify import FLOATS
+from leanconv.spec.mends import mended
+from leanconv.units import shape_text
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Model:
     Attributes:
         inputs: what the user gives.
         outputs: names of what the user gets.
+        output_shapes: what the file tells of their shapes, which nobody has checked.
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
@@ -66,6 +70,7 @@ class Model:
 
     inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
+    output_shapes: tuple[tuple[int | str | None, ...] | None, ...]
     opset: int
     nodes: tuple[FileNode, ...]
     constants: Mapping[str, Array]
@@ -95,7 +100,7 @@ class Model:
         dtype = self.runtime_dtype(dtype)
         single = "float64" if dtype != self.dtype else "float32"
         bound = self._bound_shapes(shapes or {})
-        builder = Builder(dtype, single, self.limits.fold_budget(self.bytes))
+        builder = Builder(dtype, single, self.limits, self.bytes)
         values = {name: Value(TensorType(shape, dtype)) for name, shape in bound.items()}
         inputs = dict(values)
         for node in self.nodes:
@@ -136,8 +141,8 @@ class Model:
             given = shapes.get(each.name, each.static_shape)
             if given is None:
                 raise InputError(
-                    f"input {shown(each.name)!r} is declared as {each.shape}; expected its shape "
-                    "to be given"
+                    f"input {shown(each.name)!r} is declared as {shape_text(each.shape)}; expected "
+                    "its shape to be given"
                 )
             result[each.name] = _fitted(each, tuple(int(n) for n in given), symbols)
         return result
@@ -162,24 +167,39 @@ def _fitted(
 ) -> tuple[int, ...]:
     """Check a shape against the declared one and against the symbols bound before."""
     name = shown(declared.name)
-    if any(extent < 1 for extent in given):
-        raise InputError(f"input {name!r} got the shape {given}; expected extents of at least 1")
+    if any(extent < 0 for extent in given):
+        raise InputError(
+            f"input {name!r} got the shape {list(given)}; expected extents of at least 1"
+        )
     try:
         checked(given, "float64")
     except ModelError as error:
         raise InputError(f"input {name!r}: {error}") from error
     if declared.shape is None:
-        return given
+        return _not_empty(name, given)
     fits = len(given) == len(declared.shape)
     for extent, wanted in zip(given, declared.shape, strict=False):
         if isinstance(wanted, str):
             wanted = symbols.setdefault(wanted, extent)
         fits = fits and (wanted is None or wanted == extent)
     if not fits:
+        axes = mended("x", given, declared.shape)
         known = {symbol: n for symbol, n in symbols.items() if symbol in declared.shape}
         raise InputError(
-            f"input {name!r} got the shape {given}; expected {declared.shape}"
-            + (f" with {known}" if known else "")
+            f"input {name!r} got the shape {shape_text(given)}; expected "
+            + shape_text(declared.shape)
+            + (f" with {', '.join(f'{s} = {n}' for s, n in known.items())}" if known else "")
+            + (f": give arrays as {axes}" if axes else "")
+        )
+    return _not_empty(name, given)
+
+
+def _not_empty(name: str, given: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, which the file allows, if it has elements."""
+    if 0 in given:
+        raise InputError(
+            f"input {name!r} got the shape {shape_text(given)}, without elements, which is not "
+            "supported; expected extents of at least 1: leave out calls with empty arrays"
         )
     return given
 
@@ -196,7 +216,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
         the model is in use.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or is of another format that is known.
         ModelError: the file is damaged, malicious or breaks ONNX's rules.
         UnsupportedError: it asks for something that leanconv does not do.
     """
@@ -208,17 +228,43 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
     path = Path(source)
     try:
         target = path.resolve(strict=True)
+        folder = target.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"the model {str(source)!r} cannot be read: {error}") from error
-    data = open_view(target, limits.file_bytes, InputError)
+    if folder:
+        raise InputError(f"the model {str(source)!r} is {folder_kind(target)}")
+    data = open_view(target, None, InputError)
+    if len(data) > limits.file_bytes:
+        _check_kind(data, path)
+        raise InputError(
+            f"{str(target)!r} has {len(data)} bytes; expected at most {limits.file_bytes}; store "
+            "the weights as external data"
+        )
     try:
-        return _read(data, ExternalFiles(path.parent), limits)
+        return _read(data, ExternalFiles(path.parent), limits, path)
     except LeanConvError as error:
         raise located(error, f"model {str(source)!r}") from error
 
 
-def _read(data: memoryview, files: ExternalFiles, limits: Limits) -> Model:
-    file = read_file(data, files, limits)
+def _check_kind(data: memoryview, path: Path | None) -> None:
+    """Name the file if it is known not to be an ONNX model.
+
+    Raises:
+        InputError: it is.
+    """
+    kind = file_kind(data, path.name if path else "")
+    if kind is not None:
+        raise InputError(f"got {kind.what}; expected an ONNX model; {kind.mend}")
+
+
+def _read(
+    data: memoryview, files: ExternalFiles, limits: Limits, path: Path | None = None
+) -> Model:
+    try:
+        file = read_file(data, files, limits)
+    except NoModelError as error:
+        _check_kind(data, path)
+        raise ModelError(f"{error}; is it an ONNX file?") from error
     nodes = check_flow(file)
     inputs = tuple(_model_input(each) for each in file.inputs)
     dtypes = sorted({each.dtype for each in inputs})
@@ -230,6 +276,7 @@ def _read(data: memoryview, files: ExternalFiles, limits: Limits) -> Model:
     return Model(
         inputs=inputs,
         outputs=file.outputs,
+        output_shapes=file.output_shapes,
         opset=file.opset,
         nodes=nodes,
         constants=MappingProxyType(file.constants),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.files import open_regular, read_whole
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
@@ -33,25 +33,14 @@ def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memor
         limit: the most bytes, or None.
         what: the error to raise when it cannot be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    advice = "store the weights as external data"
     try:
-        handle = os.open(path, flags)
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise what(f"{str(path)!r} is not a regular file; expected one")
-            if limit is not None and status.st_size > limit:
-                raise what(
-                    f"{str(path)!r} has {status.st_size} bytes; expected at most {limit}; "
-                    "store the weights as external data"
-                )
-            if status.st_size >= _MAP_BYTES:
-                return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
-            with os.fdopen(os.dup(handle), "rb") as file:
-                return memoryview(file.read(status.st_size))
-        finally:
-            os.close(handle)
+        with open_regular(path, limit, wrong=what, advice=advice, follow=False) as file:
+            if os.fstat(file.fileno()).st_size >= _MAP_BYTES:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(read_whole(file))
+    except LeanConvError:
+        raise
     except (OSError, ValueError) as error:
         raise what(f"{str(path)!r} cannot be read: {error}") from error
 
@@ -120,17 +109,18 @@ def dtype_name(number: int, what: str) -> str:
     """The NumPy name of an element type.
 
     Raises:
-        UnsupportedError: a type of ONNX that is not taken.
+        UnsupportedError: a type of ONNX that is not taken, or one that later versions may have.
         ModelError: no type of ONNX.
     """
     if number in schema.DTYPES:
         return schema.DTYPES[number]
-    if number in schema.OTHER_DTYPES:
+    if number > 0:
+        kind = schema.OTHER_DTYPES.get(number, f"{number}, which ONNX 1.23 does not have")
         raise UnsupportedError(
-            f"{what} has elements of type {schema.OTHER_DTYPES[number]}; expected float32 or "
-            "float64; convert the model to float32"
+            f"{what} has elements of type {kind}; expected float32 or float64; convert the model "
+            "to float32"
         )
-    raise ModelError(f"{what} has the element type {number}; expected one of ONNX's")
+    raise ModelError(f"{what} has the element type {number}; expected one of ONNX's, from 1 on")
 
 
 def read_tensor(

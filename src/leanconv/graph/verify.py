@@ -5,6 +5,7 @@ from __future__ import annotations
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.ops import infer_node, label
+from leanconv.units import shape_text
 
 FLOATS = ("float32", "float64")
 
@@ -63,8 +64,8 @@ def check_flowing(graph: Graph) -> Graph:
     for name in (*graph.outputs, *(n for node in graph.nodes for n in node.outputs), *sorted(read)):
         if not graph.types[name].elements:
             raise UnsupportedError(
-                f"the value {name!r} has the shape {graph.types[name].shape}, without elements; "
-                "expected extents of at least 1"
+                f"the value {name!r} has the shape {shape_text(graph.types[name].shape)}, without "
+                "elements; expected extents of at least 1; bind a larger input"
             )
     for node in graph.nodes:
         if node.op == "BatchNormalization":

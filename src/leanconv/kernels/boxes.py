@@ -107,9 +107,15 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
 def _part(length: int, room: int, grain: int = 1) -> int:
     """A part of a length, at most `room`, in whole grains; one that leaves no rest if possible."""
     parts = ceil_div(length, max(1, room // grain) * grain)
-    for more in range(parts, min(2 * parts, length)):
-        if length % (more * grain) == 0:
-            return length // more
+    most = min(2 * parts, length)  # parts are no more than that
+    if parts * grain <= room:
+        for more in range(parts, most):
+            if length % (more * grain) == 0:
+                return length // more
+    else:  # their sizes are fewer than their numbers
+        for part in range(length // parts // grain * grain, length // most, -grain):
+            if length % part == 0:
+                return part
     return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
 
 

@@ -24,11 +24,6 @@ _ACTIVATIONS = {
 }
 
 
-def _propagating(pick: Callable[[Function, Value, Value], Value]) -> Callable[..., Value]:
-    """Let NaN through from the first operand too."""
-    return lambda e, a, b: e.select(a.compare("uno", a), a, pick(e, a, b))
-
-
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Sqrt": lambda e, x: e.unary("sqrt", x),
     "Exp": math.exp,
@@ -45,8 +40,8 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Mul": lambda _, a, b: a * b,
     "Div": lambda _, a, b: a / b,
     "Pow": math.power,
-    "Min": _propagating(Function.minimum),
-    "Max": _propagating(Function.maximum),
+    "Min": math.smaller,
+    "Max": math.larger,
     "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
 }
 BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")

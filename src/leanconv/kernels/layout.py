@@ -11,15 +11,12 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.boxes import Box, pieces_of, row_major
 from leanconv.kernels.copy import Copy, Piece
 from leanconv.kernels.moves import (
-    Channel,
-    Run,
     Shape,
     blocked_pieces,
-    padded,
     plain_boxes,
-    whole,
 )
 from leanconv.kernels.reorder import to_format
+from leanconv.kernels.runs import Run, padded, whole
 from leanconv.spec.format import Format
 from leanconv.target import Target
 
@@ -173,27 +170,18 @@ def _blocked(
     if node.op == "Concat" and node.attributes["axis"] != 1:
         pieces: list[Piece] = []
         for operand, maps in enumerate(_concat_maps(node, shapes)):
-            own = [(operand, c) for c in range(result[1])]
+            own = [(operand, run) for run in maps[1]]
             around = [maps[0], *maps[2:]]
             pieces += blocked_pieces(shapes, result, block, own, around, dtype)
         return pieces
     maps = _BLOCKED_MAPS[node.op](node, shapes[0], result)
-    channels: list[Channel] = _channels(maps[1])
+    channels = [(0, run) for run in maps[1]]
     if node.op == "Concat":
-        channels = [(o, c) for o, shape in enumerate(shapes) for c in range(shape[1])]
+        channels = [(o, run) for o, shape in enumerate(shapes) for run in whole(shape[1])]
     perm = node.attributes["perm"] if node.op == "Transpose" else None
     value = float(node.attributes["value"]) if node.op == "Pad" else 0.0
     around = [maps[0], *maps[2:]]
     return blocked_pieces(shapes, result, block, channels, around, dtype, value, perm)
-
-
-def _channels(runs: Sequence[Run]) -> list[Channel]:
-    """Spell a map of the channel axis out, channel by channel."""
-    return [
-        (0, run.source + i * run.step) if run.source >= 0 else None
-        for run in runs
-        for i in range(run.count)
-    ]
 
 
 def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[Run]]:

@@ -1,69 +1,21 @@
 """Where every element of a result comes from: index maps per axis, and from them pieces.
 
-Along every axis but the channels of a blocked tensor, a map is a list of `Run`s, arithmetic
-sequences of source indices. Channels in blocks are mapped one by one: whole blocks that stay whole
-are copied, all others are gathered from lanes of several blocks.
+Along every axis a map is a list of `Run`s. Of channels in blocks, whole blocks that stay whole are
+copied, all others are gathered from lanes of several blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from leanconv.kernels.boxes import CHUNK_BYTES, Box, cut, pieces_of, row_major
+from leanconv.kernels.channel_blocks import ChannelBlocks, ChannelRun, channel_blocks
 from leanconv.kernels.copy import ELEMENT_BYTES, Piece
+from leanconv.kernels.runs import Run
 from leanconv.spec.format import Format, ceil_div
 
 Shape = tuple[int, ...]
-Channel = tuple[int, int] | None  # operand and channel in it; None is filled
-
-
-@dataclass(frozen=True)
-class Run:
-    """Result indices `result + i` read source indices `source + i * step`, for i < count.
-
-    A run with `source` below zero is filled with a constant instead.
-    """
-
-    result: int
-    source: int
-    step: int
-    count: int
-
-
-def whole(extent: int, at: int = 0) -> list[Run]:
-    """Map an axis to itself, moved by `at` in the result."""
-    return [Run(at, 0, 1, extent)]
-
-
-def runs_of(indices: Sequence[int]) -> list[Run]:
-    """Cut a list of source indices, -1 for a filled one, into arithmetic sequences."""
-    runs: list[Run] = []
-    for at, index in enumerate(indices):
-        last = runs[-1] if runs else None
-        if last is not None and (index < 0) == (last.source < 0):
-            step = index - last.source if last.count == 1 else last.step
-            if index < 0 or index == last.source + last.count * step:
-                runs[-1] = Run(last.result, last.source, step, last.count + 1)
-                continue
-        runs.append(Run(at, index, 1, 1))
-    return runs
-
-
-def padded(extent: int, before: int, after: int, mode: str) -> list[Run]:
-    """Map a padded axis; `mode` is constant, reflect or edge."""
-    if mode == "constant":
-        middle = Run(before, 0, 1, extent)
-        ends = [Run(0, -1, 0, before), Run(before + extent, -1, 0, after)]
-        return [run for run in (ends[0], middle, ends[1]) if run.count]
-    period = max(1, 2 * (extent - 1))
-    indices = []
-    for at in range(-before, extent + after):
-        around = at % period
-        reflected = min(around, period - around)
-        indices.append(reflected if mode == "reflect" else min(max(at, 0), extent - 1))
-    return runs_of(indices)
 
 
 Corner = tuple[list[int], list[int], list[int], list[int], bool]
@@ -131,66 +83,11 @@ def plain_boxes(
     ]
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """Result blocks `first … first + count - 1`, which gather the same lanes.
-
-    Attributes:
-        first, count: which result blocks.
-        operands: the source of each term.
-        sources, steps: of each term, the block that the first result block reads, and how far the
-            next one's lies.
-        picks: of each term and result lane, the source lane or -1; empty if blocks stay whole.
-    """
-
-    first: int
-    count: int
-    operands: tuple[int, ...]
-    sources: tuple[int, ...]
-    steps: tuple[int, ...]
-    picks: tuple[tuple[int, ...], ...]
-
-
-def _block_terms(channels: Sequence[Channel], block: int) -> _Blocks:
-    """What one result block gathers."""
-    terms: dict[tuple[int, int], list[int]] = {}
-    for lane, channel in enumerate(channels):
-        if channel is not None:
-            operand, c = channel
-            terms.setdefault((operand, c // block), [-1] * block)[lane] = c % block
-    picks = tuple(tuple(lanes) for lanes in terms.values())
-    stays = len(terms) == 1 and all(p in (-1, i) for i, p in enumerate(picks[0]))
-    if stays and None not in channels:
-        picks = ()
-    operands, sources = tuple(o for o, _ in terms), tuple(b for _, b in terms)
-    return _Blocks(0, 1, operands, sources, (0,) * len(terms), picks)
-
-
-def channel_blocks(channels: Sequence[Channel], block: int) -> list[_Blocks]:
-    """Group the blocks of a result whose channels come from anywhere."""
-    groups: list[_Blocks] = []
-    for first in range(0, len(channels), block):
-        new = _block_terms(channels[first : first + block], block)
-        last = groups[-1] if groups else None
-        if last is not None and (last.operands, last.picks) == (new.operands, new.picks):
-            steps = last.steps
-            if last.count == 1:
-                steps = tuple(b - a for a, b in zip(last.sources, new.sources, strict=True))
-            reached = (a + last.count * s for a, s in zip(last.sources, steps, strict=True))
-            if tuple(reached) == new.sources:
-                groups[-1] = _Blocks(
-                    last.first, last.count + 1, last.operands, last.sources, steps, last.picks
-                )
-                continue
-        groups.append(_Blocks(first // block, 1, new.operands, new.sources, new.steps, new.picks))
-    return groups
-
-
 def blocked_pieces(
     shapes: Sequence[Shape],
     result_shape: Shape,
     block: int,
-    channels: Sequence[Channel],
+    channels: Sequence[ChannelRun],
     maps: Sequence[Sequence[Run]],
     dtype: str,
     value: float = 0.0,
@@ -202,7 +99,7 @@ def blocked_pieces(
         shapes: logical shape of every source; all are blocked.
         result_shape: logical shape of the result.
         block: channels in a block.
-        channels: for each channel of the result, where it comes from.
+        channels: where the channels of the result come from, run by run.
         maps: for every axis of the result but the channels.
         dtype: NumPy's name.
         value: what filled runs and channels hold.
@@ -213,11 +110,12 @@ def blocked_pieces(
     result = row_major(Format(block).physical_shape(result_shape))
     around = [result[axis] for axis in range(len(result_shape)) if axis != 1]
     groups = channel_blocks(channels, block)
+    count = sum(run.count for _, run in channels)
     pieces: list[Piece] = []
     for counts, sources, steps, results, filled in _corners(maps):
         start = _dot(results, around)
         if filled:
-            extents = (*counts, ceil_div(len(channels), block), block)
+            extents = (*counts, ceil_div(count, block), block)
             where = (*around, result[1], 1)
             pieces += pieces_of(Box(-1, extents, where, where, 0, start, value), dtype)
             continue
@@ -249,7 +147,7 @@ def blocked_pieces(
 
 
 def _group_pieces(
-    group: _Blocks,
+    group: ChannelBlocks,
     extents: Shape,
     strides: list[Shape],
     offsets: list[int],

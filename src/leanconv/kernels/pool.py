@@ -4,17 +4,22 @@
 
 Lanes run along channels, so that every tap of every output is one whole vector. A row of outputs
 bounds its taps of depth and height once; its columns are tiles of a few outputs, whose taps beside
-the input are left out while generating. Padding is never read and never wins a maximum.
+the input are left out while generating. Padding is never read and never wins a maximum. NaN in a
+window gives NaN, as in NumPy: one comparison tells of two taps. Together with the select that takes
+pools of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from math import prod
 
+from leanconv.codegen import math
+from leanconv.codegen.column_tiles import ColumnTile, column_tiles
 from leanconv.codegen.emitter import Carry, Function, Value, vector
-from leanconv.codegen.geometry import ColumnTile, Window, column_tiles, triple
+from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
@@ -107,7 +112,7 @@ class _Row:
     def emit(self) -> None:
         """Write all columns."""
         e = self.e
-        tiles = column_tiles(self.window, _PIXELS)
+        tiles = list(islice(column_tiles(self.window, _PIXELS), _MOST_TILES + 1))
         if len(tiles) > _MOST_TILES:
             with e.loop("ow", self.window.out[2]) as ow:
                 counts = [self._count(2, ow)] if self.pool.average else []
@@ -147,23 +152,28 @@ class _Row:
         """The count along the columns, a constant where all columns of this code agree."""
         w, (low, high) = self.window, self.pool.counted[2]
         first = tile.first + pixel
-        counts = {
-            sum(
-                low <= o * w.stride[2] - w.pad[2] + k * w.dilation[2] < high
-                for k in range(w.kernel[2])
-            )
-            for o in range(first, tile.first + tile.count * tile.pixels, tile.pixels)
-        }
-        if len(counts) > 1:
+        # The window that meets the counted cells at this pixel of each tile.
+        pad = (0, 0, w.pad[2] - first * w.stride[2] + low)
+        size, out = (1, 1, high - low), (1, 1, tile.count)
+        stride = (1, 1, w.stride[2] * tile.pixels)
+        counted = replace(w, size=size, out=out, stride=stride, pad=pad)
+        most = counted.most_taps(2)
+        if counted.live_taps(2) < most * tile.count:
             return self._count(2, ow + pixel)
-        return self.e.const(self.element, max(1, counts.pop()))
+        return self.e.const(self.element, max(1, most))
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
         return self.e.const(self.kind, 0.0 if self.pool.average else float("-inf"))
 
-    def _join(self, acc: Value, new: Value) -> Value:
-        return acc + new if self.pool.average else self.e.maximum(new, acc)
+    def _join(self, acc: Value, a: Value, b: Value | None = None) -> Value:
+        """The sum or the maximum with one tap more, or with two; `maximum(a, acc)` keeps NaN."""
+        e = self.e
+        if self.pool.average:
+            return acc + a if b is None else acc + a + b
+        if b is None:
+            return math.larger(e, a, acc)
+        return e.select(a.compare("uno", b), a + b, e.maximum(e.maximum(a, b), acc))
 
     def _over_rows(self, acc: Carry, body: _Body) -> None:
         """Run `body(address of the input row)` for each row of taps that touches the input."""
@@ -215,13 +225,14 @@ class _Row:
                             address = here.at(p * w.stride[2] * block, self.element)
                             acc[p] = self._join(acc[p], e.load(address, self.kind))
                     continue
-                for tap in range(low, high):
-                    for p in columns:
-                        cell = p * w.stride[2] + tap * w.dilation[2]
+                for tap, p in product(range(low, high, 2), columns):
+                    pair = range(tap, min(tap + 2, high))
+                    cells = [p * w.stride[2] + t * w.dilation[2] for t in pair]
+                    for cell in cells:
                         if cell not in loaded:
                             address = base.at(cell * block, self.element)
                             loaded[cell] = e.load(address, self.kind)
-                        acc[p] = self._join(acc[p], loaded[cell])
+                    acc[p] = self._join(acc[p], *(loaded[cell] for cell in cells))
 
         self._over_rows(acc, row)
         counts = []

@@ -12,6 +12,7 @@ from leanconv.errors import SpecError
 from leanconv.kernels.boxes import Box, pieces_of
 from leanconv.kernels.copy import Copy
 from leanconv.spec.format import Format
+from leanconv.units import shape_text
 
 
 def reorder(
@@ -28,8 +29,9 @@ def reorder(
     block = source_format.block or result_format.block
     if len(shape) < 2 or {source_format.block, result_format.block} - {0, block}:
         raise SpecError(
-            f"reorder of shape {shape} from {source_format} to {result_format}: expected a tensor "
-            "(N, C, ...) and at most one size of block; go through the plain format"
+            f"reorder of shape {shape_text(shape)} from {source_format} to {result_format}: "
+            "expected a tensor (N, C, ...) and at most one size of block; go through the plain "
+            "format"
         )
     if source_format == result_format:
         elements = source_format.elements(shape)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from leanconv.spec.format import ALIGNMENT
 
 _TRIES = 300
+_PROMOTIONS = 10  # orders after a shuffled one, each from what did not fit in the one before
 _COMPARISONS = 20_000_000  # of buffers in all tries: a few seconds at most
 
 
@@ -42,8 +43,10 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
 def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     """Place buffers in an arena.
 
-    Greedy by size, then by other orders until the largest live set is reached; if no order reaches
-    it (it need not be reachable), the best of a fixed number of shuffles, the same every time.
+    Greedy by size, then by other orders until the largest live set is reached (it need not be
+    reachable): each time those that ended above it come first in the next order, and where that
+    comes to nothing by sizes that are shuffled, the same way every time. The buffers that did not
+    fit are the ones to place early (Joslin and Clements, "Squeaky wheel" optimization, JAIR 1999).
 
     Returns:
         The offset of each buffer, and the arena's bytes.
@@ -57,9 +60,12 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     best: tuple[dict[str, int], int] | None = None
     shuffler = random.Random(0)
     tries = min(_TRIES, len(orders) + _COMPARISONS // max(1, len(lifetimes)) ** 2)
+    promoted = orders[0]
     for attempt in range(tries):
         if attempt < len(orders):
             order = orders[attempt]
+        elif attempt % _PROMOTIONS:
+            order = promoted
         else:
             order = sorted(lifetimes, key=lambda b: -b.bytes * shuffler.uniform(0.5, 1.5))
         placed = _place(order)
@@ -67,6 +73,8 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
             best = placed
         if best[1] == bound:
             break
+        if attempt == 0 or attempt >= len(orders):
+            promoted = sorted(order, key=lambda b: placed[0][b.name] + b.bytes <= bound)
     assert best is not None
     return best
 

@@ -12,6 +12,7 @@ from leanconv.planner import tuner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.planner.operations import Accuracy
+from leanconv.progress import steps
 from leanconv.target import Target
 
 
@@ -52,18 +53,22 @@ def tuned(
 
     Each is measured with its weights as cold as the rest of the network leaves them. What is
     decided already stays, and how fused blocks are computed is left to the model.
+
+    Raises:
+        SpecError: the accuracy is reproducible, and nothing keeps what is measured.
     """
     weights = sum(array.nbytes for array in graph.constants.values())
-    result = []
-    for node, decision in zip(graph.nodes, decisions, strict=True):
-        way = decision.way
-        if node.op == "Conv" and way is None:
-            formats, aim = decision.formats(node), accuracy.layer_error
-            ((problem, _),) = convolution.problems(node, graph, formats, aim, accuracy.cold)
-            if accuracy.reproducible:
-                problem = replace(problem, spec=replace(problem.spec, batch=1))
-            way = tuner.tune(problem, target, threads, cold_weights=weights).name or None
-        result.append(replace(decision, way=way))
+    nodes, result = graph.nodes, list(decisions)
+    left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.way is None]
+    for number in steps("tuning layers", left, len(left)):
+        node, decision = nodes[number], result[number]
+        formats, aim = decision.formats(node), accuracy.layer_error
+        ((problem, _),) = convolution.problems(node, graph, formats, aim, accuracy.cold)
+        if accuracy.reproducible:
+            found = tuner.tune_for_any_batch(problem, target, weights)
+        else:
+            found = tuner.tune(problem, target, threads, cold_weights=weights)
+        result[number] = replace(decision, way=found.name or None)
     return tuple(result)
 
 

@@ -28,6 +28,7 @@ from leanconv.planner.solver import Way, fastest, leanest, least_error, least_ti
 from leanconv.planner.space import Space, make_space
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import weight_places
+from leanconv.progress import steps
 from leanconv.spec import PLAIN
 from leanconv.target import Target
 from leanconv.units import format_bytes
@@ -220,7 +221,8 @@ class Planner:
         Raises:
             BudgetError: no plan keeps the error.
         """
-        needed = [(planner._least_bytes, number) for number, planner in enumerate(self.family)]
+        family = steps("searching plans", self.family, len(self.family))
+        needed = [(planner._least_bytes, number) for number, planner in enumerate(family)]
         best: Realised | None = None
         for size, number in sorted((size, n) for size, n in needed if size is not None):
             if best is None or size <= best.memory_bytes:
@@ -302,7 +304,8 @@ class Planner:
                 needed,
             )
         best = least
-        for planner in self.family:
+        family = self.family
+        for planner in steps("searching plans", family, len(family)):
             if planner._bound < best.order[0]:
                 found = planner._fastest(limit)
                 best = min(best, found or best, key=lambda each: each.order)

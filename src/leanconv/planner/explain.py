@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from leanconv.algorithms import convolution, inverted_residual
 from leanconv.graph.ir import Node
 from leanconv.planner import operations
 from leanconv.planner.arena import Lifetime
-from leanconv.planner.decision import Decision
+from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.planner.operations import NETWORK_ERROR
 from leanconv.planner.outline import Outline, shared_ns
 from leanconv.spec import PLAIN
 from leanconv.spelling import spelled
@@ -32,24 +35,30 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         and what was asked for and is promised.
     """
     planner = plan.planner
-    swaps = _Swaps(plan)
+    swaps, words = _Swaps(plan), _Words(plan)
     layers = []
     walked = 0.0
     for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.outlines, strict=True)):
         walked += chosen.passed_error**2
         candidates = [
-            _candidate(outline, chosen, swaps.reason(number, outline, chosen), plan.threads)
+            {
+                **_facts(outline, plan.threads),
+                **words.of(node, outline),
+                "chosen": outline == chosen,
+                "reason": swaps.reason(number, outline, chosen),
+            }
             for outline in _different(planner.space.outlines[number], chosen)
         ]
+        facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
         if not any(candidate["chosen"] for candidate in candidates):
-            candidates.insert(0, _candidate(chosen, chosen, "", plan.threads))
+            candidates.insert(0, {**facts, "chosen": True, "reason": ""})
         layers.append(
             {
                 "name": node.name or node.outputs[0],
                 "op": node.op,
                 "output": node.outputs[0],
                 "shape": list(planner.graph.types[node.outputs[0]].shape),
-                **_facts(chosen, plan.threads),
+                **facts,
                 "error_so_far": math.sqrt(walked),
                 "candidates": candidates,
                 "rejected": _rejected(plan, node, chosen.decision),
@@ -71,7 +80,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "exact": plan.exact,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
-        "text": memory_text(plan),
+        "text": f"{memory_text(plan)}\n{error_text(plan)}",
         "layers": layers,
     }
 
@@ -123,7 +132,8 @@ def summary(plan: NetworkPlan) -> str:
         f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
         for step in plan.steps
     ]
-    return "\n".join([*lines, memory_text(plan), *([] if plan.exact else [_INEXACT])])
+    lines += [memory_text(plan), error_text(plan)]
+    return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
 
 
 def memory_text(plan: NetworkPlan) -> str:
@@ -131,14 +141,37 @@ def memory_text(plan: NetworkPlan) -> str:
     time, alive = _peak(plan.storage.lifetimes)
     calls = [step.name for step in plan.steps for _ in step.kernels]
     lines = [
-        f"memory {plan.memory_bytes} bytes: weights {plan.weight_bytes}, arena "
-        f"{plan.arena_bytes} (largest live set {plan.live_bytes}, scratch {plan.scratch_bytes})"
+        f"memory {plan.memory_bytes} bytes ({format_bytes(plan.memory_bytes)}): weights "
+        f"{plan.weight_bytes}, arena {plan.arena_bytes} (largest live set {plan.live_bytes}, "
+        f"scratch {plan.scratch_bytes})"
     ]
     if alive:
         largest = sorted(alive, key=lambda buffer: -buffer.bytes)
         shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
         lines.append(f"the arena's peak is at {calls[time]}: {shown}")
     return "\n".join(lines)
+
+
+def error_text(plan: NetworkPlan) -> str:
+    """The error that a plan states and, where that is more than is aimed at, why."""
+    planner, stated = plan.planner, plan.predicted_error
+    text = f"expected error {stated:.1e}"
+    aim = NETWORK_ERROR[next((kind.dtype for kind in plan.inputs.values()), "float32")]
+    if planner.max_error is not None or stated <= aim:
+        return text
+    share = planner.accuracy.layer_error
+    pairs = zip(planner.graph.nodes, plan.outlines, strict=True)
+    layers = sorted(
+        ((o, node.name or node.outputs[0]) for node, o in pairs if o.error),
+        key=lambda layer: -layer[0].passed_error,
+    )
+    most = ", ".join(f"{name} {o.passed_error:.1e}" for o, name in layers[:3])
+    return (
+        f"{text}, more than the {aim:.0e} aimed at: the errors of {len(layers)} layers add up like "
+        f"independent ones, each at most {share:.1e} or that of plain sums, and grow on their way "
+        f"to the outputs (the most: {most}); max_error={aim:.0e} asks for a plan that keeps it, or "
+        "for the least that can be kept"
+    )
 
 
 def _peak(buffers: Sequence[Lifetime]) -> tuple[int, list[Lifetime]]:
@@ -168,8 +201,48 @@ def _facts(outline: Outline, threads: int) -> dict[str, Any]:
     }
 
 
-def _candidate(outline: Outline, chosen: Outline, reason: str, threads: int) -> dict[str, Any]:
-    return {**_facts(outline, threads), "chosen": outline == chosen, "reason": reason}
+class _Words:
+    """How nodes are computed, in words and as the user would select it."""
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        self._planner = plan.planner
+        self._known: dict[object, str] = {}
+
+    def of(self, node: Node, outline: Outline) -> dict[str, Any]:
+        """What there is to say of one way to compute a node.
+
+        Returns:
+            `words`: `"winograd F(4x4, 3x3)"`; `parameters`: what else was chosen; `selector`: the
+            text that selects it for a convolution, as `algorithm=` takes it, None for others.
+        """
+        way, algorithm = outline.decision.way or "", outline.algorithm
+        if node.op not in convolution.OPS:
+            name, _, rest = way.partition(":")
+            words = f"layer by layer ({algorithm})" if name == inverted_residual.LAYERS else ""
+            given = {
+                "words": words or algorithm,
+                "parameters": rest.replace("=", " ").replace(",", ", "),
+            }
+            return {**given, "selector": None}
+        parameters = self._parameters(node, outline.decision)
+        form = re.match(r"F\([^)]*\)", parameters)
+        words = f"{algorithm} {form[0]}" if form else algorithm
+        return {"words": words, "parameters": parameters, "selector": way or None}
+
+    def _parameters(self, node: Node, decision: Decision) -> str:
+        planner = self._planner
+        key = node_key(node, planner.graph, decision), decision.way
+        if key not in self._known:
+            accuracy, formats = planner.accuracy, decision.formats(node)
+            asked = (node, planner.graph, formats, accuracy.layer_error, accuracy.cold)
+            made = [
+                convolution.choose(
+                    problem, planner.target, decision.way, accuracy.reproducible
+                ).parameters
+                for problem, _ in convolution.problems(*asked)
+            ]
+            self._known[key] = "; ".join(dict.fromkeys(made))
+        return self._known[key]
 
 
 def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:

@@ -36,6 +36,7 @@ from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import fill_weights, weight_places
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.units import format_bytes
 
 
@@ -61,7 +62,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NetworkPlan:
+class NetworkPlan(Unpicklable):
     """Everything that is known about a network's run before the first one.
 
     Attributes:
@@ -94,6 +95,14 @@ class NetworkPlan:
     planner: Planner
     decisions: tuple[Decision, ...]
     storage: Storage
+
+    instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"
+
+    def __copy__(self) -> NetworkPlan:
+        return self  # nothing in it changes
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NetworkPlan:
+        return self
 
     def __repr__(self) -> str:
         return (

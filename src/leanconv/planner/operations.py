@@ -17,6 +17,10 @@ from leanconv.target import Target
 # Operations that can be computed in several ways.
 SEVERAL = (*convolution.OPS, *inverted_residual.OPS)
 
+# The error of a network that is aimed at if the user does not say, and one layer's share of it.
+NETWORK_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
+LAYER_SHARE = 0.12
+
 _CALL_CYCLES = 1500.0  # begin and end of a stage
 _BYTES_PER_CYCLE = 8.0  # that one core moves in operations that mostly move
 _FLOPS_PER_CYCLE = 8.0  # that they do beside it
@@ -122,8 +126,8 @@ def named_way(
             f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {name!r}; expected one "
             f"of {', '.join(str(w.name) for w in ways(node, graph, formats, target, accuracy))}"
         )
-    asked = (accuracy.layer_error, name)
-    found = convolution.named_choice(node, graph, formats, target, *asked, accuracy.cold)
+    asked = (accuracy.layer_error, name, accuracy.reproducible, accuracy.cold)
+    found = convolution.named_choice(node, graph, formats, target, *asked)
     return Way(found.name, found.cycles, found.error)
 
 

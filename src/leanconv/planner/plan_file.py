@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leanconv.errors import InputError, short
+from leanconv.files import open_regular, read_whole
 from leanconv.graph.ir import Graph
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision
@@ -105,7 +106,12 @@ def graph_digest(graph: Graph) -> str:
     """A digest of what a graph computes, the values of its constants left out."""
     text = [spelled((graph.inputs, graph.outputs))]
     for node in graph.nodes:
-        types = [str(graph.types[name]) if name else "" for name in (*node.inputs, *node.outputs)]
+        types = [
+            f"{graph.types[name].dtype}[{', '.join(map(str, graph.types[name].shape))}]"
+            if name
+            else ""
+            for name in (*node.inputs, *node.outputs)
+        ]
         attributes = sorted(node.attributes.items())
         text.append(spelled((node.op, node.inputs, node.outputs, types, attributes)))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:32]
@@ -224,14 +230,14 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"plan is {path!r}; expected the path of a plan file")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        with open_regular(path, MOST_BYTES, what="plan", advice="give a plan") as file:
+            data = read_whole(file)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(
             f"plan {str(path)!r} cannot be read ({error}); expected a file that net.plan.save wrote"
         ) from error
-    if len(data) > MOST_BYTES:
-        raise InputError(f"plan {str(path)!r} has more than {MOST_BYTES} bytes; expected a plan")
     try:
         return _parse(json.loads(data))
     except _WrongError as error:

@@ -18,6 +18,7 @@ from leanconv.graph.ir import Graph
 from leanconv.planner import operations
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.operations import Accuracy
+from leanconv.progress import steps
 from leanconv.settings import current_settings
 from leanconv.spelling import spelled
 from leanconv.target import Target
@@ -52,7 +53,7 @@ def settled(
                 target,
                 accuracy,
             )
-            for number in numbers.values()
+            for number in steps("choosing algorithms", numbers.values(), len(numbers))
         ]
         _store().put(key, json.dumps(ways).encode())
     way = dict(zip(numbers, ways, strict=True))
@@ -78,5 +79,10 @@ def _recall(key: str, count: int) -> list[str | None] | None:
     body = _store().get(key)
     if body is None:
         return None
-    found: list[str | None] = json.loads(body)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list) or not all(way is None or isinstance(way, str) for way in found):
+        return None
     return found if len(found) == count else None

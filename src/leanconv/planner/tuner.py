@@ -16,7 +16,10 @@ from leanconv.algorithms import Candidate, Problem
 from leanconv.algorithms.convolution import alternatives, choose
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
+from leanconv.codegen.memory_left import require_for_products
+from leanconv.errors import SpecError
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.progress import steps
 from leanconv.runtime.memory import Block, Memory
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
@@ -28,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _FACTOR = 1.8  # estimates above the least one times this are not measured
 _MOST = 10  # choices measured
-_ROUNDS = 5
+ROUNDS = 5
 _DROP = 1.25  # after a round: choices this much slower than the best one are out
 _RUN_NS = 4_000_000  # that one choice runs in a round, warming up apart
 _MARGIN = 0.98  # what a choice must reach of the model's own to be preferred to it
@@ -80,6 +83,23 @@ def tune(
         if tuned.seconds:
             _store().put(key, json.dumps(asdict(tuned)).encode())
     return tuned
+
+
+def tune_for_any_batch(problem: Problem, target: Target, cold_weights: int = 0) -> Tuned:
+    """As `tune`, for plans whose bits no batch, no number of threads and no limit may change.
+
+    One image is measured, on one thread, without a limit of memory.
+
+    Raises:
+        SpecError: nothing keeps what is measured, so that a second plan may choose otherwise.
+    """
+    if not current_settings().cache_bytes:
+        raise SpecError(
+            "got tune=True and reproducible=True with LEANCONV_CACHE_BYTES=0; expected a cache "
+            "that keeps what was measured, as a second measurement may choose otherwise: allow "
+            "one, or leave tune or reproducible out"
+        )
+    return tune(problem.alone(), target, 1, cold_weights)
 
 
 def measure(
@@ -218,13 +238,14 @@ def _constants(
         del channels["bias"]
     if spec.activation is not None and spec.activation.kind == "prelu":
         channels["slope"] = random.standard_normal(spec.out_channels).astype(spec.dtype)
+    require_for_products()
     return candidate.pack(w.astype(spec.dtype), channels)
 
 
 def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:
     """Seconds of each choice in its best round; but for the one kept, the hopeless drop out."""
     rounds: dict[str, list[float]] = {name: [] for name in rigs}
-    for _ in range(_ROUNDS):
+    for _ in steps("measuring choices", range(ROUNDS), ROUNDS):
         for name, row in rounds.items():
             row.append(rigs[name].time())
         least = min(min(row) for row in rounds.values())
@@ -256,5 +277,5 @@ def _recall(key: str) -> Tuned | None:
         found = json.loads(body)
         seconds = {str(name): float(value) for name, value in found["seconds"].items()}
         return Tuned(str(found["name"]), seconds, str(found["model"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from leanconv.errors import LeanConvError
+from leanconv.codegen.memory_left import require_for_products
+from leanconv.errors import OutOfMemoryError
 from leanconv.planner.lowering import LoweredGraph
+from leanconv.progress import step
 from leanconv.runtime.memory import Block, give_back
 from leanconv.spec.format import aligned
 
@@ -53,12 +55,13 @@ def fill_weights(
         files: mapped ones, of which weights are views; pages that were read are given back.
 
     Raises:
-        LeanConvError: there is no memory to pack in.
+        OutOfMemoryError: there is no memory to pack in.
     """
+    require_for_products()
     try:
         _fill(weights, lowered, places, files)
     except MemoryError as error:
-        raise LeanConvError(
+        raise OutOfMemoryError(
             f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "
             "or free memory"
         ) from error
@@ -68,13 +71,16 @@ def _fill(
     weights: Block, lowered: LoweredGraph, places: Mapping[str, int], files: Sequence[mmap.mmap]
 ) -> None:
     give_back(files)
-    sizes, filled, read = lowered.constant_bytes, dict.fromkeys(places, 0), 0
+    sizes, filled, read, done = lowered.constant_bytes, dict.fromkeys(places, 0), 0, 0
+    size = sum(sizes[name] for name in places)
+    step("packing weights", 0, size)
     for name, array in _pieces(lowered):
         start, filled[name] = filled[name], filled[name] + array.nbytes
         assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         weights.view(places[name] + start, array.nbytes)[:] = data
-        read += array.nbytes
+        read, done = read + array.nbytes, done + array.nbytes
+        step("packing weights", done, size)
         if read >= _READ_BYTES:
             give_back(files)
             read = 0

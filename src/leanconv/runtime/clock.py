@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import statistics
@@ -80,25 +81,29 @@ def speedup(threads: int) -> float:
     """
     busy = _loop("busy")
     alone = min(_nanoseconds(busy, _BUSY_STEPS) for _ in range(3))
-    return statistics.median(threads * alone / _together(busy, threads) for _ in range(3))
+    return statistics.median(_together(busy, threads, alone) for _ in range(3))
 
 
-def _together(busy: _Loop, threads: int) -> float:
-    """Mean nanoseconds of a call while as many threads make one."""
-    times = [0.0] * threads
-    start = threading.Barrier(threads)
+def _together(busy: _Loop, threads: int, alone: float) -> float:
+    """Calls that as many threads make in the time of one alone; fewer if fewer can be started."""
+    times: list[float] = []
+    start = threading.Event()
 
-    def work(number: int) -> None:
+    def work() -> None:
         start.wait()
         busy(_BUSY_STEPS // 8, 0.5)  # until all are under way
-        times[number] = _nanoseconds(busy, 4 * _BUSY_STEPS) / 4
+        times.append(_nanoseconds(busy, 4 * _BUSY_STEPS) / 4)
 
-    team = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for thread in team:
-        thread.start()
-    for thread in team:
+    team = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+    started = []
+    with contextlib.suppress(RuntimeError):
+        for thread in team:
+            thread.start()
+            started.append(thread)
+    start.set()
+    for thread in started:
         thread.join()
-    return statistics.mean(times)
+    return len(started) * alone / statistics.mean(times) if started else 1.0
 
 
 @functools.cache

@@ -14,6 +14,8 @@ import functools
 import os
 from collections.abc import Callable
 
+from leanconv.codegen.reentry import of_a_handler
+
 
 class Cores:
     """The cores that a thread may run on, fewer while it is being woken.
@@ -35,7 +37,7 @@ class Cores:
         current = _current_core()
         if current is None:
             return
-        with contextlib.suppress(OSError):
+        try:
             now = os.sched_getaffinity(thread)
             if now != self._fewer:
                 self._all = now
@@ -43,6 +45,9 @@ class Cores:
             if others:
                 self._fewer = others
                 os.sched_setaffinity(thread, others)
+        except OSError as error:  # the thread has ended, or may not be moved
+            if of_a_handler(error):
+                raise
 
     def take_all(self) -> None:
         """Allow the calling thread, which is the one, its cores again; it stays where it is."""

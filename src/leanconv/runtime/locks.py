@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
+from collections.abc import Callable
+
+from leanconv.codegen.reentry import owned, reentrant
+from leanconv.runtime.registry import Registry
 
 
 class Lock:
@@ -12,22 +15,46 @@ class Lock:
 
     `with` is given the system's own lock: methods of ours around it would be places where a
     KeyboardInterrupt can strike after the lock is taken and before anybody is to release it.
+
+    Args:
+        doing: what a thread is in the middle of while it has the lock, for the message.
+
+    Attributes:
+        bare: the lock itself, for those who have asked `mine` before.
+        mine: whether the calling thread has it, which a signal handler or a `__del__` has then
+            interrupted.
     """
 
-    def __init__(self) -> None:
-        self.held = threading.Lock()
+    bare: threading.RLock
+    mine: Callable[[], bool]
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self.renew()
         _locks.add(self)
+
+    @property
+    def held(self) -> threading.RLock:
+        """The lock itself, not taken yet.
+
+        Raises:
+            ReentrantCallError: the calling thread has it.
+        """
+        if self.mine():
+            raise reentrant(self._doing)
+        return self.bare
 
     def renew(self) -> None:
         """In a forked child: forget that another thread of the parent had it."""
-        self.held = threading.Lock()
+        self.bare = threading.RLock()
+        self.mine = owned(self.bare)
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: Registry[Lock] = Registry()
 
 
 def _after_fork() -> None:
-    for lock in list(_locks):
+    for lock in _locks:
         lock.renew()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from leanconv.errors import LeanConvError
+from leanconv.errors import OutOfMemoryError
 
 _HUGE = 4 * 1024 * 1024
 
@@ -63,12 +63,12 @@ def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """An array for a result.
 
     Raises:
-        LeanConvError: the system does not give the memory.
+        OutOfMemoryError: the system does not give the memory.
     """
     try:
         return np.empty(shape, dtype)
     except MemoryError as error:
-        raise LeanConvError(
+        raise OutOfMemoryError(
             f"memory for the outputs could not be had ({error}); free memory, or give a smaller "
             "batch"
         ) from error
@@ -87,7 +87,7 @@ class Block:
         try:
             self._map = _private(max(1, size))
         except (OSError, ValueError, OverflowError) as error:
-            raise LeanConvError(
+            raise OutOfMemoryError(
                 f"{size} bytes of memory could not be had ({error}); "
                 "give a smaller memory_limit, or free memory"
             ) from error
@@ -112,7 +112,7 @@ class Memory:
         """Allocate a block for a purpose (`"weights"`, `"arena"`).
 
         Raises:
-            LeanConvError: the system does not give the memory.
+            OutOfMemoryError: the system does not give the memory.
         """
         assert purpose not in self.blocks
         block = Block(size)

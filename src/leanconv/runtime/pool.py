@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import ctypes
+import logging
 import os
-import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.host import usable_cores
+from leanconv.codegen.memory_left import affordable_threads
+from leanconv.codegen.reentry import of_a_handler, owned
 from leanconv.runtime import native as n
 from leanconv.runtime.cores import Cores
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.registry import Registry
 from leanconv.settings import current_settings
+
+log = logging.getLogger(__name__)
+
+_RETRY_NS = 1_000_000_000  # between attempts to start workers that the system has refused
 
 
 class AfterFork(Protocol):
@@ -36,19 +42,34 @@ class _Worker:
         self._gate.acquire()
         self._cores = Cores()
         self._parked = False  # or all but
+        self._claim = threading.Lock()
+        self.started = False
         self.thread = threading.Thread(
             target=work, args=(number, self), name=f"leanconv-{number}", daemon=True
         )
+
+    def begin(self) -> bool:
+        """Whether the calling thread is to be the worker; not so if it has been given up."""
+        return self._claim.acquire(blocking=False)
+
+    def give_up(self) -> bool:
+        """Keep it from beginning; False if its thread was started.
+
+        Where an exception of a signal handler has come out of the start, nobody knows whether the
+        thread runs, and another worker must not get its number, and so its scratch.
+        """
+        return not self.started and self.begin()
 
     def wake(self) -> None:
         """Release it if it is parked."""
         if self._parked:
             self._parked = False
             self._cores.leave_this_one(self.thread.native_id or -1)  # 0 would be the caller
-        try:  # noqa: SIM105 in every call, and `suppress` takes a microsecond
+        try:
             self._gate.release()
-        except RuntimeError:  # it was not parked
-            pass
+        except RuntimeError as error:  # it was not parked
+            if of_a_handler(error):
+                raise
 
     def park(self) -> None:
         """Wait to be woken."""
@@ -72,30 +93,87 @@ class Pool:
         self._words[n.TICKET // 8] = n.CLOSED << 20
         self._words[n.YIELD // 8] = _system_yield()
         self._workers: list[_Worker] = []
-        self._growing = threading.Lock()
+        self._growing = threading.RLock()
+        self._enough = 1  # threads, the caller counted, that are there or cannot be had
+        self._retry_at, self._told = 0, False
         self._patience = 0
+        self._waking = False
         self._ended = False
-        self._dependants: weakref.WeakSet[AfterFork] = weakref.WeakSet()
+        self._users: Registry[AfterFork] = Registry(self._nobody_inside)
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.stop)
 
-    def register(self, dependant: AfterFork) -> None:
-        """Have `dependant.after_fork()` called in forked children while it lives."""
-        self._dependants.add(dependant)
+    def register(self, user: AfterFork, tables: object = None) -> None:
+        """Take note of a program.
+
+        Args:
+            user: its `after_fork()` is called in forked children while it lives.
+            tables: what workers may still be reading for a moment after its end: kept until none
+                can. Waiting for them then would be undone by an exception of a signal handler.
+        """
+        self._users.add(user, tables)
+
+    def _nobody_inside(self) -> bool:
+        return not self._words[n.INSIDE // 8]
 
     def ensure(self, threads: int) -> None:
-        """Start workers until `threads` run in all, the caller counted."""
-        if self._ended or len(self._workers) >= threads - 1:
+        """Start workers until `threads` run in all, the caller counted, or the system refuses.
+
+        A warning says so once; a second later, another call may try again.
+        """
+        if threads <= self._enough or self._ended:
+            return
+        # A handler that interrupts the growing, or a refusal of late: with those there are.
+        if owned(self._growing)() or time.monotonic_ns() < self._retry_at:
             return
         with self._growing:
             if not self._patience:
                 self._patience = _pauses_in(current_settings().spin_us)
-            while len(self._workers) < threads - 1:
-                worker = _Worker(len(self._workers) + 1, self._work)
-                self._workers.append(worker)
-                worker.thread.start()
+            self._workers = [worker for worker in self._workers if not worker.give_up()]
+            try:
+                while len(self._workers) < threads - 1:
+                    self._start_one()
+            except (RuntimeError, MemoryError) as error:
+                if not refused(error):
+                    raise
+                self._retry_at = time.monotonic_ns() + _RETRY_NS
+                self._tell(threads, error)
+            self._enough = 1 + len(self._workers)
+
+    def _start_one(self) -> None:
+        """Start one more worker.
+
+        Raises:
+            RuntimeError, MemoryError: the system starts no more threads.
+        """
+        if not affordable_threads(1, allocating=False):
+            raise MemoryError("too little memory for a new thread")
+        worker = _Worker(len(self._workers) + 1, self._work)
+        self._workers.append(worker)
+        try:
+            worker.thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if refused(error):
+                self._workers.remove(worker)
+            raise
+        worker.started = True
+
+    def _tell(self, threads: int, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "runs take %d of %d threads: the system starts no more (%s); results are the same, "
+                "later; raise `ulimit -u` or the control group's pids.max (where memory is short, "
+                "its limit), or give threads=%d",
+                1 + len(self._workers),
+                threads,
+                error,
+                1 + len(self._workers),
+            )
 
     def _work(self, number: int, worker: _Worker) -> None:
+        if not worker.begin():
+            return
         serve, state, patience = n.native().serve, self.state, self._patience
         # The epoch that the worker saw must go back in: reading it anew after waking loses runs.
         seen = serve(state, patience, 0, number)
@@ -108,34 +186,18 @@ class Pool:
 
         Those beyond stay parked; whether they are is then not known, and asked again next time.
         """
-        if self._words[n.SLEEPERS // 8]:
+        if self._words[n.SLEEPERS // 8] or self._waking:
+            self._waking = True  # those whom an exception keeps from being released are next time
             self._words[n.SLEEPERS // 8] = workers < len(self._workers)
-            try:
-                for worker in self._workers[:workers]:
-                    worker.wake()
-            except BaseException:  # Ctrl-C: those not released yet must be by the next call
-                self._words[n.SLEEPERS // 8] = 1
-                raise
-
-    def drain(self) -> None:
-        """Wait until no worker reads any program's tables; no run may be active.
-
-        Programs end in `__del__`, where an exception is lost and what the workers read is freed
-        after it: a KeyboardInterrupt that comes while waiting is raised a moment later instead.
-        """
-        interrupted = False
-        while self._words[n.INSIDE // 8]:
-            try:  # around the loop: it may come at the loop's jump back, not only in the call
-                while self._words[n.INSIDE // 8]:
-                    time.sleep(0)
-            except KeyboardInterrupt:
-                interrupted = True
-        if interrupted:
-            _thread.start_new_thread(_interrupt_soon, ())
+            for worker in self._workers[:workers]:
+                worker.wake()
+            self._waking = False
 
     def stop(self) -> None:
         """End the workers; a later `ensure` starts new ones."""
-        workers, self._workers = self._workers, []
+        workers = [worker for worker in self._workers if not worker.give_up()]
+        self._workers = []
+        self._enough, self._retry_at = 1, 0
         if not workers:
             return
         self._words[n.STOP // 8] = 1
@@ -144,7 +206,7 @@ class Pool:
         for worker in workers:
             worker.wake()
         for worker in workers:
-            with contextlib.suppress(RuntimeError):  # Ctrl-C came before it was started
+            with contextlib.suppress(RuntimeError):  # another thread is just starting it
                 worker.thread.join(timeout=1.0)
         # A worker that is still busy keeps its number, and so its scratch: no new ones then.
         self._ended = any(worker.thread.is_alive() for worker in workers)
@@ -154,23 +216,14 @@ class Pool:
     def _after_fork(self) -> None:
         """The child has no workers, and nobody finishes what the parent's threads had begun."""
         self._workers = []
+        self._enough, self._retry_at, self._waking = 1, 0, False
         self._ended = False
-        self._growing = threading.Lock()
+        self._growing = threading.RLock()
         for field in (n.DONE, n.BUSY, n.SLEEPERS, n.STOP, n.INSIDE):
             self._words[field // 8] = 0
         self._words[n.TICKET // 8] |= n.CLOSED << 20
-        for dependant in list(self._dependants):
-            dependant.after_fork()
-
-
-def _interrupt_soon() -> None:
-    """Raise KeyboardInterrupt in the main thread when it has come out of a `__del__`."""
-    time.sleep(0.001)
-    main = threading.main_thread().ident
-    if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGINT)  # which ends what the thread waits for
-    else:
-        _thread.interrupt_main()
+        for user in self._users:
+            user.after_fork()
 
 
 def _system_yield() -> int:
@@ -198,7 +251,7 @@ def _timed(spin: object, count: int) -> int:
 
 
 _pool: Pool | None = None
-_making = Lock()
+_making = Lock("the start of the runtime")
 
 
 def pool() -> Pool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
+from leanconv.codegen.reentry import owned, reentrant
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pacing import Pacing
@@ -78,10 +78,11 @@ class Program:
         header = (self._pool.state, len(stages), table, 0, 0, 2 * threads)
         self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
         self._address = ctypes.addressof(self._header)
-        self._lock = threading.Lock()
+        self._unlock()
         self._pacing = Pacing(threads)
         self._paced = paced and threads > 1
-        self._pool.register(self)
+        # A worker that comes late looks at these, sees that the run is over, and leaves.
+        self._pool.register(self, (self._header, self._table))
         self._native = n.native()
 
     def _fill(self, stages: Sequence[Stage]) -> None:
@@ -123,9 +124,14 @@ class Program:
 
         Returns:
             Nanoseconds that the stages took.
+
+        Raises:
+            ReentrantCallError: a signal handler calls this while its thread is in it.
         """
         if not self.stages:
             return 0
+        if self._mine():
+            raise reentrant("a run of the same network")
         with self._lock:
             for address, positions in zip(addresses, self._patches, strict=True):
                 for position in positions:
@@ -146,12 +152,16 @@ class Program:
             return elapsed
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
-        """Run once, stage by stage, and return each stage's nanoseconds."""
+        """Run once, stage by stage, and return each stage's nanoseconds.
+
+        Raises:
+            ReentrantCallError: as for `run`.
+        """
+        if self._mine():
+            raise reentrant("a run of the same network")
         parts = self._parts()
-        times = []
-        for part in parts:
-            times.append(part.run(addresses))
-        return times
+        with self._lock:  # they work in the same memory
+            return [part.run(addresses) for part in parts]
 
     def _parts(self) -> list[Program]:
         return [
@@ -161,13 +171,8 @@ class Program:
 
     def after_fork(self) -> None:
         """In a forked child nobody holds the lock, whoever held it in the parent."""
-        self._lock = threading.Lock()
+        self._unlock()
 
-    def close(self) -> None:
-        """Wait until no worker can be reading this program's tables."""
-        self._pool.drain()
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # When Python ends, modules are empty, and the workers have ended before.
-        if hasattr(self, "_pool") and not ending():
-            self._pool.drain()
+    def _unlock(self) -> None:
+        self._lock = threading.RLock()
+        self._mine = owned(self._lock)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import index
+from typing import NamedTuple
 
 from leanconv.errors import InputError, SpecError, short
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import LAYOUTS, ConvSpec, effective_extent
 from leanconv.spec.format import ceil_div
+from leanconv.spec.mends import convolution_mend
+from leanconv.units import shape_text
 
 Steps = int | Sequence[int]
 Padding = int | str | Sequence[int]
@@ -17,36 +20,46 @@ Padding = int | str | Sequence[int]
 _HASHABLE = (str, Activation, type(None))
 
 
+class ConvArguments(NamedTuple):
+    """What a user says of a convolution besides arrays, in PyTorch's conventions.
+
+    Attributes:
+        stride, dilation: one number, or one for each spatial axis; dilation 1 is dense.
+        padding: one number, one for each axis, all begins and then all ends, "same" or "valid".
+        groups, activation, layout: as in `ConvSpec`.
+    """
+
+    stride: Steps = 1
+    padding: Padding = 0
+    dilation: Steps = 1
+    groups: int = 1
+    activation: str | Activation | None = None
+    layout: str = "NCHW"
+
+
 def spec_of(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
-    *,
-    stride: Steps = 1,
-    padding: Padding = 0,
-    dilation: Steps = 1,
-    groups: int = 1,
+    asked: ConvArguments,
     dtype: str = "float32",
-    layout: str = "NCHW",
     bias: bool = False,
     residual: bool = False,
-    activation: str | Activation | None = None,
 ) -> ConvSpec:
     """Build the spec of a convolution.
 
     Args:
         x_shape: (N, C, spatial…), or (N, spatial…, C) for layout "NHWC"; 1 to 3 spatial axes.
         w_shape: (K, C / groups, kernel…).
-        stride, dilation: one number, or one for each spatial axis; dilation 1 is dense.
-        padding: one number, one for each axis, all begins and then all ends, "same" or "valid".
-        groups, dtype, layout, bias, residual, activation: as in `ConvSpec`.
+        asked: all that a user says besides.
+        dtype, bias, residual: as in `ConvSpec`.
 
     Raises:
         SpecError: an argument makes no sense; the message says what was expected.
     """
-    window = (x_shape, w_shape, stride, padding, dilation, groups)
-    rest = (dtype, layout, bias, residual, activation)
-    plain = all(map(_is_plain, (*window, layout))) and isinstance(activation, _HASHABLE)
-    return _known_spec(*window, *rest) if plain else _spec(*window, *rest)
+    window = (x_shape, w_shape, *asked[:4], asked.layout)
+    plain = all(map(_is_plain, window)) and isinstance(asked.activation, _HASHABLE)
+    make = _known_spec if plain else _spec
+    return make(x_shape, w_shape, asked, dtype, bias, residual)
 
 
 def _is_plain(value: object) -> bool:
@@ -59,24 +72,19 @@ def _is_plain(value: object) -> bool:
 def _spec(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
-    stride: Steps,
-    padding: Padding,
-    dilation: Steps,
-    groups: int,
+    asked: ConvArguments,
     dtype: str,
-    layout: str,
     bias: bool,
     residual: bool,
-    activation: str | Activation | None,
 ) -> ConvSpec:
+    stride, padding, dilation, groups, activation, layout = asked
     shape, weights = _extents("x", x_shape), _extents("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):
-        plain = len(shape) == len(weights) and len(shape) < 3
         raise SpecError(
-            f"x has shape {shape} and w {weights}; expected (N, C, spatial…) and "
-            "(K, C/groups, kernel…) with the same 1 to 3 spatial axes"
-            + ("; give arrays without channels as x[None, None] and w[None, None]" * plain)
+            f"x has shape {shape_text(shape)} and w {shape_text(weights)}; expected "
+            "(N, C, spatial…) and (K, C/groups, kernel…) with the same 1 to 3 spatial axes"
+            + _rank_mend(shape, weights)
         )
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise SpecError(f"layout is {short(layout)}; expected 'NCHW' or 'NHWC'")
@@ -88,11 +96,12 @@ def _spec(
         raise SpecError(f"groups is {short(groups)}; expected an integer of at least 1")
     groups = index(groups)
     if channels != weights[1] * groups:
+        mend = convolution_mend(shape, weights, groups, layout)
         raise SpecError(
             f"x has {channels} channels and w takes {weights[1]} in each of {groups} group(s); "
             f"expected w of shape ({weights[0]}, {channels}/groups, …) and groups that divide "
             f"{channels} (layout is {layout}: the {'last' if layout == 'NHWC' else 'second'} "
-            "axis of x is the channels)"
+            "axis of x is the channels)" + (f"; {mend}" if mend else "")
         )
     steps = _per_axis("stride", stride, rank)
     spread = _per_axis("dilation", dilation, rank)
@@ -114,6 +123,12 @@ def _spec(
         residual=residual,
         activation=Activation.parse(activation),
     )
+
+
+def _rank_mend(shape: tuple[int, ...], weights: tuple[int, ...]) -> str:
+    if len(shape) == len(weights) and len(shape) < 3:
+        return "; give arrays without channels as x[None, None] and w[None, None]"
+    return "; give a single image as x[None]" if len(shape) == len(weights) - 1 else ""
 
 
 # Checking takes 60 us; a program convolves with the same arguments again and again.

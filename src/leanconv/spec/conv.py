@@ -9,6 +9,7 @@ from math import prod
 from leanconv.errors import SpecError, short
 from leanconv.spec.activation import Activation
 from leanconv.spec.format import ceil_div
+from leanconv.units import shape_text
 
 DTYPES = {"float32": 4, "float64": 8}
 DEVICE_DTYPES = {**DTYPES, "float16": 2, "bfloat16": 2}  # what a GPU computes in
@@ -99,7 +100,10 @@ class ConvSpec:
                 f"a kernel that fits the padded input, got {span} over {padded} on axis {axis}",
             )
         for shape in (self.input_shape, self.weight_shape, self.output_shape):
-            _expect(prod(shape) < _LIMIT, f"tensors of fewer than 2^48 elements, got {shape}")
+            _expect(
+                prod(shape) < _LIMIT,
+                f"tensors of fewer than 2^48 elements, got {shape_text(shape)}",
+            )
 
     # -- shapes ----------------------------------------------------------------------------
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from leanconv.cli.common import UsageError
 
 _HERE = Path(__file__).parent
 
@@ -66,7 +69,7 @@ def find(
     for engine in engines:
         candidates = pythons[:1] if engine == LEANCONV else pythons
         for python in candidates:
-            absent = _absent_modules(python, engine.modules)
+            absent = absent_modules(python, engine.modules)
             if not absent:
                 found.append(Installed(engine, python))
                 break
@@ -77,11 +80,21 @@ def find(
 
 
 def interpreters(other: str | None) -> list[str]:
-    """Return this interpreter, then the other one if it is given and differs."""
+    """Return this interpreter, then the other one if it is given and differs.
+
+    Raises:
+        UsageError: there is no such interpreter.
+    """
+    if other and shutil.which(other) is None:
+        raise UsageError(
+            f"there is no Python interpreter {other!r}; expected the path of one in which torch, "
+            "executorch and onnx are installed, such as torch-venv/bin/python, or leave --python "
+            "(and LEANCONV_BENCH_PYTHON) out to compare without those engines"
+        )
     return [sys.executable] + ([other] if other and other != sys.executable else [])
 
 
-def _absent_modules(python: str, modules: Sequence[str]) -> list[str]:
+def absent_modules(python: str, modules: Sequence[str]) -> list[str]:
     """Return those of the modules that the interpreter cannot find, without importing them."""
     program = (
         "import sys; from importlib.util import find_spec; "

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import leanconv
 
 _APART = 0.8  # share of its own core that a thread must have
 _STAT = Path("/proc/stat")
@@ -26,6 +29,9 @@ class Machine:
         system: operating system and architecture.
         python: the version of the interpreter.
         time_utc: when the measurement began.
+        leanconv: its version.
+        commit: of the checkout that leanconv runs from, with "+changes" where files differ from it;
+            None outside a checkout.
     """
 
     cpu: str
@@ -34,6 +40,8 @@ class Machine:
     system: str
     python: str
     time_utc: str
+    leanconv: str
+    commit: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON's types."""
@@ -55,7 +63,29 @@ def describe() -> Machine:
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         time_utc=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        leanconv=leanconv.__version__,
+        commit=commit(),
     )
+
+
+def commit(file: Path = Path(__file__)) -> str | None:
+    """Return the commit of the git checkout that tracks a file, None if none does.
+
+    A file that lies inside a checkout without being tracked, as in a virtual environment there,
+    says nothing about that checkout's commit.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(file.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "--", file.name)
+        found = git("rev-parse", "--short=10", "HEAD")
+        return found + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def busy_cpus(seconds: float = 0.5) -> float:

@@ -11,13 +11,21 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from leanconv.cli.common import UsageError, duration, positive, positive_number, thread_count
+from leanconv.cli.common import (
+    UsageError,
+    add_output_options,
+    duration,
+    positive,
+    positive_number,
+    thread_count,
+)
 from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.process import Crew, EngineError
 from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.output import print_json, print_table, progress
+from leanconv.cli.files import writing
+from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
@@ -47,7 +55,7 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=duration, default=60.0, metavar="S", help="wait so long for a quiet machine"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_options(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file as well")
 
 
@@ -118,11 +126,12 @@ def compare(
     document["summary"] = summary(document)
     document["failures"] = failures(document, options.goal)
     if options.out is not None:
-        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        with writing(options.out) as aside:
+            aside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if options.json:
         print_json(document)
     else:
-        print_document(document)
+        print_document(document, options.wide)
     return EXIT_NOT_MET if document["failures"] else EXIT_OK
 
 
@@ -153,7 +162,7 @@ def failures(document: Document, goal: float | None) -> list[str]:
     return found
 
 
-def print_document(document: Document) -> None:
+def print_document(document: Document, wide: bool = False) -> None:
     """Print the medians as a table, then what is wrong or missing."""
     names = list(dict.fromkeys(n for case in document["cases"] for n in case["engines"]))
     others = [name for name in names if name != OURS]
@@ -167,31 +176,32 @@ def print_document(document: Document) -> None:
         rows.append(cells)
     facts, effort_ = document["machine"], document["effort"]
     print_table(
-        ["", *names, *[f"{name}/ours" for name in [*others, "best"]]],
+        ["case", *names, *[f"{name}/ours" for name in [*others, "best"]]],
         rows,
         title=f"{facts['cpu']}, {effort_['threads']} threads, float32; medians of "
         f"{effort_['processes']}x{effort_['rounds']} turns; ratios above 1: {OURS} is faster",
+        wide=wide,
     )
     total = document["summary"]
     if len(rows) > 1 and total:
-        print(
+        print_text(
             f"best/{OURS}: geometric mean {total['geometric_mean']:.2f}, "
             f"least {total['least']:.2f}, level or above on {total['level_share']:.0%}"
         )
     for case in document["cases"]:
         for name, engine in case["engines"].items():
             if "error" in engine and name != OURS:
-                print(f"{case['name']}: {engine['error']}")
+                print_text(f"{case['name']}: {engine['error']}")
     if document["left_out"]:
-        print(f"no time left for {len(document['left_out'])} more")
+        print_text(f"no time left for {len(document['left_out'])} more")
     for name, reason in document["missing"].items():
-        print(f"{name}: {reason}")
+        print_text(f"{name}: {reason}")
     if document["busy_cpus_before"] >= _BUSY_CPUS:
-        print(
+        print_text(
             f"warning: {document['busy_cpus_before']} CPUs were busy with other work at the start"
         )
     for failure in document["failures"]:
-        print(f"failed: {failure}")
+        print_text(f"failed: {failure}")
 
 
 def _ratio(value: float | None) -> str:

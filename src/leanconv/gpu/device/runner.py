@@ -9,6 +9,7 @@ from typing import Any
 from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code, Launch
+from leanconv.progress import steps
 
 _NUMBERS: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -74,7 +75,8 @@ class Module:
         self._driver = driver
         self._modules: list[ctypes.c_void_p] = []
         self._kernels: dict[Code, tuple[Cubin, ctypes.c_void_p]] = {}
-        for code in dict.fromkeys(codes):
+        distinct = dict.fromkeys(codes)
+        for code in steps("compiling kernels", distinct, len(distinct)):
             cubin = compile_code(code, driver.arch)
             module, function = driver.load(cubin.image, cubin.name, cubin.shared_bytes)
             self._modules.append(module)

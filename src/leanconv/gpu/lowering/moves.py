@@ -7,6 +7,7 @@ from math import prod
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.units import shape_text
 
 BOX_RANK = 6
 _BLOCK = 512
@@ -30,8 +31,8 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ..
             kept.append([extent, *steps])
     if len(kept) > BOX_RANK:
         raise UnsupportedError(
-            f"a tensor of shape {tuple(shape)} is moved along {len(kept)} separate axes; expected "
-            f"at most {BOX_RANK}; use device='cpu'"
+            f"a tensor of shape {shape_text(shape)} is moved along {len(kept)} separate axes; "
+            f"expected at most {BOX_RANK}; use device='cpu'"
         )
     kept = [[1] + [0] * len(strides)] * (BOX_RANK - len(kept)) + kept
     return tuple(tuple(column) for column in zip(*kept, strict=True))

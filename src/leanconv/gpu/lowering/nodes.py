@@ -16,6 +16,7 @@ from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.gpu.lowering.moves import box_arguments, is_wide, merged
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
+from leanconv.units import shape_text
 
 OPERATION_NUMBERS = {
     name: number
@@ -299,8 +300,8 @@ def lower_matmul(context: Context, node: Node) -> None:
     extents, a_steps, b_steps = merged(batch, a_steps, b_steps)
     if any(extent > 1 for extent in extents[:-2]):
         raise UnsupportedError(
-            f"{label(node)}: batches of shapes {a_shape} and {b_shape} are broadcast along more "
-            "than two axes; expected at most two on a GPU; use device='cpu'"
+            f"{label(node)}: batches of shapes {shape_text(a_shape)} and {shape_text(b_shape)} are "
+            "broadcast along more than two axes; expected at most two on a GPU; use device='cpu'"
         )
     a, b = context.read(a_name, PLAIN), context.read(b_name, PLAIN)
     y = context.define(result, PLAIN)

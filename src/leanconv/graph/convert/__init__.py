@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from leanconv.graph.convert import arithmetic, folding, normalisation, shapes, windows
+from leanconv.graph.convert import arithmetic, folding, normalisation, resize, shapes, windows
 from leanconv.graph.convert.rule import FIRST_OPSET, LAST_OPSET, Call, FileNode, Rule
 
 __all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileNode", "Rule"]
@@ -13,6 +13,7 @@ __all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileNode", "Rule"]
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **windows.RULES,
+        **resize.RULES,
         **arithmetic.RULES,
         **normalisation.RULES,
         **shapes.RULES,

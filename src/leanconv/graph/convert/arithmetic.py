@@ -247,6 +247,7 @@ def _cast(call: Call) -> list[Value]:
 
 
 _NO_KINDS: dict[str, str] = {}
+_TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}  # of casts to types that are not taken
 RULES: dict[str, Rule] = {
     **{
         op: _unary(op)
@@ -306,6 +307,6 @@ RULES: dict[str, Rule] = {
     "MatMul": Rule(_binary("MatMul"), _NO_KINDS, 2, 2, running=None),
     "Identity": Rule(_identity),
     "Dropout": Rule(_dropout, {"ratio": "float", "seed": "int"}, 1, 3, moved=(12, ("ratio",))),
-    "Cast": Rule(_cast, {"to": "dtype"}),
-    "CastLike": Rule(_cast, _NO_KINDS, 2, 2, since=15),
+    "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
+    "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
 }

@@ -12,6 +12,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array, broadcast
+from leanconv.units import shape_text, type_text
 
 
 def _constant(call: Call) -> list[Value]:
@@ -31,8 +32,7 @@ def _constant_of_shape(call: Call) -> list[Value]:
     if held.size != 1:
         raise ModelError(f"attribute value has {held.size} elements; expected one")
     value = np.asarray(call.builder.constant(held).array)
-    shape = call.integers(0)
-    return [call.fold(lambda: np.full(shape, value.reshape(())), shape, value.dtype.name)]
+    return [call.builder.filled(value, call.integers(0))]
 
 
 def _shape(call: Call) -> list[Value]:
@@ -48,6 +48,8 @@ def _size(call: Call) -> list[Value]:
 def _range(call: Call) -> list[Value]:
     start, limit, delta = (call.scalar(index) for index in range(3))
     dtype = call.value(0).type.dtype
+    if dtype == "float16" and call.opset >= 27:
+        raise UnsupportedError("a range of float16 is not supported; expected float32 or integers")
     finite = all(math.isfinite(number) for number in (start, limit, delta))
     if delta == 0 or not finite:
         raise ModelError(f"got start {start}, limit {limit} and delta {delta}; expected a range")
@@ -127,12 +129,16 @@ def _dequantised(call: Call) -> list[Value]:
     if x.dtype.kind not in "iu" or x.dtype.itemsize > 4 or zero.dtype != x.dtype:
         raise ModelError(f"got {x.dtype} and a zero point of {zero.dtype}; expected int8 for both")
     if scale.dtype.kind != "f" or zero.shape not in ((), (1,), scale.shape):
-        raise ModelError(f"got a scale {scale.dtype}{scale.shape}; expected one float per slice")
+        raise ModelError(
+            f"got a scale {type_text(scale.dtype, scale.shape)}; expected one float per slice"
+        )
     shape = scale.shape if scale.size > 1 else ()
     if shape:
         axis = call.axis(call.attribute("axis", 1), x.ndim)
         if shape != x.shape[axis : axis + 1]:
-            raise ModelError(f"got {shape} scales for axis {axis} of {x.shape}; expected one each")
+            raise ModelError(
+                f"got {shape[0]} scales for axis {axis} of {shape_text(x.shape)}; expected one each"
+            )
         shape = tuple(shape[0] if i == axis else 1 for i in range(x.ndim))
     dtype = call.builder.single if scale.dtype == np.float32 else scale.dtype.name
 
@@ -162,7 +168,7 @@ RULES: dict[str, Rule] = {
     "ConstantOfShape": _fold_rule(_constant_of_shape, 1, since=9, value="tensor"),
     "Shape": Rule(_shape, {"start": "int", "end": "int"}, knows_shape=True),
     "Size": Rule(_size, knows_shape=True),
-    "Range": _fold_rule(_range, 3, since=11),
+    "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
     "Where": _fold_rule(_where, 3, since=9),
     "Equal": _fold_rule(_compare(np.equal), 2),
     "Less": _fold_rule(_compare(np.less, "iuf"), 2),

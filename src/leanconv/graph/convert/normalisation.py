@@ -100,8 +100,8 @@ def _by_groups(call: Call, x: Value, groups: int, parameters: int) -> list[Value
         if held.shape != (parameters,):
             kind = "channel" if parameters == channels else "group, as before opset 21"
             raise ModelError(
-                f"input {index}, the {what}, is {held.type}; expected the shape ({parameters},), "
-                f"a number for each {kind}, for input 0, {x.type}"
+                f"input {index}, the {what}, is {held.type}; expected {parameters} "
+                f"numbers, one for each {kind}, for input 0, {x.type}"
             )
         operands.append(call.reshape(_spread(call, held, channels), along))
 

@@ -14,7 +14,7 @@ from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked
 
-FIRST_OPSET, LAST_OPSET = 7, 26
+FIRST_OPSET, LAST_OPSET = 7, 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,7 @@ class Rule:
         attributes: the kinds of the attributes it may have, by name.
         least, most: how many inputs it may have.
         running: the inputs that may depend on the network's inputs; None for all of them.
+        typed: of these, the inputs of which only the dtype is read.
         knows_shape: its outputs depend on shapes only, so they are constants.
         since, until: the opsets that have the operation.
         outputs: how many outputs may be used.
@@ -56,6 +57,7 @@ class Rule:
     least: int = 1
     most: int = 1
     running: tuple[int, ...] | None = (0,)
+    typed: tuple[int, ...] = ()
     knows_shape: bool = False
     since: int = FIRST_OPSET
     until: int = LAST_OPSET

@@ -10,6 +10,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 
 _FAR = 1 << 62
@@ -87,7 +88,12 @@ def _concat(call: Call) -> list[Value]:
     axis = call.attribute("axis", None)
     if axis is None:
         raise ModelError("attribute axis is missing; expected an axis")
-    return [call.emit("Concat", values, axis=call.axis(axis, len(values[0].shape)))]
+    axis = call.axis(axis, len(values[0].shape))
+    filled = [value for value in values if value.type.elements]
+    if filled and len(filled) < len(values):  # those without elements add nothing, if they fit
+        infer("Concat", [value.type for value in values], {"axis": axis})
+        values = filled
+    return [call.emit("Concat", values, axis=axis)]
 
 
 def _expand(call: Call) -> list[Value]:
@@ -238,22 +244,22 @@ def _gather(call: Call) -> list[Value]:
     return [call.reshape(part, shape)]
 
 
-def _block(call: Call) -> tuple[Value, int]:
-    """The map (N, C, H, W) and the block size of DepthToSpace and SpaceToDepth."""
+def _block(call: Call) -> tuple[Value, int, str]:
+    """The map (N, C, H, W), block size and mode of DepthToSpace and SpaceToDepth."""
     x, block = call.value(), call.attribute("blocksize", None)
     check_rank(x.type, 4, 4)
     if block is None or block < 1:
         given = "missing" if block is None else str(block)
         raise ModelError(f"attribute blocksize is {given}; expected a number of at least 1")
-    return x, block
+    mode = call.attribute("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise ModelError(f"attribute mode is {mode!r}; expected DCR or CRD")
+    return x, block, mode
 
 
 def _depth_to_space(call: Call) -> list[Value]:
     """Channels become blocks of pixels; in mode DCR a block's pixels are far apart, in CRD near."""
-    x, block = _block(call)
-    mode = call.attribute("mode", "DCR")
-    if mode not in ("DCR", "CRD"):
-        raise ModelError(f"attribute mode is {mode!r}; expected DCR or CRD")
+    x, block, mode = _block(call)
     n, c, h, w = x.shape
     if c % (block * block):
         raise ModelError(
@@ -267,15 +273,16 @@ def _depth_to_space(call: Call) -> list[Value]:
 
 
 def _space_to_depth(call: Call) -> list[Value]:
-    """Blocks of pixels become channels: the inverse of DepthToSpace in mode DCR."""
-    x, block = _block(call)
+    """Blocks of pixels become channels: the inverse of DepthToSpace in the same mode."""
+    x, block, mode = _block(call)
     n, c, h, w = x.shape
     if h % block or w % block:
         raise ModelError(
             f"got {x.type} and blocksize {block}; expected height and width to be multiples of it"
         )
     y = call.reshape(x, (n, c, h // block, block, w // block, block))
-    y = call.emit("Transpose", [y], perm=(0, 3, 5, 1, 2, 4))
+    perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = call.emit("Transpose", [y], perm=perm)
     return [call.reshape(y, (n, c * block * block, h // block, w // block))]
 
 
@@ -312,5 +319,5 @@ RULES: dict[str, Rule] = {
     ),
     "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
     "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}),
-    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int"}),
+    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}),
 }

@@ -23,6 +23,7 @@ from leanconv.graph.ops.base import (
     required,
     same_dtype,
 )
+from leanconv.units import shape_text
 
 
 def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
@@ -79,7 +80,9 @@ def _infer_batch_norm(types: Types, _attributes: Attributes) -> TensorType:
     for index, what in enumerate(("scale", "bias", "mean", "variance"), 1):
         kind = required(types, index)
         if kind.shape != (x.shape[1],):
-            raise ModelError(f"the {what} is {kind}; expected the shape ({x.shape[1]},)")
+            raise ModelError(
+                f"the {what} is {kind}; expected one number for each of {x.shape[1]} channels"
+            )
     return x
 
 
@@ -95,12 +98,14 @@ def _infer_matmul(types: Types, _attributes: Attributes) -> TensorType:
     dtype = same_dtype(types)
     a, b = first(types).shape, required(types, 1).shape
     if not a or not b:
-        raise ModelError(f"got shapes {a} and {b}; expected both of rank 1 or more")
+        raise ModelError(
+            f"got shapes {shape_text(a)} and {shape_text(b)}; expected both of rank 1 or more"
+        )
     inner = b[-2] if len(b) > 1 else b[0]
     if a[-1] != inner:
         raise ModelError(
-            f"got shapes {a} and {b}; expected the last axis of the first ({a[-1]}) to equal the "
-            f"last but one of the second ({inner})"
+            f"got shapes {shape_text(a)} and {shape_text(b)}; expected the last axis of the first "
+            f"({a[-1]}) to equal the last but one of the second ({inner})"
         )
     shape = broadcast(a[:-2], b[:-2])
     return checked((*shape, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), dtype)

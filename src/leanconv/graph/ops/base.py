@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
+from leanconv.units import shape_text
 
 Array = npt.NDArray[Any]
 Types = Sequence["TensorType | None"]
@@ -97,7 +98,9 @@ def checked(shape: Sequence[int], dtype: str) -> TensorType:
     if len(kind.shape) > MAX_RANK:
         raise ModelError(f"got a tensor of rank {len(kind.shape)}; expected at most {MAX_RANK}")
     if any(extent < 0 for extent in kind.shape):
-        raise ModelError(f"got the shape {kind.shape}; expected extents that are not negative")
+        raise ModelError(
+            f"got the shape {shape_text(kind.shape)}; expected extents that are not negative"
+        )
     if kind.bytes > MAX_TENSOR_BYTES:
         raise ModelError(
             f"got a tensor {kind} of {kind.bytes} bytes; expected at most {MAX_TENSOR_BYTES} "
@@ -119,7 +122,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
             if extent == 1 or extent == result[axis]:
                 continue
             if result[axis] != 1:
-                listed = ", ".join(map(str, shapes))
+                listed = ", ".join(map(shape_text, shapes))
                 raise ModelError(
                     f"got shapes {listed}, which do not broadcast; expected extents that are "
                     "equal or 1, aligned from the last axis"
@@ -131,4 +134,6 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 def check_broadcasts_to(kind: TensorType, shape: tuple[int, ...], what: str) -> None:
     """Raise unless a tensor broadcasts to `shape` without widening it."""
     if broadcast(kind.shape, shape) != shape:
-        raise ModelError(f"{what} is {kind}; expected a shape that broadcasts to {shape}")
+        raise ModelError(
+            f"{what} is {kind}; expected a shape that broadcasts to {shape_text(shape)}"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
     Array,
@@ -62,7 +62,8 @@ def _check_operands(types: Types, attributes: Attributes, channels_axis: int) ->
             "divisor of the channels"
         )
     if min(w.shape) < 1:
-        raise ModelError(f"the weight is {w}; expected extents of at least 1")
+        kind = ModelError if min(w.shape[2:]) < 1 else UnsupportedError
+        raise kind(f"the weight is {w}; expected extents of at least 1")
     channels = w.shape[1] * (group if channels_axis == 1 else 1)
     expected = channels if channels_axis == 1 else w.shape[0]
     if x.shape[1] != expected:
@@ -75,7 +76,7 @@ def _check_operands(types: Types, attributes: Attributes, channels_axis: int) ->
 
 def _check_channels(kind: TensorType | None, channels: int, what: str) -> None:
     if kind is not None and kind.shape != (channels,):
-        raise ModelError(f"{what} is {kind}; expected the shape ({channels},)")
+        raise ModelError(f"{what} is {kind}; expected one number for each of {channels} channels")
 
 
 def _check_slope(types: Types, attributes: Attributes, index: int, channels: int) -> None:
@@ -111,7 +112,7 @@ def _infer_conv(types: Types, attributes: Attributes) -> TensorType:
     _check_channels(given(types, 2), channels, "the bias")
     residual = given(types, 3)
     if residual is not None and residual.shape != result.shape:
-        raise ModelError(f"the residual is {residual}; expected the shape {result.shape}")
+        raise ModelError(f"the residual is {residual}; expected {result}")
     _check_slope(types, attributes, 4, channels)
     return result
 

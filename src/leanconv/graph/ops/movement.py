@@ -18,6 +18,7 @@ from leanconv.graph.ops.base import (
     required,
     same_dtype,
 )
+from leanconv.units import shape_text
 
 
 def _infer_reshape(types: Types, attributes: Attributes) -> TensorType:
@@ -25,8 +26,8 @@ def _infer_reshape(types: Types, attributes: Attributes) -> TensorType:
     result = checked(attributes["shape"], x.dtype)
     if result.elements != x.elements:
         raise ModelError(
-            f"got the input {x} of {x.elements} elements and the shape {result.shape} of "
-            f"{result.elements}; expected as many elements"
+            f"got the input {x} of {x.elements} elements and the shape {shape_text(result.shape)} "
+            f"of {result.elements}; expected as many elements"
         )
     return result
 
@@ -58,8 +59,8 @@ def _infer_concat(types: Types, attributes: Attributes) -> TensorType:
     for shape in shapes:
         if len(shape) != rank or (shape[:axis], shape[axis + 1 :]) != around:
             raise ModelError(
-                f"got inputs of shapes {shapes[0]} and {shape}; expected equal extents on every "
-                f"axis but {axis}"
+                f"got inputs of shapes {shape_text(shapes[0])} and {shape_text(shape)}; expected "
+                f"equal extents on every axis but {axis}"
             )
     total = sum(shape[axis] for shape in shapes)
     return checked((*around[0], total, *around[1]), dtype)
@@ -139,7 +140,9 @@ def _infer_expand(types: Types, attributes: Attributes) -> TensorType:
     shape = checked(attributes["shape"], x.dtype).shape
     result = checked(broadcast(x.shape, shape), x.dtype)
     if result.shape != shape:
-        raise ModelError(f"attribute shape is {shape}; expected one that the input {x} fills")
+        raise ModelError(
+            f"attribute shape is {shape_text(shape)}; expected one that the input {x} fills"
+        )
     return result
 
 

@@ -1,0 +1,162 @@
+"""`leanconv.load`: from an ONNX file and options to a network."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from leanconv.api.network import Network
+from leanconv.api.options import (
+    NetworkOptions,
+    checked_algorithms,
+    checked_dtype,
+    checked_error,
+    checked_flag,
+    checked_threads,
+)
+from leanconv.errors import InputError, ModelError, SpecError, memory_reported
+from leanconv.graph.onnx_import import Model, read_model
+from leanconv.planner.plan_file import read_plan
+from leanconv.progress import Progress, checked_progress, step, working
+from leanconv.units import parse_bytes
+
+log = logging.getLogger(__name__)
+
+
+@memory_reported("loading a network")
+def load(
+    model: str | os.PathLike[str] | bytes | Any,
+    *,
+    memory_limit: int | str | None = None,
+    max_error: float | None = None,
+    threads: int | None = None,
+    dtype: str | type[np.floating] | np.dtype | None = None,
+    tune: bool = False,
+    reproducible: bool = False,
+    plan: str | os.PathLike[str] | None = None,
+    algorithms: Mapping[str, str] | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    progress: Progress | None = None,
+) -> Network:
+    """Read an ONNX network, and plan it if its input shapes are fixed.
+
+    Args:
+        model: a file's path, its bytes, or an `onnx.ModelProto`. A file that is mapped, and the
+            weights beside it, must not shrink while the network is in use.
+        memory_limit: bytes, or text such as `"12 MiB"`, that weights and arena may take together.
+        max_error: the largest relative error of the outputs that a plan may state, against the
+            exact result; layers add up like independent errors, so that is an estimate, not a
+            bound. By default 1e-5 in float32 is aimed at: each layer gets its share, and networks
+            of many or long sums may state more, as `net.explain()` says then.
+        threads: threads that take part; by default the cores that this process may use.
+        dtype: `"float64"` computes a float32 network in double precision; on a GPU `"float16"` and
+            `"bfloat16"` keep its values in half precision.
+        tune: measure the choices that are estimated best for each convolution, once, and take the
+            fastest; what was measured is kept in the settings' cache folder for later processes.
+            Progress is logged. Fused blocks, and plans within limits, are chosen by estimate.
+        reproducible: an image gives the same bits alone and within any batch, with any threads and
+            memory limit, as for `plan_conv2d`: every node's layouts, algorithm and open parameters
+            are chosen as for one image without a limit, and where they do not fit a limit, no
+            others are taken. (Without it, one plan gives the same bits with any threads.)
+        plan: a file that `net.plan.save` has written: it says how the network is computed for its
+            input shapes, and what the other options are that are not given here. Where it does not
+            fit this CPU or network any more, a warning says why, and planning starts anew.
+        algorithms: for convolutions by the names of their nodes in the file, algorithms as
+            `plan_conv2d` takes them: `{"conv1": "winograd:m=4"}`. Blocks are not fused then.
+        device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
+            DLPack.
+        precision: on a GPU, as for `plan_conv2d`.
+        progress: a function of (stage, done, total), called by this thread while the network is
+            read and planned: `("compiling kernels", 31, 54)`. What it raises ends the work and
+            leaves nothing behind but whole entries of the caches. It may run what is planned
+            already, and plan nothing. With or without it, work of more than a second is logged at
+            level INFO (logger `leanconv.progress`).
+
+    Returns:
+        The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
+        sessions. On a GPU a `DeviceNetwork`, which is called and asked alike.
+
+    Raises:
+        InputError: the file cannot be read, or is of another known format.
+        ModelError: the file is damaged or breaks ONNX's rules.
+        UnsupportedError: the network needs something that leanconv does not do.
+        BudgetError: no plan fits the limit.
+        SpecError: an option makes no sense.
+    """
+    tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
+    computed, source = checked_dtype(dtype), _source(model)
+    shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
+    checked_progress(progress)
+    if device != "cpu":
+        from leanconv.gpu import entry, loaded
+
+        entry.check_options(
+            threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
+        )
+        with working(shown, progress):
+            made = loaded.load_on(
+                device, _read(source), computed, precision, memory_limit, max_error
+            )
+        return cast(Network, made)
+    if precision is not None:
+        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
+    limits = [
+        n
+        for n, v in (("memory_limit", memory_limit), ("max_error", max_error), ("plan", plan))
+        if v is not None
+    ]
+    if algorithms and limits:
+        raise SpecError(f"got algorithms together with {limits[0]}; expected one of them")
+    if tune and limits:
+        log.warning("tune=True: with %s algorithms are chosen by estimate", limits[0])
+    max_error, threads = checked_error(max_error), checked_threads(threads)
+    algorithms = checked_algorithms(algorithms)
+    pinned = None if plan is None else read_plan(plan)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    if pinned is not None:
+        limit = pinned.memory_limit if limit is None else limit
+        max_error = checked_error(pinned.max_error) if max_error is None else max_error
+        threads, computed = threads or pinned.threads, computed or pinned.dtype
+        reproducible = reproducible or pinned.reproducible
+    options = NetworkOptions(
+        threads, computed, limit, max_error, reproducible, algorithms, tune and not limits
+    )
+    with working(shown, progress):
+        return Network(_read(source), options, pinned, shown)
+
+
+def _read(source: Path | bytes) -> Model:
+    step("reading", 0, 1)
+    model = read_model(source)
+    step("reading", 1, 1)
+    return model
+
+
+def _source(model: Any) -> Path | bytes:
+    """What `read_model` takes, made of what `load` takes."""
+    if hasattr(model, "SerializeToString"):
+        try:
+            return bytes(model.SerializeToString())
+        except Exception as error:  # protobuf's own class, which is not imported here
+            raise ModelError(
+                f"the ModelProto cannot be serialised ({error}); expected one of under 2 GiB; "
+                "save larger ones with onnx.save(model, path, save_as_external_data=True) and "
+                "load the path"
+            ) from error
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    mend = ""
+    if hasattr(model, "state_dict"):  # of torch
+        mend = "; export it: torch.onnx.export(network.eval(), (example,), 'model.onnx')"
+    raise InputError(
+        f"model is {type(model).__name__}; expected a path, the bytes of an ONNX file, or an "
+        f"onnx.ModelProto{mend}"
+    )

@@ -1,0 +1,133 @@
+"""What `leanconv run` has to say of images: an object of JSON, or rows of a table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leanconv.cli.answers import Summary
+from leanconv.cli.images import Picture
+from leanconv.cli.output import print_table, print_text
+from leanconv.cli.table import Column
+from leanconv.units import format_bytes, format_ns, shape_text
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one image gave.
+
+    Attributes:
+        image: the file.
+        inputs: shapes by name.
+        picture: where the image lies in the input; None for arrays.
+        outputs: what they hold.
+        latency_ns: median of the repeated runs.
+    """
+
+    image: str
+    inputs: Mapping[str, tuple[int, ...]]
+    picture: Picture | None
+    outputs: tuple[Summary, ...]
+    latency_ns: int
+
+    @property
+    def classes(self) -> Summary | None:
+        """The first output that holds class scores."""
+        return next((summary for summary in self.outputs if summary.best), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        classes, picture = self.classes, self.picture
+        document: dict[str, Any] = {
+            "image": self.image,
+            "latency_ns": self.latency_ns,
+            "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+        }
+        if picture is not None:
+            document["image_size"] = list(picture.size)
+            document["image_scale"] = list(picture.scale)
+            document["image_offset"] = list(picture.offset)
+        document["outputs"] = [summary.to_json() for summary in self.outputs]
+        answers = classes.best if classes else ()
+        document["answers"] = [{"label": label, "probability": p} for label, p in answers]
+        return document
+
+
+def print_answers(
+    answers: list[Answer], report: Mapping[str, Any], options: argparse.Namespace
+) -> None:
+    """Print classes, or what the outputs hold, then times and memory."""
+    if all(len(answer.outputs) == 1 and answer.classes for answer in answers):
+        _print_classes(answers, options.wide)
+    else:
+        _print_outputs(answers, options.wide)
+    predicted, used = report["memory_predicted_bytes"], report["memory_used_bytes"]
+    verdict = "as predicted" if predicted == used else "NOT as predicted"
+    lines = [
+        f"loaded in {format_ns(report['load_ns'])}; latency is the median of {options.repeat} run"
+        f"{'s' if options.repeat > 1 else ''}",
+        f"memory predicted {predicted:,} bytes ({format_bytes(predicted)}), "
+        f"used {used:,} bytes ({format_bytes(used)}): {verdict}",
+    ]
+    if options.save:
+        lines.append(f"outputs are in {options.save}")
+    print_text("\n".join(lines), options.wide)
+
+
+def _print_classes(answers: list[Answer], wide: bool) -> None:
+    """A row for each image: its likeliest classes."""
+    columns = [
+        Column("image", "name"),
+        Column("answer", "name"),
+        Column("then", "name", optional=1),
+        Column("probability"),
+        Column("latency"),
+    ]
+    rows = []
+    for answer in answers:
+        (label, probability), *others = answer.outputs[0].best
+        then = ", ".join(f"{other} {p:.1%}" for other, p in others[:2])
+        latency = format_ns(answer.latency_ns)
+        rows.append([answer.image, label, then, f"{probability:.1%}", latency])
+    print_table(columns, rows, wide=wide)
+    output = answers[0].outputs[0]
+    if output.because == "shape":
+        print_text(
+            f"(output {output.name} {shape_text(output.shape)} has no labels: its shape is that of "
+            "class scores, of which the softmax is shown)",
+            wide,
+        )
+
+
+def _print_outputs(answers: list[Answer], wide: bool) -> None:
+    """A row for each output of each image: shape, range, and what is no number."""
+    outputs = [summary for answer in answers for summary in answer.outputs]
+    strange = [Column("no numbers", "name")] * any(s.nan or s.infinite for s in outputs)
+    classes = [Column("answer", "name")] * any(s.best for s in outputs)
+    columns = [
+        Column("image", "name", optional=1 if len(answers) == 1 else 0),
+        Column("output", "name"),
+        Column("shape", "name"),
+        Column("dtype", "name", optional=2),
+        *(Column(heading) for heading in ("min", "mean", "max")),
+        *strange,
+        *classes,
+        Column("latency"),
+    ]
+    rows = []
+    for answer in answers:
+        for number, summary in enumerate(answer.outputs):
+            row = [answer.image, summary.name, shape_text(summary.shape), summary.dtype]
+            row += [
+                "-" if value is None else f"{value:.4g}"
+                for value in (summary.least, summary.mean, summary.most)
+            ]
+            if strange:
+                kinds = (("NaN", summary.nan), ("infinite", summary.infinite))
+                row.append(", ".join(f"{count} {kind}" for kind, count in kinds if count))
+            if classes:
+                row.append(", ".join(f"{label} {p:.1%}" for label, p in summary.best[:1]))
+            rows.append([*row, "" if number else format_ns(answer.latency_ns)])
+    print_table(columns, rows, wide=wide)

@@ -1,0 +1,297 @@
+"""Tables that keep every row's key columns at any width.
+
+A table that goes to a terminal must fit it. Numbers are never cut. What gives way, in this order:
+columns that are marked as optional are left out (and named below the table), names are shortened in
+the middle as long as different ones stay different, names and prose take several lines, and where
+even that does not fit, each row becomes a paragraph of `heading value` pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+GAP = 2  # blanks between two columns
+_COMFORTABLE = 16  # columns of a name, before something optional is left out
+_LEAST = {"name": 8, "prose": 20}
+_ELLIPSIS = "…"
+
+Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: stands above it.
+        kind: `"name"`, which may be shortened in the middle; `"prose"`, which may be wrapped at
+            blanks; `"number"`, which is neither, and aligned to the right.
+        optional: 0 for a column that is always shown; the larger, the earlier it is left out.
+    """
+
+    heading: str
+    kind: str = "number"
+    optional: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is laid out.
+
+    Attributes:
+        lines: of the table, heading and rule first.
+        left_out: headings of optional columns for which there was no room.
+    """
+
+    lines: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
+    """Lay out a table.
+
+    Args:
+        columns: their headings and kinds.
+        rows: the cells, as many in a row as there are columns; on one line each.
+        width: columns of the terminal; None for a file or a pipe, where every line is as long as
+            it needs to be.
+    """
+    natural = _natural(columns, rows)
+    shown = list(range(len(columns)))
+    if width is not None:
+        kept = _kept(columns, natural, width)
+        if kept is None:
+            return Layout(tuple(_paragraphs(columns, rows, width)))
+        shown = kept
+    widths = _widths(columns, natural, shown, width)
+    cells = [
+        _column_cells(columns[i], [row[i] for row in rows], size)
+        for i, size in zip(shown, widths, strict=True)
+    ]
+    headings = [columns[i].heading for i in shown]
+    lines = [_line(columns, shown, widths, headings), "─" * (sum(widths) + GAP * (len(shown) - 1))]
+    for row in zip(*cells, strict=True):
+        for number in range(max(map(len, row))):
+            pieces = [cell[number] if number < len(cell) else "" for cell in row]
+            lines.append(_line(columns, shown, widths, pieces))
+    left_out = [c.heading for i, c in enumerate(columns) if i not in shown]
+    return Layout(tuple(lines), tuple(left_out))
+
+
+def shortened(names: Sequence[str], width: int) -> dict[str, str] | None:
+    """Shorten names to a width by leaving out their middles.
+
+    Args:
+        names: any number of them, the same one as often as one likes.
+        width: cells that a name may take, at least 4.
+
+    Returns:
+        The short form of each name, different for different names; None where there is no such.
+    """
+    distinct = list(dict.fromkeys(names))
+    long = [name for name in distinct if cells_of(name) > width]
+    room = width - 1
+    parts, short = _varying_parts(long), {name: name for name in distinct}
+    for name in long:
+        at_a_part = _cut_at_a_part(name, room)
+        short[name] = parts[name] if 0 < cells_of(parts[name]) <= width else at_a_part
+    if len(set(short.values())) == len(distinct):
+        return short
+    for head in sorted(range(room), key=lambda head: abs(head - room * 2 // 5)):
+        short |= {name: _cut(name, head, room - head) for name in long}
+        if len(set(short.values())) == len(distinct):
+            return short
+    return _told_apart(distinct, long, width)
+
+
+def _varying_parts(names: list[str]) -> dict[str, str]:
+    """Of paths, only those parts in which paths of as many parts differ; empty where none do."""
+    likes: dict[int, list[list[str]]] = {}
+    for name in names:
+        parts = name.split("/")
+        likes.setdefault(len(parts), []).append(parts)
+    short = {}
+    for paths in likes.values():
+        differ = [len(set(values)) > 1 for values in zip(*paths, strict=True)]
+        for path in paths:
+            kept = [part if own else "" for part, own in zip(path, differ, strict=True)]
+            text = re.sub(r"/{2,}", _ELLIPSIS, "/".join(kept))
+            short["/".join(path)] = text.strip("/" + _ELLIPSIS)
+    return short
+
+
+def _cut(name: str, head: int, tail: int) -> str:
+    """The first and the last cells of a name."""
+    return _left(name, head) + _ELLIPSIS + _left(name[::-1], tail)[::-1]
+
+
+def _cut_at_a_part(name: str, room: int) -> str:
+    """Keep as many whole parts at the end as leave room for a beginning."""
+    most = room - max(3, room // 4)
+    begins = (len(name) - match.start() for match in re.finditer(r"[ /._:-]+", name))
+    tail = next((size for size in begins if cells_of(name[-size:]) <= most), room * 3 // 5)
+    return _cut(name, room - cells_of(name[-tail:]), tail)
+
+
+def _left(name: str, width: int) -> str:
+    """The beginning of a name that takes at most so many cells."""
+    taken, size = "", 0
+    for character in name:
+        size += cells_of(character)
+        if size > width:
+            break
+        taken += character
+    return taken
+
+
+def _told_apart(distinct: list[str], long: list[str], width: int) -> dict[str, str] | None:
+    """Leave out two parts of a name: what is kept between them is where its likes differ."""
+    tail = max(1, (width - 2) // 4)
+    head = max(1, (width - 2) // 4)
+    groups: dict[str, list[str]] = {}
+    for name in long:
+        groups.setdefault(_cut(name, head, tail), []).append(name)
+    short = {name: name for name in distinct}
+    for members in groups.values():
+        begin = next(
+            (i for i, letters in enumerate(zip(*members, strict=False)) if len(set(letters)) > 1),
+            min(map(len, members)),
+        )
+        room = width - 2 - head - tail
+        first = max(head, begin - room // 2) if len(members) > 1 else head
+        for name in members:
+            middle = _left(name[first:], room)
+            short[name] = _left(name, head) + _ELLIPSIS + middle + _ELLIPSIS
+            short[name] += _left(name[::-1], tail)[::-1]
+    unique = len(set(short.values())) == len(distinct)
+    fits = all(cells_of(text) <= width for text in short.values())
+    return short if unique and fits else None
+
+
+def cells_of(text: str) -> int:
+    """How many columns of a terminal a text takes: some letters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def wrapped(text: str, width: int, later: str = "") -> list[str]:
+    """Break a text at blanks into lines of at most a width; longer words are broken anywhere.
+
+    Args:
+        text: on one line.
+        width: cells of a line.
+        later: what the second line and those after it begin with.
+    """
+    body = text.lstrip(" ")
+    indent = text[: len(text) - len(body)]
+    lines, line, later = [], indent, indent + later
+    for word in body.split(" "):
+        longer = f"{line} {word}" if line.strip() else line + word
+        if cells_of(longer) <= width:
+            line = longer
+            continue
+        if line.strip():
+            lines.append(line)
+            line = later + word
+        else:
+            line = longer
+        while cells_of(line) > width:
+            part = _left(line, width)
+            lines.append(part)
+            line = later + line[len(part) :]
+    return [*lines, line] if line.strip() or not lines else lines
+
+
+def _natural(columns: Sequence[Column], rows: Rows) -> list[int]:
+    """The width that each column would like to have."""
+    return [
+        max([cells_of(column.heading), *(cells_of(row[i]) for row in rows)])
+        for i, column in enumerate(columns)
+    ]
+
+
+def _least(column: Column, natural: int, comfortable: bool) -> int:
+    if column.kind == "number":
+        return natural
+    least = _LEAST[column.kind]
+    if comfortable and column.kind == "name":
+        least = _COMFORTABLE
+    return min(natural, max(least, cells_of(column.heading)))
+
+
+def _kept(columns: Sequence[Column], natural: list[int], width: int) -> list[int] | None:
+    """The columns that are shown; None where even those that always are do not fit."""
+    shown = list(range(len(columns)))
+
+    def needed(comfortable: bool) -> int:
+        sizes = (_least(columns[i], natural[i], comfortable) for i in shown)
+        return sum(sizes) + GAP * (len(shown) - 1)
+
+    optional = sorted((i for i in shown if columns[i].optional), key=lambda i: columns[i].optional)
+    while optional and needed(comfortable=True) > width:
+        shown.remove(optional.pop())
+    return shown if needed(comfortable=False) <= width else None
+
+
+def _widths(
+    columns: Sequence[Column], natural: list[int], shown: list[int], width: int | None
+) -> list[int]:
+    """Give what room there is to the columns that want more, names before prose."""
+    if width is None:
+        return [natural[i] for i in shown]
+    sizes = {i: _least(columns[i], natural[i], comfortable=False) for i in shown}
+    room = width - sum(sizes.values()) - GAP * (len(shown) - 1)
+    for kind in ("name", "prose"):
+        wanting = [i for i in shown if columns[i].kind == kind]
+        while room and any(sizes[i] < natural[i] for i in wanting):
+            least = min((i for i in wanting if sizes[i] < natural[i]), key=lambda i: sizes[i])
+            sizes[least] += 1
+            room -= 1
+    return [sizes[i] for i in shown]
+
+
+def _column_cells(column: Column, cells: list[str], width: int) -> list[list[str]]:
+    """The lines of each cell of a column."""
+    if column.kind == "name":
+        short = shortened(cells, width)
+        if short is not None:
+            return [[short[cell]] for cell in cells]
+    if column.kind == "number":
+        return [[cell] for cell in cells]
+    return [wrapped(cell, width) for cell in cells]
+
+
+def _line(
+    columns: Sequence[Column], shown: list[int], widths: list[int], cells: Sequence[str]
+) -> str:
+    pieces = []
+    for i, size, cell in zip(shown, widths, cells, strict=True):
+        blanks = " " * (size - cells_of(cell))
+        pieces.append(blanks + cell if columns[i].kind == "number" else cell + blanks)
+    return (" " * GAP).join(pieces).rstrip()
+
+
+def _paragraphs(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[str]:
+    """Each row by itself: its first cell, then all others with their headings."""
+    for row in rows:
+        yield from wrapped(row[0], width) if row[0] else ()
+        pairs = [
+            f"{column.heading} {cell}".strip()
+            for column, cell in zip(columns[1:], row[1:], strict=True)
+            if cell
+        ]
+        line = "   "
+        for pair in pairs:
+            longer = f"{line} {pair}" if line == "   " else f"{line},  {pair}"
+            if cells_of(longer) <= width - 1 or not line.strip():
+                line = longer
+            else:
+                yield from wrapped(line + ",", width, "      ")
+                line = f"    {pair}"
+        if pairs:
+            yield from wrapped(line, width, "      ")

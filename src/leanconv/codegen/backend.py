@@ -1,0 +1,101 @@
+"""llvmlite, imported with care: everything else in `codegen` takes it from here."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leanconv.codegen.llvm_pages import mapped_bytes
+from leanconv.codegen.memory_left import Need, require, require_for_products
+from leanconv.errors import BackendError
+
+__all__ = ["ffi", "llvm", "llvmlite"]
+
+_LEAST = (0, 50)
+_LIBRARY_BYTES = 192 * 2**20  # of addresses, where the file cannot be looked at
+_BESIDE_BYTES = 24 * 2**20  # what initialising it and Python's modules take
+_MEND = "install it anew: pip install --force-reinstall 'llvmlite>=0.50'"
+
+
+def _library_bytes() -> int:
+    """How many bytes of addresses LLVM's shared library takes."""
+    spec = importlib.util.find_spec("llvmlite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for file in Path(folder, "binding").glob("*llvmlite.*"):
+            return mapped_bytes(file)
+    return _LIBRARY_BYTES
+
+
+def _imported() -> tuple[Any, Any, Any]:
+    """llvmlite, its binding and its `ffi`, with LLVM's library loaded.
+
+    Raises:
+        BackendError: it is not installed, too old, or its library cannot be loaded.
+        OutOfMemoryError: there is no room for the library; LLVM would end the process.
+    """
+    try:
+        require_for_products()  # first: what it takes is then counted below
+        loaded = "llvmlite.binding" in sys.modules
+        require(Need(_BESIDE_BYTES, mapped=0 if loaded else _library_bytes()), "loading LLVM")
+        import llvmlite
+
+        version = str(llvmlite.__version__)
+        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
+            raise BackendError(f"llvmlite is {version}; expected 0.50 or later: {_MEND}")
+        import llvmlite.binding
+        from llvmlite.binding import ffi
+
+        ffi.lib.LLVMPY_GetVersionInfo()  # which loads the library, if nothing has yet
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            f"llvmlite cannot be imported ({error}); expected 0.50 or later: {_MEND}"
+        ) from error
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        if isinstance(error, BackendError):
+            raise
+        raise BackendError(
+            f"llvmlite does not load ({' '.join(str(error).split())}); expected version 0.50 or "
+            f"later, made for this system and processor: {_MEND}"
+        ) from error
+    return llvmlite, llvmlite.binding, ffi
+
+
+class _Lock(type(threading.RLock())):  # type: ignore[misc]
+    """LLVM's lock, taken and released by the interpreter itself.
+
+    llvmlite's own is a class in Python: an exception of a signal handler between two of its lines
+    leaves it taken, and every other thread that asks LLVM for something waits for ever. Callbacks
+    at taking and releasing, which profilers register, are left to that class.
+    """
+
+    def register(self, acquired: Callable[[], None], released: Callable[[], None]) -> None:
+        """Go back to llvmlite's lock, and register there."""
+        _use(_theirs)
+        _theirs.register(acquired, released)
+
+    def unregister(self, acquired: Callable[[], None], released: Callable[[], None]) -> None:
+        """There is nothing registered here."""
+        _theirs.unregister(acquired, released)
+
+
+def _use(lock: Any) -> None:
+    ffi.lib._lock = lock
+    for function in list(ffi.lib._fntab.values()):
+        function._lock = lock
+
+
+if TYPE_CHECKING:
+    import llvmlite
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi
+else:
+    llvmlite, llvm, ffi = _imported()
+
+_theirs: Any = getattr(ffi.lib, "_lock", None)
+if hasattr(ffi.lib, "_fntab") and not getattr(_theirs, "_cblist", True):
+    with _theirs:
+        _use(_Lock())

@@ -1,0 +1,139 @@
+"""Cutting a row of output columns into tiles whose code is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from leanconv.codegen.floor_sums import first_residue_below
+from leanconv.codegen.geometry import Window
+from leanconv.spec.format import ceil_div
+
+_Run = tuple[int, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class ColumnTile:
+    """Output columns `first + i*pixels …` for i < count, computed by the same code.
+
+    Attributes:
+        first: column of the first tile.
+        count: number of tiles, one after the other.
+        pixels: columns of one tile.
+        runs: taps in runs `(low, high, columns)`: the taps low … high-1 touch the input at exactly
+            these columns of the tile.
+        computed: instead of `runs`, the kernel computes each column's bounds when it runs; tiles
+            of one column.
+    """
+
+    first: int
+    count: int
+    pixels: int
+    runs: tuple[_Run, ...]
+    computed: bool = False
+
+
+_MOST_RUNS = 40  # written out one by one; with more, code and compile time would explode
+
+
+def bounded_tiles(window: Window, pixels: int) -> list[ColumnTile]:
+    """As `column_tiles`, but columns at the ends of a row compute their taps if there are many."""
+    first, stop = window.full(2)
+    if window.out[2] - (stop - first) <= _MOST_RUNS:
+        return written_tiles(window, pixels, _MOST_RUNS)
+    return _computed_ends(window, pixels)
+
+
+def written_tiles(window: Window, pixels: int, most_runs: int) -> list[ColumnTile]:
+    """As `column_tiles`, but with more runs than that the columns at the ends compute their taps.
+
+    Args:
+        window: the sliding window.
+        pixels: columns of a tile.
+        most_runs: runs of all tiles together that are written out.
+    """
+    tiles, runs = [], 0
+    for tile in column_tiles(window, pixels):
+        tiles.append(tile)
+        runs += len(tile.runs)
+        if runs > most_runs:
+            return _computed_ends(window, pixels)
+    return tiles
+
+
+def _computed_ends(window: Window, pixels: int) -> list[ColumnTile]:
+    taps, width = window.kernel[2], window.out[2]
+    first, stop = window.full(2)
+    if first == stop:
+        first = stop = width
+    whole, rest = divmod(stop - first, pixels)
+    tiles = [ColumnTile(0, first, 1, (), computed=True)] if first else []
+    for start, count, columns in ((first, whole, pixels), (stop - rest, 1, rest)):
+        if count and columns:
+            runs = ((0, taps, tuple(range(columns))),)
+            tiles.append(ColumnTile(start, count, columns, runs))
+    if stop < width:
+        tiles.append(ColumnTile(stop, width - stop, 1, (), computed=True))
+    return tiles
+
+
+def column_tiles(window: Window, pixels: int) -> Iterator[ColumnTile]:
+    """Cut the output columns into tiles; equal neighbours are merged into one with a count.
+
+    They are made one by one, each in steps that do not depend on its count: a caller that can use
+    only few of them stops.
+    """
+    width, first = window.out[2], 0
+    last: ColumnTile | None = None
+    while first < width:
+        columns = min(pixels, width - first)
+        bounds = [_taps(window, o) for o in range(first, first + columns)]
+        alike = columns == pixels and len(set(bounds)) == 1
+        count = max(1, (_next_change(window, first) - first) // pixels) if alike else 1
+        tile = ColumnTile(first, count, columns, _runs(bounds))
+        first += count * columns
+        if last and (last.pixels, last.runs) == (tile.pixels, tile.runs):
+            last = replace(last, count=last.count + count)
+            continue
+        if last:
+            yield last
+        last = tile
+    if last:
+        yield last
+
+
+def _taps(window: Window, o: int) -> tuple[int, int]:
+    """The taps at a column; (0, 0) wherever there are none."""
+    low, high = window.taps(2, o)
+    return (low, high) if low < high else (0, 0)
+
+
+def _next_change(window: Window, o: int) -> int:
+    """The first column after `o` whose taps may be others: up to there, all are the same."""
+    step, apart, pad = window.stride[2], window.dilation[2], window.pad[2]
+    size, width = window.size[2], window.out[2]
+    reach = (window.kernel[2] - 1) * apart
+    start, (low, high) = o * step - pad, window.taps(2, o)
+    if low < high:  # until one tap less is before the input, or one more beyond its end
+        fewer = ceil_div(pad - (low - 1) * apart, step) if low else width
+        found = min(fewer, (size - 1 - (high - 1) * apart + pad) // step + 1)
+    elif start >= size:
+        found = width
+    elif start + reach < 0:  # until the last tap comes to the input
+        found = ceil_div(pad - reach, step)
+    else:  # until a tap between two others does
+        before = min(width, ceil_div(pad, step)) - o
+        found = o + first_residue_below(before, step, start, apart, size)
+    return min(width, found)
+
+
+def _runs(bounds: list[tuple[int, int]]) -> tuple[_Run, ...]:
+    """The runs of a tile whose columns have these taps."""
+    ends = sorted({end for low, high in bounds if low < high for end in (low, high)})
+    runs: list[_Run] = []
+    for low, high in pairwise(ends):
+        columns = tuple(p for p, (first, stop) in enumerate(bounds) if first <= low < stop)
+        if columns:
+            runs.append((low, high, columns))
+    return tuple(runs)

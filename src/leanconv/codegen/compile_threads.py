@@ -1,0 +1,124 @@
+"""Texts of kernels made machine code on several threads at once.
+
+Only queues that are written in C connect the threads: an exception of a signal handler may come
+between any two lines of the waiting thread, and a condition or a future that is left half done
+then would keep the others waiting for ever.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import logging
+from collections.abc import Generator, Iterable
+from queue import Empty, SimpleQueue
+
+from leanconv.codegen.host import usable_cores
+from leanconv.codegen.machine_code import compile_text
+from leanconv.codegen.memory_left import affordable_threads
+from leanconv.target import Target
+
+log = logging.getLogger(__name__)
+
+_Task = tuple[str, str]  # key, text
+_Result = tuple[str, "bytes | BaseException"]
+_END: _Task = ("", "")
+
+
+def compiled(
+    texts: Iterable[_Task], count: int, target: Target
+) -> Generator[tuple[str, bytes], None, None]:
+    """Compile texts while they are being made, on this thread as well once all are made.
+
+    An exception, such as a KeyboardInterrupt, comes through when what the other threads are
+    compiling is done: nothing interrupts LLVM.
+
+    Args:
+        texts: keys and LLVM IR, made one by one.
+        count: how many they are.
+        target: what to compile for.
+
+    Returns:
+        Keys and object files, in any order.
+
+    Raises:
+        CompileError, OutOfMemoryError: as for `compile_text`.
+    """
+    tasks: SimpleQueue[_Task] = SimpleQueue()
+    results: SimpleQueue[_Result | None] = SimpleQueue()
+    others = affordable_threads(min(usable_cores(), count) - 1, allocating=True)
+    running = 0
+    try:
+        for _ in range(others):
+            if not _started(tasks, results, target):
+                break
+            running += 1
+        for task in texts:
+            tasks.put(task)
+        for _ in range(count):
+            key, body = _made_here(tasks, target) or results.get() or ("", b"")
+            if isinstance(body, BaseException):
+                raise body
+            yield key, body
+    finally:
+        _drop(tasks)
+        for _ in range(others):
+            tasks.put(_END)
+        while running:
+            running -= results.get() is None
+
+
+def _started(
+    tasks: SimpleQueue[_Task], results: SimpleQueue[_Result | None], target: Target
+) -> bool:
+    """Start a thread that compiles; False where the system starts no more."""
+    try:
+        _thread.start_new_thread(_compile, (tasks, results, target))
+    except (RuntimeError, MemoryError) as error:
+        if not refused(error):
+            raise
+        _warn(str(error))
+        return False
+    return True
+
+
+def refused(error: RuntimeError | MemoryError) -> bool:
+    """Whether a start of a thread has failed with it; else it is of a signal handler."""
+    return isinstance(error, MemoryError) or "new thread" in str(error)
+
+
+def _compile(
+    tasks: SimpleQueue[_Task], results: SimpleQueue[_Result | None], target: Target
+) -> None:
+    """A thread's life: compile what there is to compile until the end is told."""
+    for key, text in iter(tasks.get, _END):
+        try:
+            results.put((key, compile_text(text, target)))
+        except BaseException as error:
+            results.put((key, error))
+    results.put(None)
+
+
+def _made_here(tasks: SimpleQueue[_Task], target: Target) -> _Result | None:
+    """The next text, compiled on this thread; None if all are taken."""
+    try:
+        key, text = tasks.get_nowait()
+    except Empty:
+        return None
+    return key, compile_text(text, target)
+
+
+def _drop(tasks: SimpleQueue[_Task]) -> None:
+    with contextlib.suppress(Empty):
+        while True:
+            tasks.get_nowait()
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    log.warning(
+        "kernels are compiled on fewer threads than this process has cores: the system starts no "
+        "more (%s); raise `ulimit -u` or the control group's pids.max",
+        reason,
+    )

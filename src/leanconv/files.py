@@ -1,0 +1,85 @@
+"""Opening files that somebody else may have put there: nothing blocks, nothing grows without end.
+
+Whatever leanconv reads by a path that a user names (models, plans, images, samples) and every entry
+of its caches is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import BinaryIO
+
+from leanconv.errors import InputError, LeanConvError
+
+# Each is absent on some system. O_NONBLOCK: opening a FIFO does not wait for who writes to it.
+_READ = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    _READ |= getattr(os, _name, 0)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(
+    path: str | os.PathLike[str],
+    most_bytes: int | None = None,
+    *,
+    what: str = "",
+    wrong: type[LeanConvError] = InputError,
+    advice: str = "",
+    follow: bool = True,
+    folder: int | None = None,
+) -> BinaryIO:
+    """Open a regular file for reading; what is checked is the file that is open, not the name.
+
+    Args:
+        path: of the file.
+        most_bytes: the most that it may have; None for any size.
+        what: what messages call it, such as "plan".
+        wrong: the error to raise where it is no such file.
+        advice: what to do about a file that is too large.
+        follow: whether the path may be a link; where it may not, that is an OSError.
+        folder: a descriptor of the folder that `path` is relative to, where the system has such.
+
+    Returns:
+        The file.
+
+    Raises:
+        LeanConvError: `wrong`, for a folder, FIFO, socket or device, and for too large a file.
+        OSError: it cannot be opened.
+        ValueError: the path holds a null character.
+    """
+    shown = f"{what} {str(path)!r}".strip()
+    flags = _READ if follow else _READ | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+            raise wrong(f"{shown} is {kind}, not a regular file; expected one")
+        if most_bytes is not None and status.st_size > most_bytes:
+            raise wrong(
+                f"{shown} has {status.st_size} bytes; expected at most {most_bytes} bytes"
+                + (f"; {advice}" if advice else "")
+            )
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")  # whose number it is from now on
+
+
+def read_whole(file: BinaryIO) -> bytes:
+    """All bytes that an open file has at this moment; what is appended meanwhile is left out."""
+    left, parts = os.fstat(file.fileno()).st_size, []
+    while left > 0:
+        part = file.read(min(left, 1 << 26))
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,136 @@
+"""ONNX's own tests of single operations: each is computed, or called unsupported with a reason."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.backend.test.case.node as backend
+from onnx import numpy_helper
+
+import leanconv as lc
+from graph.onnx_models import agree
+from leanconv.errors import InputError, UnsupportedError
+from leanconv.graph.convert import RULES
+from leanconv.graph.interpret import interpret
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.verify import check_flowing, verify
+
+Arrays = Mapping[str, np.ndarray]
+
+# Where the standard's tests scale by what the resized length would be if it were no integer. ONNX
+# Runtime and PyTorch, and so do we, map the corners of the images that there are.
+_CORNERS = (
+    "test_resize_downsample_scales_linear_align_corners",
+    "test_resize_downsample_scales_cubic_align_corners",
+)
+
+
+def cases() -> Iterator[tuple[str, onnx.ModelProto, Sequence[Any], Sequence[Any]]]:
+    """(name, model, inputs, outputs) of the operations that are imported, and of functions.
+
+    Only their modules are run: making all cases of the standard takes twice as long.
+    """
+    known = {op.lower() for op in RULES} | {"rangeop"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of what the cases compute
+        for module in pkgutil.iter_modules(backend.__path__):
+            if module.name.replace("_", "") in known:
+                importlib.import_module(f"{backend.__name__}.{module.name}")
+    for case in backend._NodeTestCases:
+        nodes = case.model.graph.node
+        if all(node.op_type in RULES and not node.domain for node in nodes):
+            yield case.name, case.model, *case.data_sets[0]
+
+
+def with_constants(model: onnx.ModelProto, inputs: Arrays) -> tuple[onnx.ModelProto, Arrays]:
+    """The model with all inputs in the file that cannot be computed at run time.
+
+    ONNX's tests hand over whatever a node reads, also shapes and axes.
+    """
+    flowing = set()
+    for node in model.graph.node:
+        places = RULES[node.op_type].running
+        flowing |= {n for i, n in enumerate(node.input) if places is None or i in places}
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.input[:]
+    given = {}
+    for value in model.graph.input:
+        array = inputs[value.name]
+        if value.name in flowing and array.dtype in (np.float32, np.float64):
+            made.graph.input.append(value)
+            given[value.name] = array
+        else:
+            made.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    return made, given
+
+
+def interpreted(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
+    graph = read_model(model.SerializeToString()).bind({n: a.shape for n, a in inputs.items()})
+    return interpret(check_flowing(run_passes(verify(graph))), inputs)
+
+
+def compiled(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
+    return lc.load(model, threads=1).run(inputs)
+
+
+def only_read(model: onnx.ModelProto, _: Arrays) -> None:
+    read_model(model.SerializeToString())
+
+
+def compared(found: Arrays, expected: Sequence[np.ndarray]) -> None:
+    for array, wanted in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=1e-6)
+        assert array.dtype == np.asarray(wanted).dtype
+
+
+def outcome(run: Any, model: onnx.ModelProto, inputs: Arrays, expected: Any = None) -> str:
+    """`ok`, `unsupported`, or what went wrong."""
+    try:
+        found = run(model, inputs)
+        if expected is not None:
+            compared(found, expected)
+    except UnsupportedError as error:
+        return "unsupported" if "expected" in str(error) else f"without advice: {error}"
+    except InputError as error:
+        return (
+            "unsupported"
+            if "without elements, which is not supported" in str(error)
+            else f"{error}"
+        )
+    except Exception as error:  # whatever it is, it is told with the others
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+def test_onnx_own_tests_are_computed_or_called_unsupported() -> None:
+    outcomes: dict[str, str] = {}
+    compiled_ops: set[str] = set()
+    for name, model, inputs, expected in cases():
+        if any(not isinstance(each, np.ndarray) for each in (*inputs, *expected)):
+            outcomes[name] = outcome(only_read, model, {})  # of dtypes that NumPy lacks
+            continue
+        arrays = {v.name: a for v, a in zip(model.graph.input, inputs, strict=True)}
+        as_given = outcome(interpreted, model, arrays)
+        if as_given != "ok":
+            assert as_given == "unsupported", (name, as_given)
+        held, given = with_constants(model, arrays)
+        if name in _CORNERS:
+            agree(held, given)
+            continue
+        outcomes[name] = outcome(interpreted, held, given, expected)
+        ops = {node.op_type for node in model.graph.node}
+        if outcomes[name] == "ok" and not ops <= compiled_ops:
+            compiled_ops |= ops
+            outcomes[name] = outcome(compiled, held, given, expected)
+    wrong = {name: what for name, what in outcomes.items() if what not in ("ok", "unsupported")}
+    assert not wrong
+    assert len(compiled_ops) > 60
+    assert list(outcomes.values()).count("ok") > 400
