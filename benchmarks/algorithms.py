@@ -30,7 +30,7 @@ import numpy as np
 
 import leanconv as lc
 from harness import ROOT, Patience, effort, rewrite_page, script, write_results
-from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.select import choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from harness import ROOT, rewrite_page, script, write_results
-from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.problem import Candidate
+from leanconv.algorithms.select import choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive

@@ -24,7 +24,6 @@ from typing import Any
 import leanconv
 from harness import ROOT, effort, model_file, rewrite_page, script, write_results
 from leanconv.algorithms import Problem
-from leanconv.algorithms.convolution import problems
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
@@ -34,6 +33,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import InputError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
+from leanconv.operators.convolution import problems
 from leanconv.planner import tuner
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.spec import ConvSpec

@@ -32,9 +32,9 @@ import numpy as np
 
 from algorithms import ABLATION
 from harness import Patience, script
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.lowering_kernels import BlockConv, LowerTensor, Serial
 from leanconv.algorithms.problem import Candidate, Piece
+from leanconv.algorithms.select import choose
+from leanconv.algorithms.unfold.kernels import BlockConv, LowerTensor, Serial
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive

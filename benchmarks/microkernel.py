@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from harness import script
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.select import choose
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress

@@ -130,11 +130,11 @@ def test_a_refused_file_is_closed(tmp_path: Path) -> None:
 # Modules that open files in other ways, and what these are: never one that a user names.
 OPEN_OTHERS = {
     "files.py": "opens all others",
-    "codegen/own_folder.py": "folders of the cache, and new files in them",
+    "codegen/private_folder.py": "folders of the cache, and new files in them",
     "codegen/compiler.py": "leanconv's own sources",
     "gpu/device/compiler.py": "leanconv's own sources",
     "codegen/host.py": "/proc and /sys",
-    "codegen/memory_left.py": "/proc and /sys",
+    "codegen/memory_limits.py": "/proc and /sys",
     "codegen/outline.py": "loops, no files",
     "codegen/llvm_pages.py": "/proc, and llvmlite's library",
     "cli/engines/machine.py": "/proc",
@@ -170,7 +170,7 @@ def test_files_are_opened_in_one_place() -> None:
     }
     others = {name: lines for name, lines in opening.items() if name not in OPEN_OTHERS}
     assert not others, "open these with leanconv.files.open_regular"
-    for name in ("files.py", "codegen/own_folder.py", "codegen/host.py"):
+    for name in ("files.py", "codegen/private_folder.py", "codegen/host.py"):
         assert opening[name]  # the search does see them
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import ALGORITHMS, Problem
-from leanconv.algorithms.convolution import choose
+from leanconv.algorithms.select import choose
 from leanconv.codegen.geometry import Access
 from leanconv.reference import formulas
 from leanconv.spec import ConvSpec

@@ -9,13 +9,13 @@ import numpy as np
 
 from graph.builder import Builder
 from kernel_runner import run_kernel
-from leanconv.algorithms import inverted_residual
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
+from leanconv.operators import conv_chain
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from node_runner import all_constants, pack, unpack
@@ -105,15 +105,13 @@ class Runner:
         lanes = Format(self.target.lanes(block.dtype))
         self.formats = {"x0": Format(0) if plain else lanes, self.node.outputs[0]: lanes}
 
-    def choices(self) -> list[inverted_residual.ChainChoice]:
+    def choices(self) -> list[conv_chain.ChainChoice]:
         """All ways to compute the block."""
-        return inverted_residual.choices(self.node, self.graph, self.formats, self.target)
+        return conv_chain.choices(self.node, self.graph, self.formats, self.target)
 
     def lower(self, name: str) -> Lowered:
         """The kernels of one of them."""
-        return inverted_residual.lower(
-            self.node, self.graph, self.formats, self.target, select=name
-        )
+        return conv_chain.lower(self.node, self.graph, self.formats, self.target, select=name)
 
     def run(
         self,

@@ -6,10 +6,10 @@ import random
 from types import SimpleNamespace
 from typing import cast
 
-from leanconv.algorithms.block_stream_kernel import BlockShape, ring_rows
-from leanconv.algorithms.inverted_residual_forms import Form
-from leanconv.algorithms.inverted_residual_model import _inner_rows
-from leanconv.algorithms.inverted_residual_rows import BlockKernels
+from leanconv.algorithms.fused.cost import _inner_rows
+from leanconv.algorithms.fused.forms import Form
+from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.fused.stream import BlockShape, ring_rows
 
 
 def test_rows_of_the_expanded_tensor_are_those_of_each_step() -> None:

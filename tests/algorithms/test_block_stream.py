@@ -10,8 +10,7 @@ import pytest
 
 from graph.builder import Builder
 from kernel_runner import run_kernel
-from leanconv.algorithms import inverted_residual
-from leanconv.algorithms.block_stream_kernel import BlockStream, ring_rows
+from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
@@ -19,6 +18,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
 from leanconv.graph.verify import verify
+from leanconv.operators import conv_chain
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from node_runner import all_constants, pack, unpack
@@ -107,10 +107,10 @@ def streams(net: Net, target: Target | None = None) -> dict[str, BlockStream]:
     lanes = Format(machine.lanes(net.dtype))
     plain = graph.types["x0"].shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, node.outputs[0]: lanes}
-    choices = inverted_residual.choices(node, graph, formats, machine)
+    choices = conv_chain.choices(node, graph, formats, machine)
     found = {}
     for choice in choices:
-        lowered = inverted_residual.lower(node, graph, formats, machine, select=choice.name)
+        lowered = conv_chain.lower(node, graph, formats, machine, select=choice.name)
         (call,) = lowered.calls
         assert isinstance(call.kernel, BlockStream)
         assert call.kernel.scratch_bytes == choice.scratch_bytes
@@ -126,7 +126,7 @@ def run(
     lanes, x, out = Format(machine.lanes(net.dtype)), net.input(), node.outputs[0]
     plain = x.shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, out: lanes}
-    lowered = inverted_residual.lower(node, graph, formats, machine, select=name)
+    lowered = conv_chain.lower(node, graph, formats, machine, select=name)
     (call,) = lowered.calls
     values = {**all_constants(lowered), "x0": x if plain else pack(x, lanes.block)}
     assert {n: a.nbytes for n, a in all_constants(lowered).items()} == dict(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.problem import Problem, most_weight_bytes, plane_cycles
-from leanconv.algorithms.winograd_kernel import WinogradConv
+from leanconv.algorithms.select import choose
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen.geometry import Access
 from leanconv.spec import ConvSpec
 from leanconv.target import preset

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kernel_runner import run_kernel
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct_kernel import DirectConv
-from leanconv.algorithms.kernel_fields import group_fields
+from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.select import choose
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import Tile

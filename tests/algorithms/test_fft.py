@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import leanconv as lc
 from kernel_runner import run_kernel
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.fft import FFT, FftConv
+from leanconv.algorithms.fft.algorithm import FFT, FftConv
 from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.select import choose
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host

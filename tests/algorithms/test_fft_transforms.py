@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kernel_runner import run_kernel
-from leanconv.algorithms.fft_layout import bin_count
-from leanconv.algorithms.fft_tiles import axes_of
+from leanconv.algorithms.fft.layout import bin_count
+from leanconv.algorithms.fft.tiles import axes_of
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.fft import (
     Network,

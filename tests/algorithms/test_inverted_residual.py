@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from chains import RELU6, Block, Runner
 
-from leanconv.algorithms import inverted_residual
-from leanconv.algorithms.inverted_residual_kernel import FusedChain
-from leanconv.algorithms.partial_results import SumOfParts
+from leanconv.algorithms.common.partial_results import SumOfParts
+from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError
+from leanconv.operators import conv_chain
 from leanconv.spec import Activation
 from leanconv.target import preset
 
@@ -178,12 +178,12 @@ def test_reproducible_chooses_as_for_one_image() -> None:
     for batch in (1, 8):
         runner = Runner(replace(block, batch=batch))
         arguments = (runner.node, runner.graph, runner.formats, runner.target)
-        asked = inverted_residual.choices(*arguments, reproducible=True)
+        asked = conv_chain.choices(*arguments, reproducible=True)
         names.append([choice.name for choice in asked])
         for choice in asked:
-            lowered = inverted_residual.lower(*arguments, reproducible=True, select=choice.name)
+            lowered = conv_chain.lower(*arguments, reproducible=True, select=choice.name)
             assert sum(lowered.temporaries.values()) == sum(choice.temporaries.values())
-        free = [choice.name for choice in inverted_residual.choices(*arguments)]
+        free = [choice.name for choice in conv_chain.choices(*arguments)]
     assert names[0] == names[1] != free
 
 

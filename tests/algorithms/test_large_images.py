@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from graph.hostile import bounded
-from leanconv.algorithms import convolution, planar, planar_depthwise
+from leanconv.algorithms import select
+from leanconv.algorithms.planar import algorithm, depthwise
 from leanconv.api.conv import conv_problem
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
@@ -25,7 +26,7 @@ from leanconv.target import preset
 )
 def test_planning_a_large_image(line: str) -> None:
     with bounded(5.0):
-        convolution.choose(conv_problem(ConvSpec.parse(line), None), preset("znver4"))
+        select.choose(conv_problem(ConvSpec.parse(line), None), preset("znver4"))
 
 
 @pytest.mark.parametrize("size", [1, 4, 9, 40])
@@ -38,11 +39,11 @@ def test_tiles_of_rows_are_counted_as_they_are(
     if size + 2 * pad <= (kernel - 1) * dilation:
         pytest.skip("the kernel does not fit")
     target = preset("znver4")
-    base = planar._depthwise(conv_problem(ConvSpec.parse(line), None), target)
+    base = algorithm._depthwise(conv_problem(ConvSpec.parse(line), None), target)
     for rows in (1, 2, 3):
         conv = replace(base, rows=rows)
         uses, tiles = conv.uses(rows), range(conv.window.out[1] // rows)
-        found = [inside for n, inside in planar_depthwise._met(conv, uses, tiles) for _ in range(n)]
+        found = [inside for n, inside in depthwise._met(conv, uses, tiles) for _ in range(n)]
         expected = [
             [use for i, use in uses.items() if 0 <= tile * rows * stride - pad + i < size]
             for tile in tiles

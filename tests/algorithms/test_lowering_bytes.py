@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 
 import leanconv as lc
 from conv.problems import EXACT, Problem, problems
-from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.problem import Problem as Lowering
+from leanconv.algorithms.select import choose
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host

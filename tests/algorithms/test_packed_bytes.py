@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.algorithms import convolution
+from leanconv.algorithms import select
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
@@ -39,7 +39,7 @@ def test_bytes_are_known_without_packing(line: str, form: Format) -> None:
     bias = np.zeros(spec.out_channels, np.float32)
     for name in _NAMES:
         try:
-            (candidate,) = convolution.ranked(problem, target, name)
+            (candidate,) = select.ranked(problem, target, name)
         except SpecError:
             continue
         packed = candidate.pack(np.zeros(spec.weight_shape, np.float32), {"bias": bias})

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms import ALGORITHMS, convolution
-from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms import ALGORITHMS, select
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
@@ -77,7 +77,7 @@ def _problem(spec: ConvSpec, form: Format) -> Problem:
 def _plan(problem: Problem, name: str) -> None:
     """What comes before packing and compiling: the choice, all bytes, the code."""
     if name == "chosen":
-        candidate = convolution.choose(problem, TARGET)
+        candidate = select.choose(problem, TARGET)
     else:
         algorithm = next(a for a in ALGORITHMS if a.name == name)
         if algorithm.reject(problem, TARGET) is not None:
@@ -111,7 +111,7 @@ def test_planning_depthwise_planes_is_not_linear_in_an_extent(extent: str) -> No
 def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
     def compare(n: int) -> None:
         spec = _EXTENTS["height"](_BASE, n)
-        convolution.alternatives(_problem(spec, PLAIN), TARGET, True)
+        select.alternatives(_problem(spec, PLAIN), TARGET, True)
 
     check_growth(compare, SMALL, LARGE)
 
@@ -119,7 +119,7 @@ def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
 def test_packing_small_groups_is_not_linear_in_their_number() -> None:
     def pack(groups: int) -> None:
         spec = replace(_BASE, in_channels=groups, out_channels=groups, groups=groups)
-        candidate = convolution.choose(_problem(spec, PLAIN), TARGET, "direct")
+        candidate = select.choose(_problem(spec, PLAIN), TARGET, "direct")
         (piece,) = candidate.pieces
         assert isinstance(piece.kernel, DirectConv)
         candidate.pack(np.ones((groups, 1, 3, 3), np.float32), {})

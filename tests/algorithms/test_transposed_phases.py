@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from graph.builder import Builder
-from leanconv.algorithms import convolution
-from leanconv.algorithms.direct_kernel import DirectConv
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph
+from leanconv.operators import convolution
 from leanconv.spec import PLAIN
 from leanconv.target import preset
 from node_runner import run_node

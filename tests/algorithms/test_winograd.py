@@ -13,11 +13,12 @@ from winograd_checks import FORMS, check, make_plan, run
 
 import leanconv as lc
 from conv.problems import Problem
-from leanconv.algorithms import convolution, winograd_tiles
+from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem as Lowering
-from leanconv.algorithms.winograd import WINOGRAD
-from leanconv.algorithms.winograd_kernel import WinogradConv
-from leanconv.algorithms.winograd_tiles import tile_order
+from leanconv.algorithms.winograd import edge_tiles
+from leanconv.algorithms.winograd.algorithm import WINOGRAD
+from leanconv.algorithms.winograd.edge_tiles import tile_order
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.api import conv as api
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen import compiler
@@ -169,7 +170,7 @@ def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.Mo
     monkeypatch.setattr(compiler, "_cache", lambda: DiskCache(None, 0))  # one key, two codes
     found = {}
     for most in (1000, 3):
-        monkeypatch.setattr(winograd_tiles, "_MOST_ORDERED", most)
+        monkeypatch.setattr(edge_tiles, "_MOST_ORDERED", most)
         plan, found[most] = run(problem, algorithm)
         kernel = plan._candidate.pieces[0].kernel
         assert ("x i32]" in kernel.emit(host())) == (most == 1000)
@@ -342,7 +343,7 @@ def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
     """144 residues, in images one row or column apart: four kernels, compiled once each."""
     spec = ConvSpec.parse("ic16ih61oc16kh3dh11ph12")
     problem = Lowering.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
-    (candidate,) = convolution.ranked(problem, preset("znver4"), "winograd")
+    (candidate,) = select.ranked(problem, preset("znver4"), "winograd")
     kernels = [piece.kernel for piece in candidate.pieces]
     assert len(kernels) == 4
     assert sum(k.places for k in kernels if isinstance(k, WinogradConv)) == 144

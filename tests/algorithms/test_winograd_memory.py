@@ -10,7 +10,7 @@ import pytest
 from winograd_checks import candidate_of, make_plan
 
 from conv.problems import Problem
-from leanconv.algorithms.winograd_kernel import WinogradConv
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements

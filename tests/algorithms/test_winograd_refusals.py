@@ -8,7 +8,7 @@ from winograd_checks import FORMS, make_plan
 
 import leanconv as lc
 from conv.problems import Problem
-from leanconv.algorithms.winograd_stages import PointProducts
+from leanconv.algorithms.winograd.stages import PointProducts
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 

@@ -12,7 +12,7 @@ from conv.problems import Output, Problem
 from kernel_runner import run_kernel
 from leanconv.algorithms.problem import Candidate
 from leanconv.algorithms.problem import Problem as Lowering
-from leanconv.algorithms.winograd import WINOGRAD
+from leanconv.algorithms.winograd.algorithm import WINOGRAD
 from leanconv.codegen.geometry import Access
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format

@@ -20,7 +20,7 @@ from leanconv.api import convolve
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
-from leanconv.planner import settled, tuner
+from leanconv.planner import choice_cache, tuner
 
 Step = tuple[str, int, int]
 X, W = np.ones((1, 8, 10, 12), "f4"), np.ones((16, 8, 3, 3), "f4")
@@ -52,7 +52,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(convolve, "_cache", lambda: plans)
     for module, attribute, suffix in (
         (compiler, "_cache", ".o"),
-        (settled, "_store", ".json"),
+        (choice_cache, "_store", ".json"),
         (tuner, "_store", ".json"),
     ):
         cache = DiskCache(tmp_path / module.__name__, suffix=suffix)

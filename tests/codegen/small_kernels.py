@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms.convolution import choose
-from leanconv.algorithms.direct import plan_direct
-from leanconv.algorithms.direct_kernel import DirectConv
-from leanconv.algorithms.kernel_fields import group_fields
+from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.direct.algorithm import plan_direct
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.problem import Candidate, Problem
+from leanconv.algorithms.select import choose
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel

@@ -17,11 +17,11 @@ from small_kernels import Scale
 
 from graph.hostile import bounded
 from kernel_runner import run_kernel
-from leanconv.codegen import compiler, own_folder
+from leanconv.canonical import spelled
+from leanconv.codegen import compiler, private_folder
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
-from leanconv.spelling import spelled
 
 KEY = "ab" * 20
 BODY = bytes(range(256)) * 40
@@ -279,7 +279,7 @@ def test_an_entry_is_as_large_as_the_cache_at_most(
 def test_a_folder_exchanged_after_the_check_is_not_read(tmp_path: Path) -> None:
     """Reading and writing go through the folder that was checked, whatever its name means now."""
     folder = filled(tmp_path / "objects")
-    with own_folder.own_folder(folder) as checked:
+    with private_folder.own_folder(folder) as checked:
         folder.rename(tmp_path / "checked")
         folder.mkdir()
         (folder / f"{KEY}.o").write_bytes(b"forged")
@@ -299,7 +299,7 @@ def test_a_folder_exchanged_during_the_walk_is_not_read(
     (forged / "cache" / "objects" / f"{KEY}.o").write_bytes(b"forged")
     above = tmp_path / "above"
     filled(above / "cache" / "objects")
-    check = own_folder._check
+    check = private_folder._check
 
     def exchanging(handle: int, where: str, me: int, last: bool) -> None:
         check(handle, where, me, last)
@@ -307,7 +307,7 @@ def test_a_folder_exchanged_during_the_walk_is_not_read(
             above.rename(tmp_path / "moved")
             above.symlink_to(forged)
 
-    monkeypatch.setattr(own_folder, "_check", exchanging)
+    monkeypatch.setattr(private_folder, "_check", exchanging)
     assert DiskCache(above / "cache" / "objects").get(KEY) == BODY
     assert above.is_symlink()
 
@@ -316,7 +316,7 @@ def test_a_folder_exchanged_during_the_walk_is_not_read(
 def test_without_owners_names_are_used_and_entries_still_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(own_folder, "HAS_OWNERS", False)
+    monkeypatch.setattr(private_folder, "HAS_OWNERS", False)
     folder = tmp_path / "new" / "objects"
     cache = DiskCache(folder, 2 * len(BODY))
     for number in range(5):

@@ -18,12 +18,12 @@ from cache_check import python_path, run_program
 from small_kernels import Scale, conv_kernel
 
 from kernel_runner import run_kernel
+from leanconv.canonical import spelled
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
-from leanconv.spelling import spelled
 from leanconv.target import PRESETS, Target, preset
 
 

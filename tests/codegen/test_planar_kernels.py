@@ -11,15 +11,15 @@ from listing import multiply_loops
 from small_kernels import kernel_of, problem, reference
 
 from kernel_runner import run_kernel
-from leanconv.algorithms.kernel_fields import fields
-from leanconv.algorithms.planar import PlanarConv
-from leanconv.algorithms.planar_columns import column_vectors, shared_loads
-from leanconv.algorithms.planar_depthwise import (
+from leanconv.algorithms.common.kernel_fields import fields
+from leanconv.algorithms.planar.algorithm import PlanarConv
+from leanconv.algorithms.planar.columns import column_vectors, shared_loads
+from leanconv.algorithms.planar.depthwise import (
     PlanarDepthwise,
     halves_are_twice_as_fast,
     plan_planar_depthwise,
 )
-from leanconv.algorithms.planar_pointwise import PlanarPointwise
+from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms.convolution import choose
 from leanconv.algorithms.problem import DEFAULT_ERROR
+from leanconv.algorithms.select import choose
 from leanconv.api.conv import conv_problem
 from leanconv.spec import ConvSpec
 from leanconv.target import preset

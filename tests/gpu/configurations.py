@@ -21,7 +21,6 @@ from leanconv.gpu.launch import Code
 from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowering_methods import Im2winForm
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -31,6 +30,7 @@ from leanconv.gpu.lowering.patches import (
 )
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, tiles
+from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import PRESETS, Machine
 from leanconv.spec import Activation, ConvSpec

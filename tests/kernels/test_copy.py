@@ -13,8 +13,8 @@ from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
 from leanconv.kernels.channel_blocks import channel_blocks
+from leanconv.kernels.index_runs import Run, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
-from leanconv.kernels.runs import Run, padded, runs_of
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 

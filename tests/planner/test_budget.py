@@ -16,8 +16,8 @@ from leanconv.graph.ir import Graph
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import lower_graph
+from leanconv.planner.node_costs import error_units, reorder_ns
 from leanconv.planner.operations import Accuracy
-from leanconv.planner.outline import error_units, reorder_ns
 from leanconv.planner.solver import fastest, leanest
 from leanconv.planner.storage import place
 from leanconv.planner.weights import weight_places

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms import convolution
+from leanconv.algorithms import select
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.host import host
@@ -76,7 +76,7 @@ def check_conv(case: Case, shares: list[float]) -> None:
         case.plan(least - 1)
     assert again.value.smallest_bytes == least
     problem = conv_problem(free.spec, None)
-    ways = convolution.alternatives(problem, host(), every=True)
+    ways = select.alternatives(problem, host(), every=True)
     needed = [
         candidate.workspace_bytes(THREADS)
         + sum(map(aligned, packed_bytes(problem, candidate).values()))

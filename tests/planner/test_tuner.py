@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms.convolution import alternatives
+from leanconv.algorithms.select import alternatives
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host

@@ -2,6 +2,7 @@
 
     python tests/replay/emitted_code.py            compare with the digests kept; 3 if any differs
     python tests/replay/emitted_code.py --write    keep what is emitted now
+    python tests/replay/emitted_code.py haswell    one target only
 
 A change that only moves code leaves every digest as it is; one that means to emit other code renews
 them in a commit of its own. For each of four targets (AVX-512 with one and with two multiply-add
@@ -31,16 +32,16 @@ for folder in (ROOT, ROOT / "src", ROOT / "benchmarks"):
 import layer_shapes  # noqa: E402  the benchmarks' folder is no package
 from examples.networks import NETWORKS  # noqa: E402
 from leanconv.algorithms import ALGORITHMS  # noqa: E402
-from leanconv.algorithms.convolution import choose  # noqa: E402
+from leanconv.algorithms.select import choose  # noqa: E402
 from leanconv.api.conv import conv_problem  # noqa: E402
 from leanconv.cli.bench import LAYERS  # noqa: E402
 from leanconv.codegen.kernel import Kernel  # noqa: E402
 from leanconv.errors import SpecError  # noqa: E402
 from leanconv.graph.onnx_import import read_model  # noqa: E402
 from leanconv.graph.passes import PASSES, run_passes  # noqa: E402
-from leanconv.planner.ask_ahead import asking_ahead  # noqa: E402
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph  # noqa: E402
 from leanconv.planner.operations import Accuracy  # noqa: E402
+from leanconv.planner.weight_prefetch import asking_ahead  # noqa: E402
 from leanconv.spec import ConvSpec  # noqa: E402
 from leanconv.target import preset  # noqa: E402
 
@@ -148,10 +149,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="keep what is emitted now")
+    parser.add_argument("targets", nargs="*", metavar="target", help=f"of {', '.join(TARGETS)}")
     options = parser.parse_args()
+    if unknown := set(options.targets) - set(TARGETS):
+        parser.error(f"got {', '.join(sorted(unknown))}; expected some of {', '.join(TARGETS)}")
+    targets = options.targets or TARGETS
     differing = 0
     with ProcessPoolExecutor() as workers:
-        for name, now in zip(TARGETS, workers.map(lines, TARGETS), strict=True):
+        for name, now in zip(targets, workers.map(lines, targets), strict=True):
             if options.write:
                 DIGESTS.mkdir(exist_ok=True)
                 (DIGESTS / f"{name}.txt").write_text("\n".join(now) + "\n", encoding="utf-8")

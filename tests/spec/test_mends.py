@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api.ports import Port, fitting
+from leanconv.api.inputs import Port, fitting
 from leanconv.errors import InputError, LeanConvError
 from leanconv.spec.mends import mended
 from leanconv.units import shape_text, type_text

@@ -1,14 +1,12 @@
-"""The algorithms of convolution, compiled: one module each, all on the same micro-kernel."""
+"""Convolution algorithms, a sub-package for each method, all on the same micro-kernel."""
 
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.fft import FFT
-from leanconv.algorithms.im2col import IM2COL
-from leanconv.algorithms.im2win import IM2WIN
-from leanconv.algorithms.mec import MEC
 from leanconv.algorithms.naive import NAIVE
 from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.unfold import IM2COL, IM2WIN, MEC
 from leanconv.algorithms.winograd import WINOGRAD
 
 ALGORITHMS: tuple[Algorithm, ...] = (

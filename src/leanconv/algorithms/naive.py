@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leanconv.algorithms.grouped_conv import GroupedConv
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.problem import (
     Algorithm,
     Candidate,
@@ -24,7 +25,6 @@ from leanconv.algorithms.problem import (
     single,
     sum_error,
 )
-from leanconv.algorithms.taps import Taps
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.depthwise import DepthwiseConv
-from leanconv.algorithms.direct_kernel import DirectConv
-from leanconv.algorithms.fft import FftConv
-from leanconv.algorithms.fft_multiply import weight_elements as fft_weight_elements
-from leanconv.algorithms.inverted_residual_rows import channel_elements, weight_elements
-from leanconv.algorithms.lowering_kernels import BlockConv, ImageProduct, Serial
+from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fft.algorithm import FftConv
+from leanconv.algorithms.fft.multiply import weight_elements as fft_weight_elements
+from leanconv.algorithms.fused.rows import channel_elements, weight_elements
 from leanconv.algorithms.naive import NaiveConv
-from leanconv.algorithms.planar import PlanarConv
-from leanconv.algorithms.planar_depthwise import PlanarDepthwise
-from leanconv.algorithms.planar_pointwise import PlanarPointwise
+from leanconv.algorithms.planar.algorithm import PlanarConv
+from leanconv.algorithms.planar.depthwise import PlanarDepthwise
+from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.algorithms.problem import Candidate, Problem
-from leanconv.algorithms.window_dot import WindowDot
-from leanconv.algorithms.winograd_kernel import WinogradConv
-from leanconv.algorithms.winograd_stages import Gather, PointProducts
+from leanconv.algorithms.unfold.kernels import BlockConv, ImageProduct, Serial
+from leanconv.algorithms.unfold.window_dot import WindowDot
+from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.stages import Gather, PointProducts
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ITEMSIZE
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, Candidate, Problem, convolution
+from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
 from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
-from leanconv.codegen.memory_left import require_for_products
+from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import BudgetError, SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
@@ -175,7 +175,7 @@ class ConvPlan(Unpicklable):
         Raises:
             BudgetError: there is none.
         """
-        first = convolution.choose(self._problem, self._target, algorithm, reproducible)
+        first = select.choose(self._problem, self._target, algorithm, reproducible)
         needed = self._needed(first)
         if memory_limit is not None and needed > memory_limit:
             first, needed = self._leaner(first, algorithm, reproducible, memory_limit)
@@ -203,7 +203,7 @@ class ConvPlan(Unpicklable):
         """
         found = [
             candidate
-            for option, candidate in convolution.alternatives(self._problem, self._target, True)
+            for option, candidate in select.alternatives(self._problem, self._target, True)
             if algorithm is None or option.name.partition(":")[0] == algorithm
             if not reproducible or candidate.arithmetic == first.arithmetic
         ]
@@ -316,7 +316,7 @@ class ConvPlan(Unpicklable):
             f"expected error {self.predicted_error:.1e}"
         ]
         best: dict[str, tuple[float, Candidate]] = {}
-        for option, candidate in convolution.alternatives(self._problem, self._target, True):
+        for option, candidate in select.alternatives(self._problem, self._target, True):
             best.setdefault(candidate.algorithm, (option.cycles, candidate))
         for other in ALGORITHMS:
             if other.name != self.algorithm:

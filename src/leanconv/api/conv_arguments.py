@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.api.ports import array_mend
+from leanconv.api.inputs import array_mend
 from leanconv.errors import InputError, memory_reported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of

@@ -12,9 +12,9 @@ import numpy as np
 
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants, checked_spec
+from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.ports import array_mend
 from leanconv.errors import InputError, SpecError, memory_reported
 from leanconv.progress import working
 from leanconv.settings import current_settings

@@ -10,11 +10,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from leanconv.api.bound import Bound
+from leanconv.api.fast_call import Bound
+from leanconv.api.inputs import Port, Shape, fitting
 from leanconv.api.options import NetworkOptions
+from leanconv.api.pickling import received, sent
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.ports import Port, Shape, fitting
-from leanconv.api.sending import received, sent
 from leanconv.codegen.host import host
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.ir import Graph
@@ -22,12 +22,12 @@ from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
-from leanconv.planner.asked import tuned, with_algorithms
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
 from leanconv.planner.operations import LAYER_SHARE, NETWORK_ERROR, Accuracy
+from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock

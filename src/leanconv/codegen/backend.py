@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leanconv.codegen.llvm_pages import mapped_bytes
-from leanconv.codegen.memory_left import Need, require, require_for_products
+from leanconv.codegen.memory_limits import Need, require, require_for_products
 from leanconv.errors import BackendError
 
 __all__ = ["ffi", "llvm", "llvmlite"]

@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from leanconv.codegen.own_folder import (
+from leanconv.codegen.private_folder import (
     PART,
     Entry,
     NotOursError,

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 from leanconv.codegen.host import usable_cores
 from leanconv.codegen.machine_code import compile_text
-from leanconv.codegen.memory_left import affordable_threads
+from leanconv.codegen.memory_limits import affordable_threads
 from leanconv.target import Target
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from leanconv.canonical import spelled
 from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
@@ -15,11 +16,10 @@ from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library, link, lock
 from leanconv.codegen.machine_code import assembly_text, compile_text
-from leanconv.codegen.reentry import check_not_within
+from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
 from leanconv.progress import step
 from leanconv.settings import current_settings
-from leanconv.spelling import spelled
 from leanconv.target import Target
 
 

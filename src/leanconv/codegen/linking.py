@@ -11,7 +11,7 @@ from leanconv.codegen.backend import llvm
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
-from leanconv.codegen.memory_left import require_for_linking
+from leanconv.codegen.memory_limits import require_for_linking
 
 _LIBRARIES = 128  # of one linker
 lock = threading.RLock()  # the compiler's and the linker's

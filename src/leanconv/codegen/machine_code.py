@@ -9,7 +9,7 @@ from typing import Any
 
 from leanconv.codegen.backend import ffi, llvm
 from leanconv.codegen.host import host
-from leanconv.codegen.memory_left import require_for_compiling
+from leanconv.codegen.memory_limits import require_for_compiling
 from leanconv.errors import CompileError
 from leanconv.target import Target
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from leanconv.errors import BudgetError, InputError
 from leanconv.gpu.arithmetic import choices
-from leanconv.gpu.arrivals import arrived, finish_reading
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver, Graph
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
+from leanconv.gpu.device_inputs import arrived, finish_reading
 from leanconv.gpu.launch import Launch
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
 from leanconv.gpu.lowering.gemm import Epilogue, sum_error

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from leanconv.errors import BudgetError
 from leanconv.gpu.arithmetic import choices
-from leanconv.gpu.arrivals import arrived, finish_reading
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
+from leanconv.gpu.device_inputs import arrived, finish_reading
 from leanconv.gpu.lowering.context import DeviceStep
 from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
 from leanconv.gpu.machine import Machine, machine_of

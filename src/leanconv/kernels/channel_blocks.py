@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leanconv.kernels.runs import Run
+from leanconv.kernels.index_runs import Run
 
 ChannelRun = tuple[int, Run]  # an operand, and how its channels follow each other in the result
 Channel = tuple[int, int] | None  # operand and channel in it; None is filled

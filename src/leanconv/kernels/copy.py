@@ -23,7 +23,7 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
-from leanconv.kernels.tile import power_below, transpose
+from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.target import Target
 
 ELEMENT = {"float32": "float", "float64": "double"}

@@ -8,15 +8,15 @@ import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.boxes import Box, pieces_of, row_major
 from leanconv.kernels.copy import Copy, Piece
-from leanconv.kernels.moves import (
+from leanconv.kernels.copy_plan import Box, pieces_of, row_major
+from leanconv.kernels.index_maps import (
     Shape,
     blocked_pieces,
     plain_boxes,
 )
+from leanconv.kernels.index_runs import Run, padded, whole
 from leanconv.kernels.reorder import to_format
-from leanconv.kernels.runs import Run, padded, whole
 from leanconv.spec.format import Format
 from leanconv.target import Target
 

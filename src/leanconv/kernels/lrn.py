@@ -19,7 +19,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.lanes import TILE, each_column
+from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

@@ -26,9 +26,9 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.boxes import row_major
 from leanconv.kernels.copy import ELEMENT, ELEMENT_BYTES, cover
-from leanconv.kernels.tile import transpose
+from leanconv.kernels.copy_plan import row_major
+from leanconv.kernels.register_transpose import transpose
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

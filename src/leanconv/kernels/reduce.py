@@ -26,7 +26,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.lanes import (
+from leanconv.kernels.lane_reduce import (
     NEUTRAL,
     PARTIAL,
     across_lanes,

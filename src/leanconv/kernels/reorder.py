@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from leanconv.codegen.lowered import Call
 from leanconv.errors import SpecError
-from leanconv.kernels.boxes import Box, pieces_of
 from leanconv.kernels.copy import Copy
+from leanconv.kernels.copy_plan import Box, pieces_of
 from leanconv.spec.format import Format
 from leanconv.units import shape_text
 

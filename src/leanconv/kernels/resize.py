@@ -19,8 +19,8 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
-from leanconv.kernels.boxes import row_major
 from leanconv.kernels.copy import ELEMENT
+from leanconv.kernels.copy_plan import row_major
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

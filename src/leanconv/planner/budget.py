@@ -22,10 +22,10 @@ from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
 )
+from leanconv.planner.node_costs import Outline, Outliner, error_units, skeleton, units_error
 from leanconv.planner.operations import Accuracy
-from leanconv.planner.outline import Outline, Outliner, error_units, skeleton, units_error
+from leanconv.planner.search_graph import Space, make_space
 from leanconv.planner.solver import Way, fastest, leanest, least_error, least_time
-from leanconv.planner.space import Space, make_space
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import weight_places
 from leanconv.progress import steps

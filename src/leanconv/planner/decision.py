@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leanconv.canonical import spelled
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec import PLAIN, Format
-from leanconv.spelling import spelled
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from leanconv.algorithms import convolution, inverted_residual
+from leanconv.algorithms import select
+from leanconv.canonical import spelled
 from leanconv.graph.ir import Node
+from leanconv.operators import conv_chain, convolution
 from leanconv.planner import operations
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.planner.node_costs import Outline, shared_ns
 from leanconv.planner.operations import NETWORK_ERROR
-from leanconv.planner.outline import Outline, shared_ns
 from leanconv.spec import PLAIN
-from leanconv.spelling import spelled
 from leanconv.units import format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
@@ -218,7 +219,7 @@ class _Words:
         way, algorithm = outline.decision.way or "", outline.algorithm
         if node.op not in convolution.OPS:
             name, _, rest = way.partition(":")
-            words = f"layer by layer ({algorithm})" if name == inverted_residual.LAYERS else ""
+            words = f"layer by layer ({algorithm})" if name == conv_chain.LAYERS else ""
             given = {
                 "words": words or algorithm,
                 "parameters": rest.replace("=", " ").replace(",", ", "),
@@ -236,7 +237,7 @@ class _Words:
             accuracy, formats = planner.accuracy, decision.formats(node)
             asked = (node, planner.graph, formats, accuracy.layer_error, accuracy.cold)
             made = [
-                convolution.choose(
+                select.choose(
                     problem, planner.target, decision.way, accuracy.reproducible
                 ).parameters
                 for problem, _ in convolution.problems(*asked)

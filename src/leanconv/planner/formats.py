@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from leanconv import kernels
-from leanconv.algorithms import convolution, inverted_residual
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators import conv_chain, convolution
 from leanconv.spec import PLAIN, Format
 
 # Operations whose kernels run their lanes along channels whatever stands around them.
@@ -28,7 +28,7 @@ class FormatRules:
 
     def accepts_blocked(self, node: Node) -> bool:
         """Whether all of a node's images may stand in blocks."""
-        if node.op in inverted_residual.OPS:
+        if node.op in conv_chain.OPS:
             return True
         if node.op in convolution.OPS:
             return convolution.accepts_blocked(node, self.graph, self.blocked.block)
@@ -45,7 +45,7 @@ class FormatRules:
             yield {}, PLAIN
             return
         accepted = self.accepts_blocked(node)
-        chain = node.op in inverted_residual.OPS
+        chain = node.op in conv_chain.OPS
         blocks_only = chain or (accepted and node.op in _BLOCKED_ONLY)
         for writes in (self.blocked,) if blocks_only else (PLAIN, self.blocked):
             if writes.block and not accepted:
@@ -53,7 +53,7 @@ class FormatRules:
             reads = dict.fromkeys(images, writes)
             written = writes if self.is_image(output) else PLAIN
             yield reads, written
-            mixed = inverted_residual.accepts_mixed if chain else convolution.accepts_mixed
+            mixed = conv_chain.accepts_mixed if chain else convolution.accepts_mixed
             several = (chain or node.op in convolution.OPS) and mixed(node)
             if several and node.inputs[0] not in node.inputs[1:]:
                 other = PLAIN if writes.block else self.blocked
@@ -90,12 +90,12 @@ def choose_formats(
         formats = dict.fromkeys(images, result)
         formats[node.inputs[0]] = now(node.inputs[0])
         return formats, result
-    if node.op in inverted_residual.OPS and inverted_residual.accepts_mixed(node):
+    if node.op in conv_chain.OPS and conv_chain.accepts_mixed(node):
         formats = dict.fromkeys(images, rules.blocked)
         if node.inputs[0] != node.input(1):
             formats[node.inputs[0]] = now(node.inputs[0])
         return formats, rules.blocked
-    if node.op in (*_BLOCKED_ONLY, *convolution.OPS, *inverted_residual.OPS):
+    if node.op in (*_BLOCKED_ONLY, *convolution.OPS, *conv_chain.OPS):
         chosen = rules.blocked
     else:
         sizes = {PLAIN: 0, rules.blocked: 0}

@@ -12,10 +12,10 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
 from leanconv.planner import operations
+from leanconv.planner.choice_cache import settled
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.planner.operations import Accuracy
-from leanconv.planner.settled import settled
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target

@@ -13,7 +13,6 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.ask_ahead import asking_ahead
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
@@ -23,7 +22,7 @@ from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
 )
-from leanconv.planner.outline import Outline, reorder_ns, shared_ns
+from leanconv.planner.node_costs import Outline, reorder_ns, shared_ns
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
@@ -33,6 +32,7 @@ from leanconv.planner.plan_file import (
     write_plan,
 )
 from leanconv.planner.storage import Storage, place
+from leanconv.planner.weight_prefetch import asking_ahead
 from leanconv.planner.weights import fill_weights, weight_places
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Program, Slot, Stage

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from leanconv import kernels
-from leanconv.algorithms import convolution, inverted_residual
+from leanconv.algorithms import select
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators import conv_chain, convolution
 from leanconv.spec import Format
 from leanconv.target import Target
 
 # Operations that can be computed in several ways.
-SEVERAL = (*convolution.OPS, *inverted_residual.OPS)
+SEVERAL = (*convolution.OPS, *conv_chain.OPS)
 
 # The error of a network that is aimed at if the user does not say, and one layer's share of it.
 NETWORK_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
@@ -80,8 +81,8 @@ def ways(
     if node.op in convolution.OPS:
         found = convolution.choices(node, graph, formats, target, *asked, every, accuracy.cold)
         return [Way(choice.name, choice.cycles, choice.error) for choice in found]
-    if node.op in inverted_residual.OPS:
-        chains = inverted_residual.choices(node, graph, formats, target, *asked)
+    if node.op in conv_chain.OPS:
+        chains = conv_chain.choices(node, graph, formats, target, *asked)
         return [Way(chain.name, chain.cycles, chain.error) for chain in chains]
     return [Way(None, _moving_cycles(node, graph), 0.0)]
 
@@ -101,11 +102,11 @@ def first_way(
     """
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op not in convolution.OPS:
-        return inverted_residual.choices(node, graph, formats, target, *asked)[0].name
+        return conv_chain.choices(node, graph, formats, target, *asked)[0].name
     pieces = convolution.problems(node, graph, formats, accuracy.layer_error, accuracy.cold)
     if len(pieces) > 1:
         return None
-    return convolution.choose(pieces[0][0], target, None, accuracy.reproducible).arithmetic
+    return select.choose(pieces[0][0], target, None, accuracy.reproducible).arithmetic
 
 
 def named_way(
@@ -158,7 +159,7 @@ def lower(
     asked = (accuracy.layer_error, accuracy.reproducible)
     if node.op in convolution.OPS:
         return convolution.lower(node, graph, formats, target, *asked, accuracy.cold, way=way)
-    return inverted_residual.lower(node, graph, formats, target, *asked, select=way)
+    return conv_chain.lower(node, graph, formats, target, *asked, select=way)
 
 
 def rejections(
@@ -172,7 +173,7 @@ def rejections(
 
 def packed_inputs(node: Node) -> tuple[str, ...]:
     """The constants of a node whose values decide nothing: they are only packed."""
-    if node.op in inverted_residual.OPS:
+    if node.op in conv_chain.OPS:
         return node.inputs[2:]
     if node.op in convolution.OPS:
         return tuple(node.input(number) for number in (1, 2, 4))

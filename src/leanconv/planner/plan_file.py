@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from leanconv.canonical import spelled
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.ir import Graph
@@ -19,7 +20,6 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import LoweredGraph
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
-from leanconv.spelling import spelled
 from leanconv.target import Target
 from leanconv.units import MOST_BYTES as MOST_LIMIT
 

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from leanconv.algorithms import Candidate, Problem
-from leanconv.algorithms.convolution import alternatives, choose
+from leanconv.algorithms.select import alternatives, choose
+from leanconv.canonical import spelled
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
-from leanconv.codegen.memory_left import require_for_products
+from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import steps
@@ -24,7 +25,6 @@ from leanconv.runtime.memory import Block, Memory
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
 from leanconv.spec.format import aligned
-from leanconv.spelling import spelled
 from leanconv.target import Target
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from leanconv.codegen.memory_left import require_for_products
+from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.lowering import LoweredGraph
 from leanconv.progress import step

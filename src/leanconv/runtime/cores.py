@@ -14,7 +14,7 @@ import functools
 import os
 from collections.abc import Callable
 
-from leanconv.codegen.reentry import of_a_handler
+from leanconv.codegen.reentrancy import of_a_handler
 
 
 class Cores:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from leanconv.codegen.reentry import owned, reentrant
+from leanconv.codegen.reentrancy import owned, reentrant
 from leanconv.runtime.registry import Registry
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.host import usable_cores
-from leanconv.codegen.memory_left import affordable_threads
-from leanconv.codegen.reentry import of_a_handler, owned
+from leanconv.codegen.memory_limits import affordable_threads
+from leanconv.codegen.reentrancy import of_a_handler, owned
 from leanconv.runtime import native as n
 from leanconv.runtime.cores import Cores
 from leanconv.runtime.locks import Lock

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
-from leanconv.codegen.reentry import owned, reentrant
+from leanconv.codegen.reentrancy import owned, reentrant
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pacing import Pacing

@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from leanconv.canonical import spelled
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import CompileError, MissingExtraError
 from leanconv.gpu.launch import Code
 from leanconv.settings import current_settings
-from leanconv.spelling import spelled
 
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 

@@ -11,7 +11,6 @@ from leanconv.errors import SpecError
 from leanconv.gpu.lowering.depthwise import lower_depthwise
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.lowering_methods import lower_im2col, lower_im2win, lower_mec
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -20,6 +19,7 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
 )
 from leanconv.gpu.lowering.task import ConvTask
+from leanconv.gpu.lowering.unfold_methods import lower_im2col, lower_im2win, lower_mec
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
 from leanconv.gpu.machine import Machine

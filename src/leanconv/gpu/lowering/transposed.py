@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.transposed import phases
 from leanconv.codegen.geometry import Access, Window
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
@@ -18,6 +17,7 @@ from leanconv.gpu.lowering.moves import copy_box
 from leanconv.gpu.lowering.tiles import LAUNCH_S
 from leanconv.gpu.lowering.windows import Depth, Windows, lowered_windows
 from leanconv.graph.ir import Node
+from leanconv.operators.transposed import phases
 
 
 def lower_transposed(context: Context, node: Node) -> None:

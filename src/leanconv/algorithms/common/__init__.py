@@ -1,0 +1,1 @@
+"""What kernels of several methods have in common."""

@@ -1,0 +1,270 @@
+"""Choosing the parameters of direct convolution: register tile, chunks, order of the loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.pointwise import LINE_CYCLES, DirectPointwise, plan_pointwise
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Problem,
+    cold_cycles,
+    packer,
+    plane_cycles,
+    single,
+    streamer,
+    walk_error,
+)
+from leanconv.codegen.geometry import Window, merge_rows
+from leanconv.codegen.partial_sums import effective_length
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk, tile_cycles
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_CHUNK_CYCLES = 40_000.0  # about 10 us
+_TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned before it is stored
+_SEEN = 1.06  # what layers take over the sum of their tiles
+# Bytes a cycle of weights that the second cache does not hold, and of those that it does.
+_STREAM, _NEAR_STREAM = 8.0, 24.0
+_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
+_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
+# In networks whose weights come from memory, two threads share a 1x1 layer by pixels and not by
+# output channels, so that each finds its half of a tensor in its own second cache. Weights of a
+# quarter of that cache pass by each row; those of at most the whole of it by each half of the rows.
+_INSIDE_SHARE, _BANDS_SHARE = 0.25, 1
+# Weights from memory: bytes of them a cycle that the first tile of a panel is given, the fewest
+# columns of a row for which tiles are chosen by that, and the most accumulators of such a tile
+# (what larger ones leave to do at their end stands still while the next one's weights arrive).
+_COLD_STREAM, _COLD_COLUMNS, _COLD_TILE = 9.0, 7, 24
+_RESIDUAL_SHARE = 3 / 8  # of the second cache that a residual fills when tiles ask for it ahead
+
+
+def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> DirectConv:
+    """Choose register tile and chunks for a kernel whose problem is set.
+
+    Args:
+        kernel: without tile and chunks.
+        target: the machine.
+        cold: whether its weights come from memory in each run.
+    """
+    merged = _merge(kernel)
+    channel_vectors = ceil_div(merged.outputs, merged.lanes)
+    item = ITEMSIZE[merged.dtype]
+    weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
+    by_pixels = cold and prod(kernel.window.kernel) == 1 and kernel.batch * kernel.groups == 1
+    few = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
+    halves = by_pixels and few < weights <= _BANDS_SHARE * target.l2_bytes
+    if halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
+        merged = _cut_rows(merged, merged.window.out[2] // 2)
+    cycles, tile = _best_tile(merged, target, cold)
+    merged = _split_row(merged, tile.rows) if cold else merged
+    rows = merged.row_count
+    bands = 2 if halves and rows % 2 == 0 else 1
+    cycles /= rows
+    # Panels that the second cache does not hold are read again for each row anyway: the input then
+    # stays there if all panels pass by (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
+    image = prod(merged.window.size) * merged.inputs * merged.groups * item
+    long = min(_panel_bytes(merged, tile), image) > target.l2_bytes
+    inside = (long or weights <= few) and merged.batch * rows >= 16
+    panels = ceil_div(channel_vectors, tile.vectors)
+    per_row = cycles if inside else cycles / panels
+    pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
+    block = rows_per_chunk(rows // bands, per_row, pieces, _CHUNK_CYCLES)
+    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands)
+
+
+def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, Tile]:
+    """The register tile, and the estimated cycles of all rows of one image.
+
+    The first tile of each panel waits for weights that come from memory: the more rows it has, the
+    less. The others find them in the cache.
+    """
+    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    ranked = _ranked(kernel, target)
+    cycles, tile = ranked[0]
+    if not cold or columns < _COLD_COLUMNS:
+        return cycles * kernel.row_count, tile
+    bytes_ = kernel.reduction * kernel.lanes * ITEMSIZE[kernel.dtype]  # of one vector of a panel
+
+    def total(cycles: float, tile: Tile) -> float:
+        first = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction) / tile.vectors
+        return kernel.row_count * cycles + vectors * max(0.0, bytes_ / _COLD_STREAM - first)
+
+    small = [r for r in ranked if r[1].rows * r[1].vectors <= _COLD_TILE]
+    cycles, tile = min(small, key=lambda r: total(*r))
+    return cycles * kernel.row_count, tile
+
+
+def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
+    """All register tiles, the cheapest first, with the estimated cycles of one row of output.
+
+    Every tile reads all weights of its panel; where the second cache does not hold these, tiles of
+    few rows wait for them.
+    """
+    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+
+    def waiting(tile: Tile) -> float:
+        panel = _panel_bytes(kernel, tile)
+        if panel <= target.l2_bytes or kernel.row_count * columns <= tile.rows:
+            return 0.0
+        one = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction)
+        tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
+        stream = (panel - target.l2_bytes) / _STREAM + target.l2_bytes / _NEAR_STREAM
+        return tiles * max(0.0, stream - one)
+
+    ranked = rank_tiles(target, columns, vectors, kernel.reduction)
+    return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
+
+
+def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
+    """Bytes of the weights of one panel."""
+    return kernel.reduction * tile.vectors * kernel.lanes * ITEMSIZE[kernel.dtype]
+
+
+def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut the only row into rows of one tile where that leaves no rest: more chunks, same sums."""
+    return kernel if kernel.row_count > 1 else _cut_rows(kernel, columns)
+
+
+def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut rows into shorter ones of so many columns where that leaves no rest."""
+    window = kernel.window
+    if window.out[2] % columns:
+        return kernel
+    window, x, y = merge_rows(window, kernel.x, kernel.y, lambda _: columns)
+    return replace(kernel, window=window, x=x, y=y)
+
+
+def _merge(kernel: DirectConv) -> DirectConv:
+    """Make rows longer where that changes nothing: 1x1 kernels, and batches of 1x1 maps.
+
+    A single image goes the way of a batch, so that partial sums, which may reach over the taps of
+    a row, are the same for both.
+    """
+    window = kernel.window
+    if prod(window.out) == 1 and window.pad == (0, 0, 0):
+        return _batch_as_columns(kernel)
+    window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
+    return replace(kernel, window=window, x=x, y=y)
+
+
+def _good_width(total: int) -> int:
+    """A divisor of the map that makes rows of 28 to 256 columns, preferring multiples of 14."""
+    usable = [w for w in range(28, 257) if total % w == 0] or [total]
+    return min(usable, key=lambda w: (w % 14 != 0, w % 7 != 0, w % 2 != 0, w))
+
+
+def _batch_as_columns(kernel: DirectConv) -> DirectConv:
+    """A batch of 1x1 outputs is one row of columns, an image apart."""
+    window = kernel.window
+    # The kernel covers depth, height and width of the input; its width becomes a part of the
+    # height so that columns are images. Only possible when the width is one tap or foldable.
+    kd, kh, kw = window.kernel
+    if kw != 1:
+        if kd != 1:
+            return kernel
+        # (kh, kw) -> (kd, kh)
+        new_kernel = (kh, kw, 1)
+        dilation = (window.dilation[1], window.dilation[2], 1)
+        size = (window.size[1], window.size[2], kernel.batch)
+        spatial = (kernel.x.spatial[1], kernel.x.spatial[2], kernel.x.image)
+    else:
+        new_kernel = (kd, kh, 1)
+        dilation = (window.dilation[0], window.dilation[1], 1)
+        size = (window.size[0], window.size[1], kernel.batch)
+        spatial = (kernel.x.spatial[0], kernel.x.spatial[1], kernel.x.image)
+    out = (1, 1, kernel.batch)
+    return replace(
+        kernel,
+        batch=1,
+        window=Window(size, out, new_kernel, (1, 1, 1), dilation, (0, 0, 0)),
+        x=replace(kernel.x, spatial=spatial, image=0),
+        y=replace(kernel.y, spatial=(0, 0, kernel.y.image), image=0),
+    )
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    del target
+    if problem.spec.groups == 1:
+        return None
+    for access, channels, side in (
+        (problem.x, problem.group_inputs, "input"),
+        (problem.y, problem.group_outputs, "output"),
+    ):
+        if channels % access.block:
+            return (
+                f"groups of {channels} {side} channels do not fill blocks of {access.block} "
+                "channels"
+            )
+    return None
+
+
+def _cost(problem: Problem, target: Target) -> float:
+    kernel, cycles = _planned(problem, target)
+    planes = plane_cycles(problem, target)
+    if isinstance(kernel, DirectPointwise):
+        planes = plane_cycles(problem, target, LINE_CYCLES)
+    cycles, weights = _SEEN * cycles, problem.spec.weight_bytes
+    if problem.cold:
+        return cycles + cold_cycles(problem, weights) + planes
+    stream = weights / _STREAM if weights > target.l2_bytes else 0.0
+    return max(cycles, stream) + _BEHIND * min(cycles, stream) + planes
+
+
+def _live_share(window: Window) -> float:
+    """The share of taps that touch the input: products with padding are left out."""
+    share = 1.0
+    for axis, (out, kernel) in enumerate(zip(window.out, window.kernel, strict=True)):
+        if kernel > 1:
+            share *= window.live_taps(axis) / (out * kernel)
+    return share
+
+
+def _planned(problem: Problem, target: Target) -> tuple[DirectConv, float]:
+    """The kernel for a problem, with its estimated cycles of one core."""
+    kernel = _kernel(problem, target)
+    window = kernel.window
+    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    cycles, _ = _ranked(kernel, target)[0]
+    if not kernel.y.lanes_contiguous:
+        cycles += _TRANSPOSED_STORE * window.out[2] * vectors
+    cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
+    pointwise = plan_pointwise(kernel, target)
+    return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)
+
+
+def _kernel(problem: Problem, target: Target) -> DirectConv:
+    kernel = DirectConv(
+        **group_fields(problem, target),
+        tile=Tile(1, 1),
+        rows=1,
+        panels_inside=False,
+        y_offset=problem.y_offset,
+    )
+    spec, planned = problem.spec, plan_direct(kernel, target, problem.cold)
+    input_bytes = spec.itemsize * prod(spec.input_shape)
+    output_bytes = spec.itemsize * prod(spec.output_shape)
+    single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
+    large = planned.y.lanes_contiguous and output_bytes >= _RESIDUAL_SHARE * target.l2_bytes
+    return replace(
+        planned,
+        fetch=single_tap and blocks and input_bytes > target.l2_bytes,
+        residual_ahead=spec.residual and large,
+    )
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    del parameters
+    kernel, _ = _planned(problem, target)
+    error = walk_error(problem, effective_length(kernel.reduction))
+    whole = single("direct", kernel, packer(problem, kernel), error)
+    return replace(whole, stream=streamer(problem, kernel))
+
+
+DIRECT = Algorithm("direct", (), _reject, _cost, _candidate)

@@ -1,0 +1,259 @@
+"""1x1 convolution of plain NCHW tensors with lanes along output channels, part of a sum by part.
+
+    y[n, k, p] = act(bias[k] + residual + sum over parts, c of the part of  x[n, c, p] · w[k, c])
+
+over all pixels p of a map as one row. One chunk is some tiles of pixels of one vector of output
+channels, whose weights stay in the first cache meanwhile:
+
+    for part of the channels:     128 of them: 8 KiB of weights
+        for tile of pixels:
+            sums[tile] += x[part, tile] · w[part]      beginning at the bias; in the scratch
+
+A tile is one vector of accumulators wide: that halves the weights that the first cache holds beside
+the lines of x (two or three for each channel, as many for 5 pixels as for 16), which come from the
+second cache. Tiles are as even as can be: 289 pixels are 4 tiles of 16 and 15 of 15. No tile has
+more rows than the square that is turned to store them along pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from leanconv.algorithms.common.prefetch import lines_ahead
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.geometry import merge_rows
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.partial_sums import LENGTH
+from leanconv.codegen.tiling import Tile, fits, rows_per_chunk, step_cycles
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_CHUNK_CYCLES = 100_000.0
+_ROWS = 16  # pixels of a tile, at most
+_LEAST_ROWS = 8  # fewer read too many weights for each product
+_PART_CYCLES = 24.0  # of a tile, for each part of its sum: begin, end, add to the sums
+# Of a vector that is turned and stored, for each multiply-add unit: where there is one, other ports
+# turn while the next tile begins.
+_STORE_CYCLES = 4.5
+LINE_CYCLES = 1.0  # of a line of large tensors
+
+
+@dataclass(frozen=True)
+class DirectPointwise(DirectConv):
+    """One 1x1 convolution's code.
+
+    What the parent calls a row is a tile of pixels here: `rows` are the tiles of one chunk, and
+    `tile.rows` the most pixels of a tile, `tile.vectors` and `bands` are 1, `panels_inside` False.
+    """
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of one map."""
+        return self.window.out[2]
+
+    @property
+    def row_count(self) -> int:
+        """Tiles of pixels of one map."""
+        return ceil_div(self.pixels, self.tile.rows)
+
+    @property
+    def largest(self) -> int:
+        """Pixels of the largest tile."""
+        return ceil_div(self.pixels, self.row_count)
+
+    @property
+    def parts(self) -> int:
+        """Parts of the sum."""
+        return ceil_div(self.inputs, LENGTH)
+
+    @property
+    def part(self) -> int:
+        """Input channels of one part, the last one perhaps shorter."""
+        return min(self.inputs, LENGTH)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The sums of one chunk."""
+        if self.parts == 1:
+            return 0
+        return ITEMSIZE[self.dtype] * self.rows * self.largest * self.lanes
+
+    def emit_chunks(self, e: Function, pointers: dict[str, Value]) -> None:
+        """Emit the loops: chunks, parts, tiles."""
+        extents = self.batch, self.groups, self.panels, self.row_blocks
+        with e.chunks(*extents) as (n, g, panel, block):
+            first = block * self.rows
+            last = e.smin(first + self.rows, self.row_count)
+            moved, n = self.of_phase(e, pointers, n)
+            chunk = _Chunk(e, self, moved, (n, g, panel), first, last)
+            rest = self.outputs % self.lanes
+            if rest and self.whole_panels:
+                with e.when(panel.compare("ult", self.whole_panels)):
+                    chunk.emit(self.lanes)
+                with e.when(panel.compare("uge", self.whole_panels)):
+                    chunk.emit(rest)
+            else:
+                chunk.emit(rest or self.lanes)
+
+
+class _Chunk:
+    """Emission of the tiles first … last - 1 of one vector of output channels."""
+
+    def __init__(
+        self,
+        e: Function,
+        conv: DirectPointwise,
+        pointers: dict[str, Value],
+        place: tuple[Value, Value, Value],
+        first: Value,
+        last: Value,
+    ) -> None:
+        self.e, self.conv, self.pointers, self.first, self.last = e, conv, pointers, first, last
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        self.image, g, panel = place
+        channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
+        self.bias, self.slope = (
+            pointers[name].at(channel, self.element) if name in pointers else None
+            for name in ("bias", "slope")
+        )
+        self.group_w = pointers["w"].at(g * conv.group_weights, self.element)
+        self.w = self.group_w.at(panel * (conv.inputs * conv.lanes), self.element)
+        x = self.image * conv.x.image + g * conv.x.channel(conv.inputs)
+        self.x = pointers["x"].at(x, self.element)
+        y = self.image * conv.y.image + g * conv.y.channel(conv.outputs) + conv.y_offset
+        self.out = y + panel * conv.y.channel(conv.lanes)
+
+    def emit(self, channels: int) -> None:
+        """Emit the chunk, of whose lanes so many are output channels."""
+        conv, e = self.conv, self.e
+        start = e.load(self.bias, self.kind) if self.bias else e.zero(self.kind)
+        if conv.parts == 1:
+            self._tiles(
+                lambda tile, pixel, pixels: self._store(
+                    self._products(e.const("i64", 0), tile, pixel, [start] * pixels),
+                    pixel,
+                    channels,
+                )
+            )
+            return
+
+        def begin(tile: Value, pixel: Value, pixels: int) -> None:
+            del pixel
+            for i in range(pixels):
+                e.store(start, self._sum(tile, i))
+
+        self._tiles(begin)
+        with e.loop("part", conv.parts) as part:
+            self._tiles(lambda tile, pixel, pixels: self._add(part, tile, pixel, pixels, channels))
+
+    def _tiles(self, body: Callable[[Value, Value, int], None]) -> None:
+        """Emit a body for all tiles, given a tile's index, its first pixel, and its pixels."""
+        conv, e = self.conv, self.e
+        small, larger = divmod(conv.pixels, conv.row_count)
+        kinds = (small + 1, 0, larger), (small, larger, conv.row_count)
+        for pixels, low, high in kinds:
+            if low < high:
+                first, last = e.smax(self.first, low), e.smin(self.last, high)
+                with e.when(first.compare("slt", last)):
+                    with e.loop("tile", last, start=first) as tile:
+                        body(tile, tile * pixels + (larger if low else 0), pixels)
+
+    def _sum(self, tile: Value, i: int) -> Value:
+        """Address of one pixel's sums."""
+        place = (tile - self.first) * (self.conv.largest * self.conv.lanes)
+        return self.e.scratch.at(place + i * self.conv.lanes, self.element)
+
+    def _products(self, part: Value, tile: Value, pixel: Value, acc: list[Value]) -> list[Value]:
+        """Add one part's products to the accumulators, one for each pixel."""
+        conv, e = self.conv, self.e
+        c, extent = part * conv.part, conv.part
+        length: Value | int = extent
+        if conv.inputs % extent:
+            length = e.smin(c + extent, conv.inputs) - c
+        a = self.x.at(c * conv.x.block_stride + pixel, self.element)
+        register = replace(self._register, asked=self._asked(tile))
+        loops = [ReductionLoop("c", length, conv.x.block_stride, conv.lanes)]
+        b = self.w.at(c * conv.lanes, self.element)
+        multiply_accumulate(e, register, acc, range(len(acc)), a, b, loops)
+        return acc
+
+    @property
+    def _register(self) -> RegisterTile:
+        return RegisterTile(self.element, self.kind, self.conv.lanes, 1, 1)
+
+    def _asked(self, tile: Value) -> tuple[Value, ...]:
+        """Distances of the lines of what follows that each step of a tile asks for."""
+        following, conv = self.pointers.get("following"), self.conv
+        if following is None:
+            return ()
+        sizes = conv.following, conv.group_weights, conv.lanes
+        index, tiles = self.image * conv.row_count + tile, conv.batch * conv.row_count
+        return lines_ahead(
+            self.e, following, self.group_w, sizes, tiles, index, ITEMSIZE[conv.dtype]
+        )
+
+    def _add(self, part: Value, tile: Value, pixel: Value, pixels: int, channels: int) -> None:
+        """Add one part's products to a tile's sums; the last part finishes them."""
+        conv, e = self.conv, self.e
+        acc = self._products(part, tile, pixel, [e.zero(self.kind)] * pixels)
+        acc = [e.load(self._sum(tile, i), self.kind) + value for i, value in enumerate(acc)]
+        with e.when(part.compare("ult", conv.parts - 1)):
+            for i, value in enumerate(acc):
+                e.store(value, self._sum(tile, i))
+        with e.when(part.compare("eq", conv.parts - 1)):
+            self._store(acc, pixel, channels)
+
+    def _store(self, acc: list[Value], pixel: Value, channels: int) -> None:
+        conv, place = self.conv, self.out + pixel
+        residual = self.pointers.get("residual")
+        store_tile(
+            self.e,
+            self._register,
+            conv.epilogue,
+            conv.y,
+            acc,
+            self.pointers["y"].at(place, self.element),
+            residual.at(place, self.element) if residual else None,
+            self.slope,
+            channels,
+        )
+
+
+def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise, float] | None:
+    """Choose tile and chunks; also the estimated cycles of one core for all of it.
+
+    Args:
+        kernel: a convolution without tile and chunks.
+        target: the machine.
+
+    Returns:
+        None if it is not a 1x1 convolution from planes to planes, or the map or the registers are
+        too small.
+    """
+    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
+    if prod(window.kernel) > 1 or prod(window.stride) > 1 or any(window.pad):
+        return None
+    planes = all(a.block == 1 == a.spatial[2] for a in (x, y))
+    rows = kernel.lanes * max(1, _ROWS // kernel.lanes)
+    pixels = window.out[2]
+    if not planes or window.out != (1, 1, pixels) or not fits(target, rows, 1):
+        return None
+    tiles = ceil_div(pixels, rows)
+    if pixels < tiles * _LEAST_ROWS:
+        return None
+    steps = kernel.inputs * max(float(target.fma_latency), step_cycles(target, rows, 1))
+    store = _STORE_CYCLES * target.fma_units * rows
+    cycles = steps + ceil_div(kernel.inputs, LENGTH) * _PART_CYCLES + store
+    cycles *= pixels / (tiles * rows)
+    panels = kernel.batch * kernel.groups * ceil_div(kernel.outputs, kernel.lanes)
+    given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
+    per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNK_CYCLES)
+    given |= {"window": window, "x": x, "y": y, "tile": Tile(rows, 1)}
+    given |= {"rows": per_chunk, "panels_inside": False, "bands": 1}
+    return DirectPointwise(**given), cycles * tiles * panels

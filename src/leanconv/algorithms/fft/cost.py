@@ -1,0 +1,209 @@
+"""Which tile, parts, block, slices and products: estimated cycles of every choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.multiply import bin_weights, reduction_steps, weight_elements
+from leanconv.algorithms.fft.tiles import Axis, axes_of
+from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.codegen.fft import (
+    Network,
+    complex_forward,
+    complex_inverse,
+    real_forward,
+    real_inverse,
+)
+from leanconv.codegen.tiling import Tile, rank_tiles
+from leanconv.errors import SpecError
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_MOVE = 0.7  # cycles of a vector that a transform loads or stores
+_TURN = 5.0  # cycles of a vector that is turned between planes and lanes
+_BYTES_A_CYCLE = (32.0, 16.0, 6.0)  # from the second cache, the third, memory
+_SEEN = 1.2  # what layers take over the sum of their transforms and products
+_MOST_TILES = 32  # tiles of one block
+_MOST_SPLITS = 8
+_MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
+_CHUNKS = 4  # chunks wanted at least, so that threads have work
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What may be chosen: lengths of the transform, products, and parts (any if None)."""
+
+    lengths: tuple[int, ...]
+    products: tuple[int, ...]
+    parts: tuple[int, int] | None = None
+
+
+@lru_cache(maxsize=256)
+def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, FftLayout]:
+    """The cheapest choice and its cycles on one core.
+
+    Blocks that are too few for several threads, or too large, count as dearer.
+
+    Raises:
+        SpecError: the kernel cannot be cut into as many parts as asked for.
+    """
+
+    def rank(choice: tuple[float, FftLayout]) -> float:
+        cycles, layout = choice
+        chunks = layout.outer * layout.splits * prod(layout.blocks)
+        rounds = ceil_div(chunks, _CHUNKS) * _CHUNKS / chunks if chunks < 4 * _CHUNKS else 1.0
+        large = layout.output_tiles > 1 and layout.places[2] * layout.item > _MOST_BYTES
+        return cycles * rounds * (4.0 if large else 1.0)
+
+    costs = []
+    for layout in _layouts(problem, target, choices):
+        cold = cold_cycles(problem, weight_elements(layout) * layout.item)
+        costs.append((_cycles(layout, target) + cold, layout))
+    if not costs:
+        raise SpecError(
+            f"fft: parts is {choices.parts} for {problem.spec}; expected so many that each fits "
+            "its tile: leave parts out"
+        )
+    cycles, layout = min(costs, key=rank)
+    return _SEEN * cycles + plane_cycles(problem, target), layout
+
+
+# -- what there is to choose from --------------------------------------------------------------
+def _blocks(height: Axis, width: Axis, images: int) -> Iterator[tuple[int, int]]:
+    """Blocks of tiles worth considering."""
+    if (height.parts, width.parts) == (1, 1):
+        total = images * height.tiles * width.tiles
+        sizes = {ceil_div(total, ceil_div(total, r)) for r in range(1, _MOST_TILES + 1)}
+        yield from ((1, r) for r in sorted(sizes))
+        return
+    acrosses = _equal_parts(width.tiles)
+    for down in _equal_parts(height.tiles):
+        yield from ((down, a) for a in acrosses if down * a <= _MOST_TILES)
+
+
+def _equal_parts(tiles: int) -> list[int]:
+    """Sizes of equal parts of an axis, each a quarter larger than the one before at least."""
+    found = [1]
+    for size in range(2, min(tiles, _MOST_TILES) + 1):
+        equal = size == ceil_div(tiles, ceil_div(tiles, size))
+        if equal and 4 * size >= 5 * found[-1]:
+            found.append(size)
+    return found
+
+
+def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[FftLayout]:
+    """Every choice for a problem."""
+    spec, lanes = problem.spec, target.lanes(problem.spec.dtype)
+    depthwise = problem.group_inputs == problem.group_outputs == 1 and spec.groups > 1
+    vectors = 1 if depthwise else ceil_div(problem.group_outputs, lanes)
+    slices = [n for n in range(1, min(vectors, _MOST_SPLITS) + 1) if vectors % n == 0]
+    for height, width in _axes(problem, choices):
+        layout = FftLayout(
+            batch=spec.batch,
+            groups=spec.groups,
+            inputs=problem.group_inputs,
+            outputs=problem.group_outputs,
+            depthwise=depthwise,
+            height=height,
+            width=width,
+            x=problem.x,
+            y=problem.y,
+            dtype=spec.dtype,
+            lanes=lanes,
+            block_height=1,
+            block_width=1,
+            splits=1,
+            products=4,
+            tile=Tile(1, 1),
+            epilogue=problem.epilogue,
+            x_offset=problem.x_offset,
+            y_offset=problem.y_offset,
+        )
+        products = (4,) if depthwise else choices.products
+        blocks, steps = _blocks(height, width, layout.images), reduction_steps(layout)
+        for (down, across), count, splits in product(blocks, products, slices):
+            yield replace(
+                layout,
+                block_height=down,
+                block_width=across,
+                splits=splits,
+                products=count,
+                tile=Tile(1, 1)
+                if depthwise
+                else _tile(target, across, vectors // splits, steps, count)[1],
+            )
+
+
+def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
+    """The ways to cut height and width."""
+    for length in choices.lengths:
+        cut = (axes_of(problem.window, axis, length) for axis in (1, 2))
+        for height, width in product(*cut):
+            if choices.parts in (None, (height.parts, width.parts)):
+                yield height, width
+
+
+@lru_cache(maxsize=4096)
+def _tile(
+    target: Target, tiles: int, vectors: int, steps: int, products: int
+) -> tuple[float, Tile]:
+    """Cycles of one reduction over a line of tiles, and the register tile for it."""
+    each = 2 if products == 4 else 1
+    passes = 2 if products == 4 else 3
+    ranked = rank_tiles(target, tiles * each, vectors, steps * passes)
+    return next((cycles, tile) for cycles, tile in ranked if tile.rows % each == 0)
+
+
+# -- what a choice costs -----------------------------------------------------------------------
+@lru_cache(maxsize=1024)
+def _transform_cycles(
+    length: int, rows: int, columns: int, fma_units: float
+) -> tuple[float, float]:
+    """Estimated cycles of one vector of channels of one tile, forwards and back."""
+    half = length // 2
+    inner = (half - 1, complex_forward(length)), (half - 1, complex_inverse(length, rows))
+    forward = [(length + 2, real_forward(length)), inner[0]]
+    back = [(2, real_inverse(length, rows)), inner[1], (rows, real_inverse(length, columns))]
+
+    def cycles(networks: list[tuple[int, Network]]) -> float:
+        return sum(
+            times * (n.operations / fma_units + _MOVE * (n.inputs + len(n.outputs)))
+            for times, n in networks
+        )
+
+    return cycles(forward), cycles(back)
+
+
+def _cycles(layout: FftLayout, target: Target) -> float:
+    """Estimated cycles of one core."""
+    rows, columns = layout.height.step, layout.width.step
+    forward, back = _transform_cycles(layout.length, rows, columns, target.fma_units)
+    if not layout.x.lanes_contiguous:
+        forward += _TURN * layout.length**2
+    if not layout.y.lanes_contiguous:
+        back += _TURN * rows * columns
+    chunk = layout.input_tiles * layout.phases * layout.input_vectors * forward
+    chunk += layout.output_tiles * layout.output_vectors * back
+    if layout.depthwise:
+        terms = layout.phases * prod(layout.parts)
+        products = layout.output_tiles * (4.0 * terms / target.fma_units + 4.0)
+    else:
+        steps = reduction_steps(layout)
+        tiles, vectors = layout.block_width, layout.output_vectors
+        line = _tile(target, tiles, vectors, steps, layout.products)[0]
+        products = layout.block_height * line
+    everything = weight_elements(layout) * layout.item
+    in_l2, in_l3, in_memory = _BYTES_A_CYCLE
+    speed = in_l2 if everything < target.l2_bytes / 2 else in_l3
+    speed = in_memory if everything > max(target.l3_bytes, target.l2_bytes) else speed
+    weights = bin_weights(layout) * layout.item / speed
+    chunk += layout.bins * (max(products, weights) + 0.3 * min(products, weights))
+    buffer = layout.bins * layout.slot * layout.item
+    if buffer > target.l2_bytes:
+        chunk += 2.0 * buffer / in_l3  # written and read, inputs and outputs
+    return chunk * layout.outer * layout.splits * prod(layout.blocks)

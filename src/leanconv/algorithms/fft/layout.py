@@ -1,0 +1,210 @@
+"""What lies where while a block of tiles is convolved in the frequency domain.
+
+    slot b + 1:  X[bin b]   [tile][re, im(, re + im)][phase][channel]      written by the transform
+    slot b:      Y[bin b]   [tile][re, im][output channel]                 written by the product
+
+The products of bin b read slot b + 1 and write slot b, which the bin before has done with: inputs
+and results share one buffer of bins + 1 slots. A slot is an odd number of cache lines, so that the
+bins of one tile do not fall into the same sets of a cache.
+
+A real T x T transform has T*T independent numbers. Its bins: columns 0 and T/2 of the spectrum
+have T/2 + 1 each (the others are their conjugates), the columns between them T each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.algorithms.fft.tiles import Axis
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.tiling import Tile
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import ALIGNMENT, ceil_div
+
+
+def bin_count(length: int) -> int:
+    """Independent complex numbers of the transform of length x length real ones."""
+    half = length // 2
+    return 2 * (half + 1) + (half - 1) * length
+
+
+def odd_lines(elements: int, item: int) -> int:
+    """Round up to an odd number of cache lines, in elements."""
+    return (ceil_div(elements * item, ALIGNMENT) | 1) * (ALIGNMENT // item)
+
+
+@dataclass(frozen=True)
+class FftLayout:
+    """One convolution in the frequency domain: sizes, places, and the block that a chunk computes.
+
+    Attributes:
+        batch: N.
+        groups: groups of channels; channels themselves if depthwise.
+        inputs, outputs: channels of one group.
+        depthwise: one input and one output a group: lanes along groups, products by element.
+        height, width: the axes, cut.
+        x, y: where input and output (and residual) lie.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+        block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
+            tile rows, classes and images where the kernel is one part.
+        splits: slices of a group's output channels, each a chunk of its own: the inputs are
+            transformed for each, the weights read once.
+        products: real multiplications for a complex one, 4 or 3.
+        tile: register tile of the products; rows are real and imaginary parts of tiles.
+        epilogue: bias, residual, activation.
+        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
+    """
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    depthwise: bool
+    height: Axis
+    width: Axis
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    block_height: int
+    block_width: int
+    splits: int
+    products: int
+    tile: Tile
+    epilogue: Epilogue
+    x_offset: int = 0
+    y_offset: int = 0
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.width.length
+
+    @property
+    def bins(self) -> int:
+        """Independent frequencies."""
+        return bin_count(self.length)
+
+    @property
+    def phases(self) -> int:
+        """Phases of a strided convolution along both axes."""
+        return self.height.phases * self.width.phases
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Parts of the kernel along both axes."""
+        return self.height.parts, self.width.parts
+
+    # -- blocks of tiles -------------------------------------------------------------------
+    @property
+    def images(self) -> int:
+        """Images by classes of a dilated convolution."""
+        return self.batch * self.height.classes * self.width.classes
+
+    @property
+    def flat(self) -> bool:
+        """Whether a block is a run of tiles over everything, not a rectangle of one image."""
+        return self.parts == (1, 1)
+
+    @property
+    def input_width(self) -> int:
+        """Input tiles of a block along the width."""
+        return self.block_width + self.width.parts - 1
+
+    @property
+    def input_tiles(self) -> int:
+        """Input tiles of a block."""
+        return (self.block_height + self.height.parts - 1) * self.input_width
+
+    @property
+    def output_tiles(self) -> int:
+        """Output tiles of a block."""
+        return self.block_height * self.block_width
+
+    @property
+    def blocks(self) -> tuple[int, int, int]:
+        """Blocks over images, height and width."""
+        tiles = self.height.tiles * self.width.tiles
+        if self.flat:
+            return 1, 1, ceil_div(self.images * tiles, self.output_tiles)
+        down = ceil_div(self.height.tiles, self.block_height)
+        return self.images, down, ceil_div(self.width.tiles, self.block_width)
+
+    @property
+    def outer(self) -> int:
+        """Groups, or vectors of channels if depthwise: independent of each other."""
+        return ceil_div(self.groups, self.lanes) if self.depthwise else self.groups
+
+    # -- channels --------------------------------------------------------------------------
+    @property
+    def input_vectors(self) -> int:
+        """Vectors of input channels that a chunk transforms."""
+        return 1 if self.depthwise else ceil_div(self.inputs, self.lanes)
+
+    @property
+    def output_vectors(self) -> int:
+        """Vectors of output channels that a chunk transforms back: those of one slice."""
+        return 1 if self.depthwise else ceil_div(ceil_div(self.outputs, self.lanes), self.splits)
+
+    @property
+    def group_vectors(self) -> int:
+        """Vectors of output channels of all slices of a group."""
+        return self.splits * self.output_vectors
+
+    # -- memory, in elements ---------------------------------------------------------------
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def planes(self) -> int:
+        """Numbers kept of each complex input: real, imaginary, and their sum where it is used."""
+        return 3 if self.products == 3 else 2
+
+    @property
+    def x_phase(self) -> int:
+        """From one phase's channels to the next one's."""
+        return self.input_vectors * self.lanes
+
+    @property
+    def x_row(self) -> int:
+        """From one plane of an input tile to the next."""
+        row = self.phases * self.x_phase
+        lines = ceil_div(row * self.item, ALIGNMENT)
+        return odd_lines(row, self.item) if lines % 8 == 0 else row
+
+    @property
+    def x_tile(self) -> int:
+        """From one input tile to the next."""
+        return self.planes * self.x_row
+
+    @property
+    def y_row(self) -> int:
+        """From one plane of an output tile to the next."""
+        return self.output_vectors * self.lanes
+
+    @property
+    def slot(self) -> int:
+        """From one bin to the next."""
+        most = max(self.input_tiles * self.x_tile, self.output_tiles * 2 * self.y_row)
+        return odd_lines(most, self.item)
+
+    @property
+    def mid_row(self) -> int:
+        """From one row of the half-transformed tile to the next: T vectors and one."""
+        return (self.length + 1) * self.lanes
+
+    @property
+    def margin(self) -> int:
+        """Vectors before and after the T of the row buffer, for loads that reach over its ends."""
+        return self.lanes
+
+    @property
+    def places(self) -> tuple[int, int, int]:
+        """Where the half-transformed tile and the row buffer start, and the end."""
+        buffer = (self.bins + 1) * self.slot
+        row = buffer + self.length * self.mid_row
+        return buffer, row, row + (self.length + 2 * self.margin) * self.lanes

@@ -1,0 +1,335 @@
+"""The products between the transforms, for each bin, and the weights that they read.
+
+Dense: Y[tile, k] = sum over parts p, q, phases and c of X[tile + (p, q), phase, c] · V[…, c, k],
+complex numbers, by the micro-kernel on real ones.
+
+Four multiplications: rows of the register tile are real and imaginary parts of tiles in turn. The
+reduction runs over Im V, which leaves (Im Y, -Re Y) in each pair of rows; they change places, one
+its sign, and the reduction goes on over Re V.
+
+Three (Gauss): with S = Re X + Im X, which the transform has stored,
+
+    Re Y = S · Re V + Im X · (-(Re V + Im V)),      Im Y = S · Re V + Re X · (Im V - Re V).
+
+Depthwise: the same sum without c and k, lanes along channels, element by element.
+
+V is the conjugate of the transform of the kernel's part, in float64, divided by T*T, and doubled
+where a transform back wants it (see `real_inverse`); then rounded to the weights' own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.math import negate
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.types import ELEMENT
+
+_PARTS_UNROLLED = 16  # products of one depthwise output that are written out
+
+
+# -- weights -----------------------------------------------------------------------------------
+@lru_cache(maxsize=64)
+def _columns_matrix(length: int, taps: int) -> np.ndarray:
+    """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (bins · 2, taps)."""
+    bins = length // 2 + 1
+    turned = _turns(length, bins, taps)
+    return np.stack([turned.real, turned.imag], 1).reshape(bins * 2, taps)
+
+
+@lru_cache(maxsize=64)
+def _rows_matrix(length: int, bins: int, taps: int) -> np.ndarray:
+    """The same of complex numbers, real parts first: (bins · 2, 2 · taps)."""
+    turned = _turns(length, bins, taps)
+    real = np.concatenate([turned.real, -turned.imag], 1)
+    imaginary = np.concatenate([turned.imag, turned.real], 1)
+    return np.stack([real, imaginary], 1).reshape(bins * 2, 2 * taps)
+
+
+def _turns(length: int, bins: int, taps: int) -> np.ndarray:
+    """e^(+2 pi i j t / length), (bins, taps)."""
+    steps = np.outer(np.arange(bins), np.arange(taps)) % length
+    return np.asarray(np.exp(2j * np.pi * steps / length))
+
+
+def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
+    """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
+
+    Few of the T x T inputs are not zero, and filters are many: two products of matrices are
+    several times faster than transforms of padded filters, and leave the bins in their order.
+    """
+    rows, columns, count = taps.shape
+    length, half = layout.length, layout.length // 2
+    first = _columns_matrix(length, columns) @ taps.swapaxes(0, 1).reshape(columns, rows * count)
+    lines = first.reshape(half + 1, 2 * rows, count)
+    found = np.empty((layout.bins, 2, count))
+    doubled = np.ones(half + 1)
+    doubled[1:half] = 2.0
+    edge = np.repeat(doubled / length**2, 2)[:, None] * _rows_matrix(length, half + 1, rows)
+    found[: half + 1] = (edge @ lines[0]).reshape(half + 1, 2, count)
+    found[half + 1 : length + 2] = (edge @ lines[half]).reshape(half + 1, 2, count)
+    inner = 2.0 / length**2 * _rows_matrix(length, length, rows)
+    between = np.matmul(inner, lines[1:half])
+    found[length + 2 :] = between.reshape(-1, 2, count)
+    return found
+
+
+def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """(p, q, phase) and V as (bins, 2, C · K) of every part and phase of weights (K, C, kh, kw)."""
+    height, width = layout.height, layout.width
+    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
+    taps = taps.reshape(*taps.shape[:2], -1)
+    for p, q, a, b in np.ndindex(*layout.parts, height.phases, width.phases):
+        rows, columns = height.positions(a, p)[0], width.positions(b, q)[0]
+        yield (p, q, a * width.phases + b), _spectrum(layout, taps[rows, columns])
+
+
+def _factors(layout: FftLayout, v: np.ndarray) -> list[np.ndarray]:
+    """What the passes of the reduction multiply with, in their order, of V (bins, 2, …)."""
+    real, imaginary = v[:, 0], v[:, 1]
+    if layout.products == 3:
+        return [real, imaginary - real, -(real + imaginary)]
+    return [imaginary, real]
+
+
+def reduction_steps(layout: FftLayout) -> int:
+    """Terms of one complex output."""
+    return layout.inputs * layout.phases * layout.parts[0] * layout.parts[1]
+
+
+def bin_weights(layout: FftLayout) -> int:
+    """Packed weight elements of one bin of one slice of a group's outputs."""
+    passes = 3 if layout.products == 3 else 2
+    return passes * reduction_steps(layout) * layout.output_vectors * layout.lanes
+
+
+def weight_elements(layout: FftLayout) -> int:
+    """Packed weight elements in all."""
+    return layout.outer * layout.splits * layout.bins * bin_weights(layout)
+
+
+def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
+    """Pack weights (K, C/g, kh, kw).
+
+    Dense: [group][slice][bin][panel][pass][p][q][phase][c][vectors · lanes].
+    Depthwise: [vector of channels][bin][p][q][phase][re, im][lane].
+    """
+    if layout.depthwise:
+        return _pack_depthwise(layout, w)
+    grouped = w.reshape(layout.groups, layout.outputs, *w.shape[1:])
+    packed = np.zeros((layout.groups, layout.splits, layout.bins, bin_weights(layout)), w.dtype)
+    slice_lanes = layout.output_vectors * layout.lanes
+    panel_lanes = layout.tile.vectors * layout.lanes
+    for g, part in np.ndindex(layout.groups, layout.splits):
+        outputs = grouped[g, part * slice_lanes : (part + 1) * slice_lanes]
+        place = 0
+        for first in range(0, slice_lanes, panel_lanes):
+            width = min(panel_lanes, slice_lanes - first)
+            panel = _pack_panel(layout, outputs[first : first + width], width)
+            packed[g, part, :, place : place + panel.shape[1]] = panel
+            place += panel.shape[1]
+    return packed.reshape(-1)
+
+
+def _pack_panel(layout: FftLayout, w: np.ndarray, width: int) -> np.ndarray:
+    """The weights (k, C, kh, kw) of at most `width` outputs as (bins, …)."""
+    outputs, inputs = w.shape[:2]
+    passes = 3 if layout.products == 3 else 2
+    shape = (layout.bins, passes, *layout.parts, layout.phases, inputs, width)
+    panel = np.zeros(shape, w.dtype)
+    # A vector of outputs at a time, so that no bit depends on the width of panels.
+    for k in range(0, outputs, layout.lanes):
+        some = w[k : k + layout.lanes]
+        for (p, q, phase), v in _spectra(layout, some):
+            for number, factor in enumerate(_factors(layout, v)):
+                place = panel[:, number, p, q, phase, :, k : k + some.shape[0]]
+                place[...] = factor.reshape(layout.bins, inputs, -1)
+    return panel.reshape(layout.bins, -1)
+
+
+def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:
+    lanes, channels = layout.lanes, w.shape[0]
+    packed = np.zeros((layout.outer, layout.bins, *layout.parts, layout.phases, 2, lanes), w.dtype)
+    for (p, q, phase), v in _spectra(layout, w):
+        for block in range(layout.outer):
+            some = v[:, :, block * lanes : (block + 1) * lanes]
+            packed[block, :, p, q, phase, :, : min(lanes, channels - block * lanes)] = some
+    return packed.reshape(-1)
+
+
+# -- code --------------------------------------------------------------------------------------
+def multiply(e: Function, layout: FftLayout, w: Value) -> None:
+    """Emit the products of all bins; `w` is the address of the group's weights."""
+    element = ELEMENT[layout.dtype]
+    with e.loop("bin", layout.bins) as number:
+        y = e.scratch.at(number * layout.slot, element)
+        x = y.at(layout.slot, element)
+        weights = w.at(number * bin_weights(layout), element)
+        if layout.depthwise:
+            _multiply_elements(e, layout, x, weights, y)
+        else:
+            _multiply_panels(e, layout, x, weights, y)
+
+
+def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
+    element, vectors = ELEMENT[layout.dtype], layout.tile.vectors
+    size = bin_weights(layout) // layout.output_vectors  # weights of one vector of outputs
+    whole, rest = divmod(layout.output_vectors, vectors)
+    if whole:
+        with e.loop("panel", whole) as panel:
+            here = w.at(panel * (size * vectors), element)
+            _panel(e, layout, x, here, y.at(panel * (vectors * layout.lanes), element), vectors)
+    if rest:
+        here = w.at(whole * size * vectors, element)
+        _panel(e, layout, x, here, y.at(whole * vectors * layout.lanes, element), rest)
+
+
+def _panel(e: Function, layout: FftLayout, x: Value, w: Value, y: Value, vectors: int) -> None:
+    """All tiles of a block by one panel of output channels."""
+    element = ELEMENT[layout.dtype]
+    a_tile = 2 if layout.products == 4 else 1  # rows of the register tile for each tile
+    whole, rest = divmod(layout.block_width * a_tile, layout.tile.rows)
+    tiles = layout.tile.rows // a_tile
+    with e.loop("down", layout.block_height) as down:
+        x_line = x.at(down * (layout.input_width * layout.x_tile), element)
+        y_line = y.at(down * (layout.block_width * 2 * layout.y_row), element)
+
+        def run(first: Value | int, rows: int) -> None:
+            a = x_line.at(first * layout.x_tile, element)
+            out = y_line.at(first * (2 * layout.y_row), element)
+            products = _four_products if layout.products == 4 else _three_products
+            products(e, layout, a, w, out, rows, vectors)
+
+        if whole:
+            with e.loop("rows", whole) as index:
+                run(index * tiles, layout.tile.rows)
+        if rest:
+            run(whole * tiles, rest)
+
+
+def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
+    """The loops of a reduction: parts, phases, channels; those of one step are left out."""
+    c, phases = layout.inputs, layout.phases
+    down, across = layout.parts
+    extents = [
+        ("p", down, layout.input_width * layout.x_tile, across * phases * c * width),
+        ("q", across, layout.x_tile, phases * c * width),
+        ("phase", phases, layout.x_phase, c * width),
+        ("c", c, 1, width),
+    ]
+    if layout.x_phase == c:  # no gap between phases
+        extents[2:] = [("c", phases * c, 1, width)]
+    loops = [ReductionLoop(*entry) for entry in extents if entry[1] > 1]
+    return loops or [ReductionLoop("c", 1, 1, width)]
+
+
+def _four_products(
+    e: Function, layout: FftLayout, a: Value, b: Value, out: Value, rows: int, vectors: int
+) -> None:
+    element = ELEMENT[layout.dtype]
+    kind, width = vector(element, layout.lanes), vectors * layout.lanes
+    tile = RegisterTile(element, kind, layout.lanes, vectors, layout.x_row)
+    acc: Carry = [e.zero(kind)] * (rows * vectors)
+    loops = _loops(layout, width)
+    multiply_accumulate(e, tile, acc, range(rows), a, b, loops)
+    turned = list(acc)
+    for i in range(0, rows * vectors, 2 * vectors):
+        for j in range(i, i + vectors):
+            turned[j], turned[j + vectors] = negate(e, acc[j + vectors]), acc[j]
+    second = b.at(reduction_steps(layout) * width, element)
+    multiply_accumulate(e, tile, turned, range(rows), a, second, loops)
+    for i in range(rows):
+        for j in range(vectors):
+            place = out.at(i * layout.y_row + j * layout.lanes, element)
+            e.store(turned[i * vectors + j], place)
+
+
+def _three_products(
+    e: Function, layout: FftLayout, a: Value, b: Value, out: Value, rows: int, vectors: int
+) -> None:
+    element = ELEMENT[layout.dtype]
+    kind, width = vector(element, layout.lanes), vectors * layout.lanes
+    tile = RegisterTile(element, kind, layout.lanes, vectors, layout.x_tile)
+    loops = _loops(layout, width)
+
+    def places(plane: int) -> list[Value]:
+        return [
+            out.at((2 * i + plane) * layout.y_row + j * layout.lanes, element)
+            for i in range(rows)
+            for j in range(vectors)
+        ]
+
+    def accumulate(acc: Carry, plane: int, number: int) -> None:
+        here = a.at(plane * layout.x_row, element)
+        weights = b.at(number * reduction_steps(layout) * width, element)
+        multiply_accumulate(e, tile, acc, range(rows), here, weights, loops)
+
+    acc: Carry = [e.zero(kind)] * (rows * vectors)
+    accumulate(acc, 2, 0)
+    real, imaginary = places(0), places(1)
+    for value, place in zip(acc, real, strict=True):
+        e.store(value, place)  # more accumulators than these do not fit the registers
+    accumulate(acc, 0, 1)
+    for value, place in zip(acc, imaginary, strict=True):
+        e.store(value, place)
+    acc = [e.load(place, kind) for place in real]
+    accumulate(acc, 1, 2)
+    for value, place in zip(acc, real, strict=True):
+        e.store(value, place)
+
+
+def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
+    element, lanes = ELEMENT[layout.dtype], layout.lanes
+    kind = vector(element, lanes)
+    down, across = layout.parts
+    extents = [
+        (down, layout.input_width * layout.x_tile, across * layout.phases),
+        (across, layout.x_tile, layout.phases),
+        (layout.phases, layout.x_phase, 1),
+    ]
+
+    def sums(acc: Carry, a: Value, b: Value, left: list[tuple[int, int, int]]) -> None:
+        if not left:
+            re, im = e.load(a, kind), e.load(a.at(layout.x_row, element), kind)
+            v_re, v_im = e.load(b, kind), e.load(b.at(lanes, element), kind)
+            acc[0] = e.fma(re, v_re, acc[0])
+            acc[1] = e.fma(re, v_im, acc[1])
+            acc[2] = e.fma(im, v_im, acc[2])
+            acc[3] = e.fma(im, v_re, acc[3])
+            return
+        extent, a_step, b_step = left[0]
+
+        def step(i: Value | int) -> None:
+            sums(
+                acc,
+                a.at(i * a_step, element),
+                b.at(i * (b_step * 2 * lanes), element),
+                left[1:],
+            )
+
+        _repeat(e, acc, extent, extent * b_step <= _PARTS_UNROLLED, step)
+
+    with e.loop("down", layout.block_height) as i:
+        with e.loop("across", layout.block_width) as j:
+            a = x.at(i * (layout.input_width * layout.x_tile) + j * layout.x_tile, element)
+            out = y.at((i * layout.block_width + j) * (2 * layout.y_row), element)
+            acc: Carry = [e.zero(kind)] * 4
+            sums(acc, a, w, extents)
+            e.store(acc[0] - acc[2], out)
+            e.store(acc[1] + acc[3], out.at(layout.y_row, element))
+
+
+def _repeat(
+    e: Function, acc: Carry, count: int, unrolled: bool, step: Callable[[Value | int], None]
+) -> None:
+    if unrolled:
+        for i in range(count):
+            step(i)
+        return
+    with e.loop("part", count, [acc]) as index:
+        step(index)

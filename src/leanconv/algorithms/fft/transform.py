@@ -1,0 +1,424 @@
+"""The two transforms around the products: input tiles forwards, output tiles back.
+
+Lanes are channels. Forwards: the rows of a tile, one after the other, each read from the tensor
+(what lies outside of it is zero, so that padding is nowhere stored) and transformed by
+`real_forward`; then the columns of what came out, two real ones and T/2 - 1 complex ones, whose
+results go to their bins. Backwards: the columns, of which only the rows that are outputs are kept;
+then row by row, cropped, with bias, residual and activation, into the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.tiles import Axis
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.fft import complex_forward, complex_inverse, real_forward, real_inverse
+from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.types import ELEMENT
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile is: image, classes, tile numbers; `inside` is None if it always exists."""
+
+    image: Value
+    classes: tuple[Value, Value]
+    tiles: tuple[Value, Value]
+    inside: Value | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions start + i * spread for i < T along one axis; low <= i < high exist in the input."""
+
+    start: Value
+    low: Value
+    high: Value
+
+
+class Transforms:
+    """Emission of both transforms for one block of one group.
+
+    Args:
+        e: the function to append to.
+        layout: sizes and places.
+        pointers: operands by role.
+        outer: group, or vector of channels if depthwise.
+        part: slice of the group's output channels.
+        block: image, row and column of the block.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        layout: FftLayout,
+        pointers: dict[str, Value],
+        outer: Value,
+        part: Value,
+        block: tuple[Value, Value, Value],
+    ) -> None:
+        self.e, self.layout, self.block = e, layout, block
+        self.outer, self.part = outer, part
+        self.element = ELEMENT[layout.dtype]
+        self.kind = vector(self.element, layout.lanes)
+        mid, row, _ = layout.places
+        self.buffer = e.scratch
+        self.mid = e.scratch.at(mid, self.element)
+        self.row_buffer = e.scratch.at(row + layout.margin * layout.lanes, self.element)
+        self.pointers = pointers
+
+    # -- places ----------------------------------------------------------------------------
+    def _place(self, t: Value, width: int, extra: tuple[int, int]) -> Place:
+        """The tile number t of the block, `width` tiles a row; `extra` tiles beyond the outputs."""
+        layout = self.layout
+        height, across = layout.height, layout.width
+        image, down, right = self.block
+        if layout.flat:
+            number = right * layout.output_tiles + t
+            per_image = height.tiles * across.tiles
+            total = layout.images * per_image
+            inside = number.compare("ult", total) if total % layout.output_tiles else None
+            image, rest = number // per_image, number % per_image
+            tiles = (rest // across.tiles, rest % across.tiles)
+        else:
+            tiles = (
+                down * layout.block_height + t // width,
+                right * layout.block_width + t % width,
+            )
+            inside = tiles[0].compare("ult", height.tiles + extra[0])
+            inside = inside & tiles[1].compare("ult", across.tiles + extra[1])
+        rest = image // across.classes
+        classes = (rest % height.classes, image % across.classes)
+        return Place(rest // height.classes, classes, tiles, inside)
+
+    def _span(self, axis: Axis, tile: Value, offset: Value) -> Span:
+        e, spread, length = self.e, axis.spread, axis.length
+        start = tile * (axis.step * spread) + offset - axis.pad
+        low = (e.smax(0 - start, 0) + (spread - 1)) // spread
+        high = (e.smax(axis.size - start, 0) + (spread - 1)) // spread
+        low, high = e.smin(low, length), e.smin(high, length)
+        return Span(start, low, e.smax(high, low))
+
+    def _vector(self, base: Value, place: Value | int) -> Value:
+        return base.at(place, self.element)
+
+    # -- forwards --------------------------------------------------------------------------
+    def forward(self) -> None:
+        """Transform all input tiles of the block into the slots 1 … bins."""
+        e, layout = self.e, self.layout
+        extra = (layout.height.parts - 1, layout.width.parts - 1)
+        with e.loop("tile", layout.input_tiles) as t:
+            place = self._place(t, layout.input_width, extra)
+            if place.inside is None:
+                self._forward_tile(t, place)
+            else:
+                with e.when(place.inside):
+                    self._forward_tile(t, place)
+
+    def _forward_tile(self, t: Value, place: Place) -> None:
+        e, layout = self.e, self.layout
+        slot = self.buffer.at(t * layout.x_tile + layout.slot, self.element)
+        with e.loop("phase", layout.phases) as phase:
+            numbers = phase // layout.width.phases, phase % layout.width.phases
+            rows, columns = (
+                self._span(
+                    axis,
+                    place.tiles[i],
+                    place.classes[i] * axis.stride + numbers[i] * axis.dilation,
+                )
+                for i, axis in enumerate((layout.height, layout.width))
+            )
+            to = slot.at(phase * layout.x_phase, self.element)
+            image = place.image * layout.x.image + layout.x_offset
+            with e.loop("channels", layout.input_vectors) as channels:
+                number = self.outer if layout.depthwise else channels
+                start = image + number * layout.x.channel(layout.lanes)
+                if not layout.depthwise:
+                    start = start + self.outer * layout.x.channel(layout.inputs)
+                x = self.pointers["x"].at(start, self.element)
+                self._rows(x, rows, columns, number)
+                self._columns(to.at(channels * layout.lanes, self.element))
+
+    def _zero(self, base: Value, first: Value | int, last: Value | int, step: int) -> None:
+        """Zero vectors first <= i < last, `step` elements apart; at least one."""
+        with self.e.loop("zero", last, start=first) as i:
+            self.e.store(self.e.zero(self.kind), base.at(i * step, self.element))
+
+    def _zero_rows(self, first: Value | int, last: Value | int) -> None:
+        layout = self.layout
+        with self.e.loop("row", last, start=first) as row:
+            line = self.mid.at(row * layout.mid_row, self.element)
+            self._zero(line, 0, layout.length, layout.lanes)
+
+    def _rows(self, x: Value, rows: Span, columns: Span, number: Value) -> None:
+        """Read and transform the rows of one tile."""
+        e, layout = self.e, self.layout
+        length = layout.length
+        with e.when(rows.low.compare("ugt", 0)):
+            self._zero_rows(0, rows.low)
+        with e.when(rows.high.compare("ult", length)):
+            self._zero_rows(rows.high, length)
+        whole_row = columns.low.compare("eq", 0) & columns.high.compare("eq", length)
+        directly = whole_row
+        count = layout.groups if layout.depthwise else layout.inputs
+        rest = 0 if layout.x.block > 1 else count % layout.lanes
+        whole = count // layout.lanes
+        if rest:
+            directly = directly & number.compare("ult", whole)
+        some = rows.low.compare("ult", rows.high)
+        if layout.x.lanes_contiguous:
+            step = layout.x.spatial[2] * layout.width.spread
+            with e.when(some & directly):
+                with e.loop("row", rows.high, start=rows.low) as row:
+                    line = self._line(x, rows, columns, row)
+                    self._transform_row(row, line, step)
+            some = some & (directly ^ 1)
+        with e.when(some):
+            with e.when(whole_row ^ 1):
+                self._zero(self.row_buffer, 0, length, layout.lanes)
+            with e.loop("row", rows.high, start=rows.low) as row:
+                line = self._line(x, rows, columns, row)
+                if rest and whole:
+                    with e.when(number.compare("ult", whole)):
+                        self._read(line, columns, layout.lanes)
+                    with e.when(number.compare("uge", whole)):
+                        self._read(line, columns, rest)
+                else:
+                    self._read(line, columns, rest or layout.lanes)
+                self._transform_row(row, self.row_buffer, layout.lanes)
+
+    def _line(self, x: Value, rows: Span, columns: Span, row: Value) -> Value:
+        """The address of a row's first position, which may lie before the tensor."""
+        spatial = self.layout.x.spatial
+        position = rows.start + row * self.layout.height.spread
+        return x.at(position * spatial[1] + columns.start * spatial[2], self.element)
+
+    def _transform_row(self, row: Value, source: Value, step: int) -> None:
+        e, layout = self.e, self.layout
+        target = self.mid.at(row * layout.mid_row, self.element)
+        real_forward(layout.length).emit(
+            e,
+            lambda i: e.load(self._vector(source, i * step), self.kind),
+            lambda i, value: e.store(value, self._vector(target, i * layout.lanes)),
+        )
+
+    def _read(self, line: Value, columns: Span, live: int) -> None:
+        """Copy the positions of a row that exist into the row buffer, lanes along channels."""
+        layout = self.layout
+        with self.e.when(columns.low.compare("ult", columns.high)):
+            if layout.x.lanes_contiguous:
+                self._read_vectors(line, columns, live)
+            elif layout.width.spread > 1 or layout.x.spatial[2] > 1:
+                self._read_elements(line, columns, live)
+            else:
+                self._read_planes(line, columns, live)
+
+    def _read_vectors(self, line: Value, columns: Span, live: int) -> None:
+        e, layout = self.e, self.layout
+        step = layout.x.spatial[2] * layout.width.spread
+        with e.loop("column", columns.high, start=columns.low) as column:
+            value = e.load_first(line.at(column * step, self.element), self.kind, live)
+            e.store(value, self.row_buffer.at(column * layout.lanes, self.element))
+
+    def _read_elements(self, line: Value, columns: Span, live: int) -> None:
+        """Planes, positions apart: one element at a time."""
+        e, layout = self.e, self.layout
+        step = layout.x.spatial[2] * layout.width.spread
+        with e.loop("column", columns.high, start=columns.low) as column:
+            at, value = line.at(column * step, self.element), e.zero(self.kind)
+            for lane in range(live):
+                place = at.at(layout.x.channel(lane), self.element)
+                value = e.insert(value, e.load(place, self.element), lane)
+            e.store(value, self.row_buffer.at(column * layout.lanes, self.element))
+
+    def _read_planes(self, line: Value, columns: Span, live: int) -> None:
+        """Planes: turn squares of `lanes` columns by `lanes` channels.
+
+        A square that reaches over an end of the row is moved inside; its columns still land in
+        their own places of the row buffer, which has a margin for those that are not the tile's.
+        """
+        e, layout = self.e, self.layout
+        size, lanes, length = layout.width.size, layout.lanes, layout.length
+        across = min(lanes, size)
+        for first in range(0, length, lanes) if size >= lanes else (0,):
+            begin = columns.start + first
+            moved = e.smin(e.smax(begin, 0), size - across)
+            offset = moved - columns.start
+            near = offset.compare("sgt", -lanes) & offset.compare("slt", length)
+            with e.when(near):
+                at = line.at(offset, self.element)
+                planes = [
+                    e.load_first(at.at(layout.x.channel(c), self.element), self.kind, across)
+                    for c in range(live)
+                ]
+                planes += [e.zero(self.kind)] * (lanes - live)
+                to = self.row_buffer.at(offset * lanes, self.element)
+                for i, value in enumerate(transpose(e, planes)[:across]):
+                    e.store(value, to.at(i * lanes, self.element))
+
+    def _columns(self, to: Value) -> None:
+        """Transform the columns of the half-transformed tile into their bins."""
+        e, layout = self.e, self.layout
+        length, half = layout.length, layout.length // 2
+        slot, row = layout.slot, layout.x_row
+        real: dict[int, Value] = {}
+
+        def keep(base: Value, k: int, part: int, value: Value) -> None:
+            e.store(value, base.at(k * slot + part * row, self.element))
+            if layout.planes == 3:
+                if part == 0:
+                    real[k] = value
+                else:
+                    e.store(real.pop(k) + value, base.at(k * slot + 2 * row, self.element))
+
+        with e.loop("real", 2) as column:
+            source = self.mid.at(column * layout.lanes, self.element)
+            base = to.at(column * ((half + 1) * slot), self.element)
+            zero = e.zero(self.kind)
+
+            def store_real(i: int, value: Value) -> None:
+                if i >= 2:
+                    keep(base, i // 2, i % 2, value)
+                    return
+                at = base.at(i * half * slot, self.element)
+                e.store(value, at)
+                e.store(zero, at.at(row, self.element))
+                if layout.planes == 3:
+                    e.store(value, at.at(2 * row, self.element))
+
+            real_forward(length).emit(
+                e, lambda i: e.load(self._vector(source, i * layout.mid_row), self.kind), store_real
+            )
+        with e.loop("complex", half - 1) as column:
+            source = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
+            base = to.at(column * (length * slot) + 2 * (half + 1) * slot, self.element)
+
+            def load(i: int) -> Value:
+                place = i // 2 * layout.mid_row + i % 2 * layout.lanes
+                return e.load(source.at(place, self.element), self.kind)
+
+            complex_forward(length).emit(e, load, lambda i, v: keep(base, i // 2, i % 2, v))
+
+    # -- backwards -------------------------------------------------------------------------
+    def inverse(self) -> None:
+        """Transform the slots 0 … bins - 1 back, finish, and store the block's outputs."""
+        e, layout = self.e, self.layout
+        with e.loop("tile", layout.output_tiles) as t:
+            place = self._place(t, layout.block_width, (0, 0))
+            if place.inside is None:
+                self._inverse_tile(t, place)
+            else:
+                with e.when(place.inside):
+                    self._inverse_tile(t, place)
+
+    def _count(self, axis: Axis, tile: Value, offset: Value) -> Value:
+        """Outputs of a tile along an axis; may be 0 or less."""
+        of_class = (axis.out + axis.apart - 1 - offset) // axis.apart
+        return self.e.smin(of_class - tile * axis.step, axis.step)
+
+    def _inverse_tile(self, t: Value, place: Place) -> None:
+        e, layout = self.e, self.layout
+        rows = self._count(layout.height, place.tiles[0], place.classes[0])
+        columns = self._count(layout.width, place.tiles[1], place.classes[1])
+        slot = self.buffer.at(t * (2 * layout.y_row), self.element)
+        start = place.image * layout.y.image + layout.y_offset
+        for axis, number in ((layout.height, 0), (layout.width, 1)):
+            first = place.tiles[number] * (axis.step * axis.apart) + place.classes[number]
+            start = start + first * layout.y.spatial[number + 1]
+        if not layout.depthwise:
+            start = start + self.outer * layout.y.channel(layout.outputs)
+        with e.when(rows.compare("sgt", 0) & columns.compare("sgt", 0)):
+            with e.loop("channels", layout.output_vectors) as channels:
+                number_of = self.outer
+                if not layout.depthwise:
+                    number_of = self.part * layout.output_vectors + channels
+                self._columns_back(slot.at(channels * layout.lanes, self.element))
+                at = start + number_of * layout.y.channel(layout.lanes)
+                self._rows_back(at, rows, columns, number_of)
+
+    def _columns_back(self, source: Value) -> None:
+        e, layout = self.e, self.layout
+        length, half, slot, row = layout.length, layout.length // 2, layout.slot, layout.y_row
+        kept = layout.height.step
+        with e.loop("real", 2) as column:
+            to = self.mid.at(column * layout.lanes, self.element)
+            base = source.at(column * ((half + 1) * slot), self.element)
+
+            def load_real(i: int) -> Value:
+                place = i // 2 * slot + i % 2 * row if i >= 2 else i * half * slot
+                return e.load(base.at(place, self.element), self.kind)
+
+            real_inverse(length, kept).emit(
+                e, load_real, lambda i, v: e.store(v, self._vector(to, i * layout.mid_row))
+            )
+        with e.loop("complex", half - 1) as column:
+            to = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
+            base = source.at(column * (length * slot) + 2 * (half + 1) * slot, self.element)
+
+            def load(i: int) -> Value:
+                return e.load(base.at(i // 2 * slot + i % 2 * row, self.element), self.kind)
+
+            def store(i: int, value: Value) -> None:
+                place = i // 2 * layout.mid_row + i % 2 * layout.lanes
+                e.store(value, to.at(place, self.element))
+
+            complex_inverse(length, kept).emit(e, load, store)
+
+    def _rows_back(self, start: Value, rows: Value, columns: Value, number: Value) -> None:
+        e, layout = self.e, self.layout
+        lanes = layout.lanes
+        parameter = number * lanes
+        if not layout.depthwise:
+            parameter = parameter + self.outer * (layout.group_vectors * lanes)
+        bias, slope = (
+            self.pointers[role].at(parameter, self.element) if role in self.pointers else None
+            for role in ("bias", "slope")
+        )
+        added = e.load(bias, self.kind) if bias else None
+        with e.loop("row", rows) as row:
+            source = self.mid.at(row * layout.mid_row, self.element)
+            sums: dict[int, Value] = {}
+            real_inverse(layout.length, layout.width.step).emit(
+                e,
+                lambda i: e.load(self._vector(source, i * lanes), self.kind),
+                lambda i, value: sums.__setitem__(i, value + added if added else value),
+            )
+            at = start + row * (layout.height.apart * layout.y.spatial[1])
+            self._store([sums[i] for i in range(len(sums))], at, slope, columns, number)
+
+    def _store(
+        self, sums: list[Value], at: Value, slope: Value | None, columns: Value, number: Value
+    ) -> None:
+        """Store as many columns and channels as there are: one copy of the code for each case."""
+        e, layout = self.e, self.layout
+        step = layout.y.spatial[2] * layout.width.apart
+        access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
+        tile = RegisterTile(self.element, self.kind, layout.lanes, 1, 0)
+        channels = layout.groups if layout.depthwise else layout.outputs
+        whole, rest = divmod(channels, layout.lanes)
+        if layout.y.block > 1:
+            whole, rest = whole + (rest > 0), 0
+        cases = [(layout.lanes, "ult")] if whole else []
+        cases += [(rest, "uge")] if rest else []
+        y, residual = self.pointers["y"], self.pointers.get("residual")
+        for count in layout.width.counts:
+            for live, how in cases:
+                condition = columns.compare("eq", count)
+                if len(cases) > 1:
+                    condition = condition & number.compare(how, whole)
+                with e.when(condition):
+                    store_tile(
+                        e,
+                        tile,
+                        layout.epilogue,
+                        access,
+                        sums[:count],
+                        y.at(at, self.element),
+                        residual.at(at, self.element) if residual else None,
+                        slope,
+                        live,
+                    )

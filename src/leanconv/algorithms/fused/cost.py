@@ -1,0 +1,130 @@
+"""What a fused chain costs: cycles with the rows that are computed twice, and bytes moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.forms import Chain, Form, Pieces, possible_parts
+from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.codegen.tiling import panel_cycles
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_RUNS = 2  # runs of strips in all, each of which computes its first rows anew
+_STEPS = (1, 2, 4)
+# Bytes a cycle and core, beside the arithmetic.
+_L2, _L3 = 48.0, 24.0
+_SUM = 28.0  # bytes a cycle where partial results are added
+
+
+def possible_forms(chain: Chain, target: Target) -> Iterator[Form]:
+    """The forms worth considering, the leanest of each kind among them."""
+    height = chain.depthwise.output_size[0]
+    steps = sorted({min(step, height) for step in _STEPS})
+    if chain.expand is not None:
+        for step in steps:
+            yield Form("rows", step, step)
+    for step in sorted({*steps, ceil_div(height, 4), ceil_div(height, 2), height}):
+        yield Form("panel", step, step)
+    for parts in possible_parts(chain, target):
+        yield Form("split", height, height, parts)
+
+
+def form_cycles(chain: Chain, form: Form, pieces: Pieces, target: Target) -> float:
+    """Estimated cycles of one core for a form."""
+    fused = pieces.chain
+    batch, block = fused.batch, fused.block
+    height = block.depthwise.row_count
+    steps = batch * ceil_div(height, form.rows) * ceil_div(form.rows, form.step)
+    cycles = 0.0
+    if block.expand is not None:
+        rows = batch * _inner_rows(block, form)
+        if block.keeps:
+            window = block.depthwise.window
+            shared = max(0, block.reach - window.stride[1])
+            rows += max(0, _RUNS - batch) * shared
+        cycles += rows * expand_row_cycles(block, target)
+    cycles += batch * height * block_row_cycles(block, target)
+    weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
+    passes = steps if weights > target.l2_bytes / 2 else 1
+    total = form.parts * (cycles + passes * weights_cycles(weights))
+    if pieces.temporaries:
+        total += 2 * sum(pieces.temporaries.values()) / _SUM
+    if block.scratch_bytes > target.l2_bytes:
+        total += form.parts * steps * 2 * block.scratch_bytes / _L3
+    filled = height / (ceil_div(height, form.rows) * form.rows)
+    return total * imbalance(fused.chunks) / filled
+
+
+def expand_row_cycles(block: BlockKernels, target: Target) -> float:
+    """Estimated cycles of one row of e."""
+    return _dense_row_cycles(block.expand, target) if block.expand else 0.0
+
+
+def block_row_cycles(block: BlockKernels, target: Target) -> float:
+    """Estimated cycles of one row of d and y."""
+    projected = sum(_dense_row_cycles(project, target) for project in block.projects)
+    return projected + _depthwise_row_cycles(block.depthwise, target)
+
+
+def weights_cycles(size: int) -> float:
+    """Estimated cycles of reading weights of so many bytes, which other layers have pushed out."""
+    return size / _L3
+
+
+def imbalance(chunks: int) -> float:
+    """By how much some threads wait for others, for two threads and for four."""
+    return sum(ceil_div(chunks, threads) * threads / chunks for threads in (2, 2, 4)) / 3
+
+
+def between_cycles(size: int, target: Target) -> float:
+    """Estimated cycles of writing and reading so many bytes between two convolutions."""
+    return 2 * size / (_L2 if size <= target.l2_bytes else _L3)
+
+
+def _inner_rows(block: BlockKernels, form: Form) -> int:
+    """Rows of e that are computed for one image."""
+    window = block.depthwise.window
+    out, stride, pad = window.out[1], window.stride[1], window.pad[1]
+    height, step = window.size[1], form.step
+    if form.name == "rows" and block.reach >= stride:  # each row once
+        step = out
+    whole, rest = divmod(out, step)
+    length = (step - 1) * stride + block.reach
+    total = _rows_inside(height, -pad, length, whole, step * stride)
+    if rest:
+        first, length = whole * step * stride - pad, (rest - 1) * stride + block.reach
+        total += _rows_inside(height, first, length, 1, 1)
+    return total
+
+
+def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -> int:
+    """Rows of 0 … height - 1 in ranges of that length, the first of which begins at `first`."""
+
+    def below(end: int) -> int:
+        """Rows of the ranges that come before a row."""
+        whole = min(count, max(0, (end - length - first) // apart + 1))
+        some = min(count, max(whole, ceil_div(end - first, apart)))
+        cut = some - whole
+        return whole * length + cut * (end - first) - apart * (whole + some - 1) * cut // 2
+
+    return below(height) - below(0)
+
+
+def _dense_row_cycles(kernel: DirectConv, target: Target) -> float:
+    """One row of all output channels."""
+    columns, steps = kernel.window.out[2], kernel.reduction
+    whole = kernel.outputs // kernel.panel_lanes
+    cycles = whole * panel_cycles(target, columns, kernel.tile, kernel.tile.vectors, steps)
+    if whole < kernel.panels:
+        cycles += panel_cycles(target, columns, kernel.tile, kernel.last_vectors, steps)
+    return cycles * kernel.lanes / target.lanes(kernel.dtype)
+
+
+def _depthwise_row_cycles(kernel: DepthwiseConv, target: Target) -> float:
+    """One row of all channels."""
+    taps = prod(kernel.window.kernel)
+    return kernel.blocks * kernel.window.out[2] * (taps / target.fma_units + 2.0)

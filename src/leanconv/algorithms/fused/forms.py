@@ -1,0 +1,271 @@
+"""The forms of a fused chain: its kernels for given strips, steps and parts, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from leanconv.algorithms.common.partial_results import SumOfParts
+from leanconv.algorithms.depthwise.algorithm import DepthwiseConv, plan_depthwise
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.kernel import FusedChain
+from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.problem import Piece, Problem
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.tiling import Tile, rank_tiles
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+# A vector of at most half the lanes is done with half a register: where one unit does a whole one
+# in the time of two halves, that is half the work.
+_HALVES_BYTES = 64
+_LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What is to be fused.
+
+    Attributes:
+        expand: the first convolution, None if there is none.
+        depthwise, project: the others; the last one may add a residual.
+        x, y: where input and output (and residual) lie; y in blocks of one vector of channels, and
+            x too if there is no first convolution.
+    """
+
+    expand: ConvSpec | None
+    depthwise: ConvSpec
+    project: ConvSpec
+    x: Access
+    y: Access
+
+    @property
+    def specs(self) -> tuple[ConvSpec, ...]:
+        """The convolutions in order."""
+        inner = (self.depthwise, self.project)
+        return inner if self.expand is None else (self.expand, *inner)
+
+    def alone(self) -> Chain:
+        """The same for one image."""
+        expand = self.expand and replace(self.expand, batch=1)
+        inner = replace(self.depthwise, batch=1)
+        return replace(self, expand=expand, depthwise=inner, project=replace(self.project, batch=1))
+
+    @property
+    def dtype(self) -> str:
+        """Of everything."""
+        return self.depthwise.dtype
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to go through a chain.
+
+    Attributes:
+        name: `"rows"`, `"panel"` or `"split"`.
+        rows: output rows of a chunk.
+        step: output rows of a step.
+        parts: into how many parts the inner channels are split.
+    """
+
+    name: str
+    rows: int
+    step: int
+    parts: int = 1
+
+    def __str__(self) -> str:
+        if self.parts > 1:
+            return f"{self.name}:parts={self.parts},step={self.step}"
+        return f"{self.name}:rows={self.rows},step={self.step}"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The kernels of a form.
+
+    Attributes:
+        pieces: run one after the other.
+        chain: the first of them.
+        temporaries: bytes of each buffer between them.
+    """
+
+    pieces: tuple[Piece, ...]
+    chain: FusedChain
+    temporaries: Mapping[str, int] = field(default_factory=dict)
+
+
+def inner_blocks(chain: Chain, target: Target) -> int:
+    """Vectors of the channels between the convolutions."""
+    return ceil_div(chain.depthwise.out_channels, target.lanes(chain.dtype))
+
+
+def possible_parts(chain: Chain, target: Target) -> list[int]:
+    """Into how many parts the inner channels can be split, all of whole vectors."""
+    blocks = inner_blocks(chain, target)
+    if chain.depthwise.out_channels % target.lanes(chain.dtype):
+        return []
+    return [parts for parts in (2, 3, 4, 6, 8) if blocks % parts == 0]
+
+
+def build(chain: Chain, form: Form, target: Target) -> Pieces:
+    """The kernels of a form."""
+    lanes, batch = target.lanes(chain.dtype), chain.depthwise.batch
+    block = block_kernels(chain, target, form.step, form.name == "rows", form.parts)
+    fused = FusedChain(batch, block, form.rows, form.parts)
+    if form.parts == 1:
+        return Pieces((Piece(fused, fused.operands),), fused)
+    total = SumOfParts(
+        parts=form.parts,
+        batch=batch,
+        blocks=ceil_div(chain.project.out_channels, lanes),
+        pixels=prod(chain.project.output_size),
+        dtype=chain.dtype,
+        lanes=lanes,
+        epilogue=Problem.of(chain.project, chain.y, chain.y).epilogue,
+    )
+    size = form.parts * batch * chain.y.image * ITEMSIZE[chain.dtype]
+    first = Piece(fused, (*fused.operands[:-1], "part"))
+    return Pieces((first, Piece(total, total.operands)), fused, {"part": size})
+
+
+def block_kernels(
+    chain: Chain,
+    target: Target,
+    step: int,
+    ring: bool,
+    parts: int = 1,
+    x_ring: int = 0,
+    single: bool = False,
+) -> BlockKernels:
+    """The kernels of a chain's convolutions, between which rows stand in the scratch.
+
+    Args:
+        chain: what is computed.
+        target: the machine.
+        step: output rows that are done together.
+        ring: whether e is a ring of rows of all channels, if there is an e.
+        parts: into how many parts the channels in the middle are split; the kernels are of one,
+            and leave bias, residual and activation to whoever adds the parts up.
+        x_ring: rows of x that are kept, where it is no whole tensor.
+        single: whether the last convolution's tiles must be of one vector of channels, as where
+            the residual's blocks of channels do not lie like those of y.
+    """
+    lanes = target.lanes(chain.dtype)
+    inner = chain.depthwise.out_channels // parts
+    window = Problem.of(chain.depthwise, chain.x, chain.y).window
+    held = min(window.size[1], (step - 1) * window.stride[1] + _reach(window))
+    d = rows_access(step, window.out[2], lanes)
+    expand, e = None, chain.x
+    if chain.expand is not None:
+        e = rows_access(held, window.size[2], lanes)
+        spec = replace(chain.expand, out_channels=inner)
+        expand = _dense(Problem.of(spec, chain.x, e), target, lanes)
+    keeps = ring and expand is not None
+    depthwise = _depthwise(Problem.of(chain.depthwise, e, d), inner, target)
+    depthwise = replace(depthwise, ring=held if keeps else 0 if expand else x_ring)
+    spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
+    given = Problem.of(spec, d, chain.y)
+    projects = _projects(given, target, given.epilogue if parts == 1 else Epilogue())
+    if single:
+        projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
+    return BlockKernels(expand, depthwise, projects, step, keeps)
+
+
+def _reach(window: Window) -> int:
+    """Input rows from the first to the last that one output row reads."""
+    return (window.kernel[1] - 1) * window.dilation[1] + 1
+
+
+def rows_access(rows: int, width: int, lanes: int) -> Access:
+    """Some rows of blocks of channels in the scratch."""
+    return Access(0, lanes, rows * width * lanes, (0, width * lanes, lanes))
+
+
+def _dense(
+    problem: Problem, target: Target, lanes: int, epilogue: Epilogue | None = None, offset: int = 0
+) -> DirectConv:
+    """The direct kernel of a stage, with the register tile that the model likes best."""
+    spec = problem.spec
+    reduction = spec.in_channels * prod(problem.window.kernel)
+    at = _narrowed(target) if lanes < target.lanes(spec.dtype) else target
+    vectors = ceil_div(spec.out_channels, lanes)
+    return DirectConv(
+        batch=spec.batch,
+        groups=1,
+        inputs=spec.in_channels,
+        outputs=spec.out_channels,
+        window=problem.window,
+        x=problem.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        lanes=lanes,
+        tile=_tile(at, problem.window.out[2], vectors, reduction),
+        rows=1,
+        panels_inside=False,
+        epilogue=problem.epilogue if epilogue is None else epilogue,
+        y_offset=offset,
+    )
+
+
+def _tile(target: Target, columns: int, vectors: int, reduction: int) -> Tile:
+    """A register tile: one vector of channels wide where a single unit multiplies.
+
+    There loads have time to spare, and results that leave in one stream are as good as free: 14x1
+    took 349 us where 6x3 took 397 (16 channels to 96 at 112x112, arithmetic alone 329).
+    """
+    if target.vector_bytes != _HALVES_BYTES or target.fma_units > 1 or columns < _LEAST_ROWS:
+        return rank_tiles(target, columns, vectors, reduction)[0][1]
+    even = [rows for rows in range(_LEAST_ROWS, _MOST_ROWS + 1) if columns % rows == 0]
+    if even:
+        return Tile(min(even, key=lambda rows: abs(rows - _BEST_ROWS)), 1)
+    return Tile(ceil_div(columns, ceil_div(columns, _MOST_ROWS)), 1)
+
+
+def _single(target: Target, kernel: DirectConv) -> Tile:
+    """A tile of one vector for a row of a kernel's columns."""
+    most, columns = min(_MOST_ROWS, target.accumulators - 2), kernel.window.out[2]
+    return Tile(ceil_div(columns, ceil_div(columns, most)), 1)
+
+
+def _depthwise(problem: Problem, channels: int, target: Target) -> DepthwiseConv:
+    spec = problem.spec
+    kernel = DepthwiseConv(
+        batch=spec.batch,
+        channels=channels,
+        group_inputs=1,
+        group_outputs=1,
+        window=problem.window,
+        x=problem.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        lanes=target.lanes(spec.dtype),
+        columns=1,
+        rows=1,
+        epilogue=problem.epilogue,
+    )
+    return plan_depthwise(kernel, target)
+
+
+def _narrowed(target: Target) -> Target:
+    """The same machine seen through registers of half the width."""
+    return replace(target, vector_bytes=target.vector_bytes // 2, fma_units=2 * target.fma_units)
+
+
+def _projects(problem: Problem, target: Target, epilogue: Epilogue) -> tuple[DirectConv, ...]:
+    """The 1x1 convolution at the end; the last vector by itself if half a register does for it."""
+    spec = problem.spec
+    lanes = target.lanes(spec.dtype)
+    whole, rest = divmod(spec.out_channels, lanes)
+    halves = target.vector_bytes == _HALVES_BYTES and target.fma_units == 1
+    if not (halves and 0 < rest <= lanes // 2):
+        return (_dense(problem, target, lanes, epilogue),)
+    tail = replace(problem, spec=replace(spec, out_channels=rest))
+    last = _dense(tail, target, lanes // 2, epilogue, problem.y.channel(whole * lanes))
+    if not whole:
+        return (last,)
+    head = replace(problem, spec=replace(spec, out_channels=whole * lanes))
+    return (_dense(head, target, lanes, epilogue), last)

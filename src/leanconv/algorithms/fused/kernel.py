@@ -1,0 +1,214 @@
+"""A dense convolution, a depthwise one and a 1x1 one in a single pass over rows.
+
+    e[c, i, j]  = act_1(bias_1[c] + sum over k, taps of x[k, …] · w_1[c, k, …])         "expand"
+    d[c, o, p]  = act_2(bias_2[c] + sum over kh, kw of e[c, i(o, kh), j(p, kw)] · w_2[c, kh, kw])
+    y[m, o, p]  = act_3(bias_3[m] + residual[m, o, p] + sum over c of d[c, o, p] · w_3[m, c])
+
+for the chunk (a part of the channels c, an image, a strip of output rows o):
+    for a step of output rows:
+        for a panel of channels c:
+            the rows of e that these output rows need and that are not there yet
+            the rows of d
+        the rows of y, from all of d
+
+e and d stand in the thread's scratch, a step's rows at a time; neither is ever stored in full. The
+three bodies are those of the direct and the depthwise kernel, which are given other addresses.
+
+* **rows**: e is a ring of rows of all channels; from step to step, and from one strip to the next
+  if the same thread does it, only new rows are computed.
+* **panel**: e holds one panel of channels, and what two steps both need is computed twice.
+* **split**: a chunk does a part of the channels c, and what it makes is a part of the sums over c;
+  `SumOfParts` adds them up. No row is computed twice and each weight is read once.
+
+Without the first convolution, the depthwise one reads x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.algorithms.fused.rows import (
+    BlockKernels,
+    BlockRows,
+    Rows,
+    channel_elements,
+    no_rows,
+    weight_elements,
+)
+from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+
+@dataclass(frozen=True)
+class FusedChain(Kernel):
+    """The code of one chain.
+
+    Attributes:
+        batch: images.
+        block: the kernels of its convolutions, of one part of the channels c.
+        rows: output rows of a chunk.
+        parts: into how many parts the channels c are split.
+    """
+
+    batch: int
+    block: BlockKernels
+    rows: int
+    parts: int = 1
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, each stage's weights and what its epilogue reads, residual, output."""
+        added = ("residual",) if self.block.adds else ()
+        return ("x", *self.block.operands, *added, "y")
+
+    @property
+    def strips(self) -> int:
+        """Chunks along the rows of an image."""
+        return ceil_div(self.block.depthwise.row_count, self.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Parts by images by strips."""
+        return self.parts * self.batch * self.strips
+
+    @property
+    def neighbours_share(self) -> bool:
+        """Strips of one image share rows of e where these are kept."""
+        return self.block.keeps
+
+    @property
+    def goes_on(self) -> bool:
+        """The rows of e that a call has made are there for the next one."""
+        return self.block.keeps and self.rows == self.block.step
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The rows of e and d that are alive at once."""
+        return self.block.scratch_bytes
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums: rows that are computed twice count once."""
+        return self.parts * self.batch * self.block.image_flops
+
+    def pack(
+        self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None]
+    ) -> dict[str, np.ndarray]:
+        """Pack the weights (K, C/g, kh, kw) and biases (K,) of all convolutions, by operand."""
+        parts = [pack_part(self.block, weights, biases, part) for part in range(self.parts)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Bytes of what `pack` returns."""
+        return {name: self.parts * size for name, size in packed_bytes(self.block).items()}
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, steps, panels."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        count = self.block.depthwise.row_count
+        begin, ready = self._begin(e)
+        with e.loop("chunk", e.hi, [ready], start=begin) as chunk:
+            strip, rest = chunk % self.strips, chunk // self.strips
+            image, part = rest % self.batch, rest // self.batch
+            first = strip * self.rows
+            if self.block.keeps:
+                # Rows of another image are not there.
+                ready[0] = e.select(strip.compare("eq", 0), e.const("i64", 0), ready[0])
+            rows = self._rows(e, pointers, image, part)
+            rows.emit(first, e.smin(first + self.rows, count), ready)
+        return e.finish()
+
+    def _begin(self, e: Function) -> tuple[Value, Carry]:
+        """The first chunk, and which rows of e are there already, if any are kept.
+
+        Returns:
+            The chunk, and [rows before this one are there, rows from this one on are there].
+        """
+        if not self.block.keeps:
+            return e.lo, []
+        window = self.block.depthwise.window
+        none = no_rows(e, self.block)
+        begin = e.lo & (GOES_BACK - 1)
+        strip = begin % self.strips
+        reached = (strip * self.rows - 1) * window.stride[1] + (self.block.reach - window.pad[1])
+        before = e.smin(reached, window.size[1])
+        after = e.smax((strip + 1) * (self.rows * window.stride[1]) - window.pad[1], 0)
+        goes_on = (e.lo & GOES_ON).compare("ne", 0)
+        goes_back = (e.lo & GOES_BACK).compare("ne", 0) & strip.compare("ne", self.strips - 1)
+        return begin, [e.select(goes_on, before, none[0]), e.select(goes_back, after, none[1])]
+
+    def _rows(
+        self, e: Function, pointers: dict[str, Value], image: Value, part: Value
+    ) -> BlockRows:
+        """The rows of an image, for a part of the channels c."""
+        block, item = self.block, ITEMSIZE[self.block.depthwise.dtype]
+        sizes = packed_bytes(block)
+        operands = {
+            name: pointers[name].at(part * (sizes[name] // item), ELEMENT[block.depthwise.dtype])
+            for name in block.operands
+        }
+        element, depthwise = ELEMENT[block.depthwise.dtype], block.depthwise
+        x = pointers["x"]
+        if block.expand is None:
+            x = x.at(part * (depthwise.blocks * depthwise.x.block_stride), element)
+        tensors = {"x": Rows(x, 0, 0, element)}
+        for name in ("y", "residual"):
+            if name in pointers:
+                tensors[name] = Rows(pointers[name], 0, 0, element)
+        out = part * self.batch + image
+        return BlockRows(e, block, operands, tensors, e.scratch, image, out)
+
+
+def pack_part(
+    block: BlockKernels,
+    weights: Sequence[np.ndarray],
+    biases: Sequence[np.ndarray | None],
+    part: int = 0,
+) -> dict[str, np.ndarray]:
+    """Pack the weights (K, C/g, kh, kw) and biases (K,) of a block's convolutions, by operand.
+
+    Args:
+        block: its kernels, of one part of the channels in the middle.
+        weights, biases: of all channels.
+        part: which part.
+    """
+    packed = {}
+    for name, (conv, outputs, inputs) in _cuts(block, part).items():
+        kernel, bias = block.stages[name], biases[conv]
+        w = weights[conv][outputs][:, inputs]
+        shaped = w.reshape(*w.shape[:2], *kernel.window.kernel)
+        packed[f"{name}.w"] = kernel.pack_weights(shaped)
+        if kernel.epilogue.bias and bias is not None:
+            packed[f"{name}.bias"] = kernel.pack_channels(bias[outputs])
+    return packed
+
+
+def packed_bytes(block: BlockKernels) -> dict[str, int]:
+    """Bytes of what `pack_part` returns."""
+    item, sizes = ITEMSIZE[block.depthwise.dtype], {}
+    for name, kernel in block.stages.items():
+        sizes[f"{name}.w"] = weight_elements(kernel) * item
+        if kernel.epilogue.bias:
+            sizes[f"{name}.bias"] = channel_elements(kernel) * item
+    return sizes
+
+
+def _cuts(block: BlockKernels, part: int) -> dict[str, tuple[int, slice, slice]]:
+    """For each stage: the number of its convolution, its output and its input channels."""
+    channels = block.depthwise.channels
+    inner, everything = slice(part * channels, (part + 1) * channels), slice(None)
+    cuts = {"expand": (0, inner, everything)} if block.expand else {}
+    cuts["depthwise"] = (len(cuts), inner, everything)
+    conv, first = len(cuts), 0
+    for number, project in enumerate(block.projects):
+        cuts[f"project{number}"] = (conv, slice(first, first + project.outputs), inner)
+        first += project.outputs
+    return cuts

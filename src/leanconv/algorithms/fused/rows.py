@@ -1,0 +1,275 @@
+"""Some output rows of a fused block: what its kernels are, and the code that runs through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+
+
+@dataclass(frozen=True)
+class BlockKernels:
+    """The kernels of a block's convolutions, between which rows stand in the scratch.
+
+    Attributes:
+        expand: the first convolution, which writes e; None if there is none.
+        depthwise: from e (or x) to d.
+        projects: from d to y, each for some of y's channels.
+        step: output rows that are done together.
+        keeps: whether e is a ring of rows of all channels, in which the next step finds what it
+            needs again; otherwise e holds one panel of channels.
+    """
+
+    expand: DirectConv | None
+    depthwise: DepthwiseConv
+    projects: tuple[DirectConv, ...]
+    step: int
+    keeps: bool
+
+    @property
+    def stages(self) -> dict[str, DirectConv | DepthwiseConv]:
+        """The kernels by role, in order."""
+        stages: dict[str, DirectConv | DepthwiseConv] = {}
+        if self.expand:
+            stages["expand"] = self.expand
+        stages["depthwise"] = self.depthwise
+        for number, project in enumerate(self.projects):
+            stages[f"project{number}"] = project
+        return stages
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Each stage's weights and what its epilogue reads, the residual apart."""
+        return tuple(
+            f"{stage}.{operand}"
+            for stage, kernel in self.stages.items()
+            for operand in ("w", *kernel.epilogue.operands)
+            if operand != "residual"
+        )
+
+    @property
+    def adds(self) -> bool:
+        """Whether a residual is added."""
+        return any(project.epilogue.residual for project in self.projects)
+
+    @property
+    def reach(self) -> int:
+        """Input rows from the first to the last that one output row reads."""
+        window = self.depthwise.window
+        return (window.kernel[1] - 1) * window.dilation[1] + 1
+
+    @property
+    def e_bytes(self) -> int:
+        """Bytes of e in the scratch."""
+        if self.expand is None:
+            return 0
+        blocks = self.depthwise.blocks if self.keeps else self.expand.tile.vectors
+        elements = blocks * self.depthwise.x.block_stride
+        return aligned(elements * ITEMSIZE[self.depthwise.dtype])
+
+    @property
+    def d_bytes(self) -> int:
+        """Bytes of d in the scratch."""
+        elements = self.depthwise.blocks * self.depthwise.y.block_stride
+        return aligned(elements * ITEMSIZE[self.depthwise.dtype])
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The rows of e and d that are alive at once."""
+        return self.e_bytes + self.d_bytes
+
+    @property
+    def image_flops(self) -> int:
+        """Operations of the plain sums for one image: rows that are computed twice count once."""
+        total = self.depthwise.flops // self.depthwise.batch
+        if self.expand:
+            total += self.expand.flops // self.expand.batch
+        for project in self.projects:
+            columns = self.depthwise.row_count * project.window.out[2]
+            total += 2 * columns * project.outputs * project.reduction
+        return total
+
+
+def weight_elements(kernel: DirectConv | DepthwiseConv) -> int:
+    """Packed weights of a stage."""
+    if isinstance(kernel, DirectConv):
+        return kernel.group_weights
+    return kernel.blocks * prod(kernel.window.kernel) * kernel.lanes
+
+
+def channel_elements(kernel: DirectConv | DepthwiseConv) -> int:
+    """Packed numbers of a stage that has one for each output channel."""
+    if isinstance(kernel, DirectConv):
+        return kernel.panels * kernel.panel_lanes
+    return kernel.blocks * kernel.lanes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor of which rows are read or written.
+
+    Attributes:
+        start: address of the image at hand, or of the first image where a kernel goes to it.
+        ring: row i lies where row i % ring would; 0: all rows are there.
+        stride: elements from one row to the next.
+        element: LLVM type.
+        apart: of a residual, by how many elements its blocks of channels lie further apart than
+            those of y.
+    """
+
+    start: Value
+    ring: int
+    stride: int
+    element: str
+    apart: int = 0
+
+    def at(self, row: Value) -> Value:
+        """Where row 0 would lie so that this row is found `row * stride` behind it."""
+        if not self.ring:
+            return self.start
+        return self.start.at((row % self.ring - row) * self.stride, self.element)
+
+
+def no_rows(e: Function, block: BlockKernels) -> Carry:
+    """What `BlockRows.emit` is told where no rows of e are there."""
+    return [e.const("i64", 0), e.const("i64", block.depthwise.window.size[1])]
+
+
+class BlockRows:
+    """Emission of a block's rows.
+
+    Args:
+        e: the function to append to.
+        block: its kernels.
+        operands: addresses of `block.operands`, of the part of the channels at hand.
+        x, y, residual: the tensors.
+        scratch: address of `block.scratch_bytes`.
+        image: number of the image in x.
+        image_out: number of the image in y.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        block: BlockKernels,
+        operands: Mapping[str, Value],
+        tensors: Mapping[str, Rows],
+        scratch: Value,
+        image: Value,
+        image_out: Value,
+    ) -> None:
+        self.e, self.block, self.tensors = e, block, tensors
+        self.image, self.image_out = image, image_out
+        self.element = ELEMENT[block.depthwise.dtype]
+        self.e_rows, self.d_rows = scratch, scratch.at(block.e_bytes)
+        self.local: dict[str, dict[str, Value]] = {stage: {} for stage in block.stages}
+        for name in block.operands:
+            stage, _, operand = name.partition(".")
+            self.local[stage][operand] = operands[name]
+
+    def emit(self, first: Value, last: Value, ready: Carry) -> None:
+        """Emit the output rows first … last - 1 (one at least).
+
+        Args:
+            first, last: bounds.
+            ready: where the block keeps e, which of its rows are there already: those before the
+                first number, and those from the second on, as far as the ring reaches.
+        """
+        e, block = self.e, self.block
+        with e.loop("step", last, [ready], start=first, step=block.step) as row:
+            self._step(row, e.smin(row + block.step, last), ready)
+
+    def _step(self, first: Value, last: Value, ready: Carry) -> None:
+        e, block = self.e, self.block
+        d_first = self.d_rows.at(0 - first * block.depthwise.y.spatial[1], self.element)
+        if block.expand is None:
+            x = self.tensors["x"].start
+            with e.loop("block", block.depthwise.blocks) as index:
+                self._depthwise(x, self.image, d_first, index, first, last)
+        else:
+            window = block.depthwise.window
+            stride, pad, height = window.stride[1], window.pad[1], window.size[1]
+            low = e.smax(first * stride - pad, 0)
+            high = e.smin((last - 1) * stride + (block.reach - pad), height)
+            begin = e.smax(low, ready[0]) if block.keeps else low
+            end = e.smin(high, ready[1]) if block.keeps else high
+            vectors = block.expand.tile.vectors
+            with e.loop("panel", block.expand.panels) as panel:
+                e_first = self._expand(block.expand, panel, low, begin, end)
+                stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
+                with e.loop("block", stop, start=panel * vectors) as index:
+                    self._depthwise(e_first, e.const("i64", 0), d_first, index, first, last)
+            if block.keeps:
+                ready[:] = e.smax(begin, high), e.const("i64", height)
+        self._project(first, last)
+
+    def _expand(
+        self, expand: DirectConv, panel: Value, low: Value, begin: Value, high: Value
+    ) -> Value:
+        """Emit rows begin … high - 1 of a panel of e; return where row 0, channel 0 would be."""
+        e, block, x = self.e, self.block, self.tensors["x"]
+        if block.keeps:
+            rows = Rows(self.e_rows, block.depthwise.ring, expand.y.spatial[1], self.element)
+            start = self.e_rows
+        else:
+            shift = low * expand.y.spatial[1] + panel * (
+                expand.tile.vectors * expand.y.block_stride
+            )
+            start = self.e_rows.at(0 - shift, self.element)
+            rows = Rows(start, 0, expand.y.spatial[1], self.element)
+        with e.when(begin.compare("slt", high)), e.loop("new", high, start=begin) as row:
+            if not block.keeps:
+                self._ask_ahead(expand, panel, row - begin)
+            pointers = {"x": x.at(row), "y": rows.at(row), **self.local["expand"]}
+            expand.emit_rows(e, pointers, self.image, panel, row, row + 1)
+        return start
+
+    def _depthwise(
+        self, x: Value, image: Value, y: Value, index: Value, first: Value, last: Value
+    ) -> None:
+        pointers = {"x": x, "y": y, **self.local["depthwise"]}
+        self.block.depthwise.emit_rows(self.e, pointers, image, index, first, last)
+
+    def _project(self, first: Value, last: Value) -> None:
+        e, block = self.e, self.block
+        for number, project in enumerate(block.projects):
+            local = self.local[f"project{number}"]
+            names = ("y", "residual")[: 1 + project.epilogue.residual]
+            down = first * project.y.spatial[1]
+            with e.loop("panel", project.panels) as panel, e.loop("row", last - first) as row:
+                if not block.keeps:
+                    self._ask(project, panel + 1, row, block.step, local["w"])
+                pointers = {"x": self.d_rows, **local}
+                index = panel + project.y_offset // project.y.block_stride
+                for name in names:
+                    tensor = self.tensors[name]
+                    away = down + index * tensor.apart if tensor.apart else down
+                    pointers[name] = tensor.at(first + row).at(away, self.element)
+                project.emit_rows(e, pointers, self.image_out, panel, row, row + 1)
+
+    def _ask_ahead(self, expand: DirectConv, panel: Value, row: Value) -> None:
+        """Ask for the weights of the next panel of e, and for the first ones of y."""
+        block = self.block
+        rows = expand.y.block_stride // expand.y.spatial[1]
+        self._ask(expand, panel + 1, row, rows, self.local["expand"]["w"])
+        slot, slots = panel * rows + row, expand.panels * rows
+        zero = self.e.const("i64", 0)
+        self._ask(block.projects[0], zero, slot, slots, self.local["project0"]["w"])
+
+    def _ask(self, kernel: DirectConv, panel: Value, slot: Value, slots: int, w: Value) -> None:
+        """Ask for one of some equal shares of a panel's weights: they are read but once.
+
+        Too many at a time would fill the buffers in which misses wait.
+        """
+        e = self.e
+        panel_bytes = kernel.reduction * kernel.panel_lanes * ITEMSIZE[kernel.dtype]
+        lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
+        first = w.at(panel * panel_bytes + slot * (lines * ALIGNMENT))
+        for line in range(lines):
+            e.prefetch(first.at(line * ALIGNMENT), locality=2)

@@ -1,0 +1,227 @@
+"""Several blocks one after the other in a single pass over rows: none but the last is stored.
+
+    for the chunk (an image, some rows of the last block's output):
+        for a step of these rows, and for some steps before the first one:
+            for each block, the first one first: the rows that the next one needs for this step
+                and that are not there yet
+
+Between two blocks stand rings of rows in the thread's scratch. The steps before the first fill the
+rings little by little, so that these need not hold all that the first rows of a chunk reach; a
+chunk that follows the one before in the same thread finds them filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leanconv.algorithms.fused.kernel import pack_part, packed_bytes
+from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
+from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import aligned, ceil_div
+from leanconv.target import Target
+
+
+@dataclass(frozen=True)
+class BlockStream(Kernel):
+    """The code of some blocks.
+
+    Attributes:
+        batch: images.
+        blocks: their kernels; the first reads x, and all but the last write rings.
+        rings: rows that are kept between two blocks, one number for each but the last.
+        step: rows of the last block's output of a step, which is a chunk.
+        warm: steps before the first one of a chunk that follows no other.
+    """
+
+    batch: int
+    blocks: tuple[BlockKernels, ...]
+    rings: tuple[int, ...]
+    step: int
+    warm: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, what each block's stages read, output."""
+        names = [f"{i}.{name}" for i, block in enumerate(self.blocks) for name in block.operands]
+        return ("x", *names, "y")
+
+    @property
+    def row_count(self) -> int:
+        """Output rows of an image."""
+        return self.blocks[-1].depthwise.row_count
+
+    @property
+    def strips(self) -> int:
+        """Chunks of an image."""
+        return ceil_div(self.row_count, self.step)
+
+    @property
+    def chunks(self) -> int:
+        """Images by strips."""
+        return self.batch * self.strips
+
+    @property
+    def neighbours_share(self) -> bool:
+        """The rings stay filled from one strip to the next."""
+        return True
+
+    @property
+    def ring_bytes(self) -> tuple[int, ...]:
+        """Bytes of each ring."""
+        item = ITEMSIZE[self.blocks[0].depthwise.dtype]
+        sizes = []
+        for block, ring in zip(self.blocks, self.rings, strict=False):
+            project = block.projects[0]
+            channels = sum(p.outputs for p in block.projects)
+            blocks = ceil_div(channels, project.y.block)
+            assert project.y.block_stride == ring * project.y.spatial[1]
+            sizes.append(aligned(blocks * project.y.block_stride * item))
+        return tuple(sizes)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The rings, and what the neediest block works in."""
+        return sum(self.ring_bytes) + max(block.scratch_bytes for block in self.blocks)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums: rows that are computed twice count once."""
+        return self.batch * sum(block.image_flops for block in self.blocks)
+
+    def pack(
+        self,
+        weights: Sequence[Sequence[np.ndarray]],
+        biases: Sequence[Sequence[np.ndarray | None]],
+    ) -> dict[str, np.ndarray]:
+        """Pack all blocks' weights (K, C/g, kh, kw) and biases (K,), by operand."""
+        return {
+            f"{i}.{name}": array
+            for i, block in enumerate(self.blocks)
+            for name, array in pack_part(block, weights[i], biases[i]).items()
+        }
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Bytes of what `pack` returns."""
+        return {
+            f"{i}.{name}": size
+            for i, block in enumerate(self.blocks)
+            for name, size in packed_bytes(block).items()
+        }
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, steps, blocks."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        # For each block, the first row of its output that is not there yet.
+        done: Carry = [e.const("i64", 0) for _ in self.blocks]
+        with e.loop("chunk", e.hi, [done], start=e.lo) as chunk:
+            strip, image = chunk % self.strips, chunk // self.strips
+            rows = self._blocks(e, pointers, image)
+            first = strip * self.step
+            begins = strip.compare("eq", 0) | chunk.compare("eq", e.lo)
+            self._begin(e, begins, first, done)
+            start = e.select(begins, e.const("i64", 0), e.const("i64", self.warm))
+            with e.loop("step", self.warm + 1, [done], start=start) as step:
+                last = first + (step - (self.warm - 1)) * self.step
+                self._step(e, rows, e.smin(last, self.row_count), done)
+        return e.finish()
+
+    def _begin(self, e: Function, begins: Value, first: Value, done: Carry) -> None:
+        """Let a chunk that follows no other start with the first row that each block needs."""
+        for i in reversed(range(len(self.blocks))):
+            done[i] = e.select(begins, first, done[i])
+            window = self.blocks[i].depthwise.window
+            first = e.smax(first * window.stride[1] - window.pad[1], 0)
+
+    def _step(self, e: Function, rows: Sequence[BlockRows], last: Value, done: Carry) -> None:
+        """Emit each block's rows for the output rows before `last`, which may be none."""
+        stops: list[Value] = []
+        for block in reversed(self.blocks):
+            stops.insert(0, last)
+            window = block.depthwise.window
+            reached = (last - 1) * window.stride[1] + (block.reach - window.pad[1])
+            last = e.smin(reached, window.size[1])
+        for i, (each, stop) in enumerate(zip(rows, stops, strict=True)):
+            with e.when(done[i].compare("slt", stop)):
+                # Another block has used the scratch since: e is made anew.
+                each.emit(done[i], stop, no_rows(e, each.block) if each.block.keeps else [])
+            done[i] = e.smax(done[i], stop)
+
+    def _blocks(self, e: Function, pointers: dict[str, Value], image: Value) -> list[BlockRows]:
+        element = ELEMENT[self.blocks[0].depthwise.dtype]
+        scratch = e.scratch.at(sum(self.ring_bytes))
+        x, place, made = Rows(pointers["x"], 0, 0, element), 0, []
+        for i, block in enumerate(self.blocks):
+            if i < len(self.rings):
+                stride = block.projects[0].y.spatial[1]
+                y = Rows(e.scratch.at(place), self.rings[i], stride, element)
+                place += self.ring_bytes[i]
+            else:
+                y = Rows(pointers["y"], 0, 0, element)
+            own = {name: pointers[f"{i}.{name}"] for name in block.operands}
+            tensors = {"x": x, "y": y}
+            if block.adds:
+                # The kernel goes to the residual's image and block as if it lay like y.
+                given, made_y = (block.expand or block.depthwise).x, block.projects[0].y
+                start = x.start.at(image * (given.image - made_y.image), element)
+                apart = given.block_stride - made_y.block_stride
+                tensors["residual"] = replace(x, start=start, apart=apart)
+            made.append(BlockRows(e, block, own, tensors, scratch, image, image))
+            x = y
+        return made
+
+
+BlockShape = tuple[int, int, int, int, int]  # rows of e, of the output, stride, padding, reach
+
+
+def ring_rows(blocks: Sequence[BlockShape], step: int, warm: int) -> list[int]:
+    """Rows that must be kept between blocks, by going through all chunks.
+
+    Between the ends of an image each chunk needs what the one before it did: of a higher image
+    than it takes to see that, some of the middle is left out.
+
+    Args:
+        blocks: rows of e, rows of the output, stride, padding and reach of each block.
+        step, warm: as of `BlockStream`.
+    """
+    blocks = _without_middle(blocks, step, warm)
+    needed = [1] * (len(blocks) - 1)
+    count = blocks[-1][1]
+    for first in range(0, count, step):
+        done, low = [0] * len(blocks), first
+        for i in reversed(range(len(blocks))):
+            done[i] = low
+            low = max(0, low * blocks[i][2] - blocks[i][3])
+        # A chunk that begins, and some of those that follow it: from the first one all.
+        end = count + step if not first else first + 3 * step
+        for last in range(first - (warm - 1) * step, end, step):
+            stops, stop = [0] * len(blocks), min(last, count)
+            for i in reversed(range(len(blocks))):
+                stops[i] = stop
+                height, _, stride, pad, reach = blocks[i]
+                stop = min((stop - 1) * stride - pad + reach, height)
+            for i, stop in enumerate(stops):
+                if done[i] < stop:
+                    if i:
+                        low = max(0, done[i] * blocks[i][2] - blocks[i][3])
+                        needed[i - 1] = max(needed[i - 1], done[i - 1] - low)
+                    done[i] = stop
+    return needed
+
+
+def _without_middle(blocks: Sequence[BlockShape], step: int, warm: int) -> list[BlockShape]:
+    """The same blocks over a lower image, of as many more or fewer rows than whole steps."""
+    seen = sum(reach + pad for _, _, _, pad, reach in blocks)
+    steps = 2 * (ceil_div(seen, step) + len(blocks) + warm + 4)
+    left_out = max(0, blocks[-1][1] // step - steps) * step  # rows of the last block's output
+    shorter: list[BlockShape] = []
+    for height, out, stride, pad, reach in reversed(blocks):
+        shorter.insert(0, (height - left_out * stride, out - left_out, stride, pad, reach))
+        left_out *= stride
+    return shorter

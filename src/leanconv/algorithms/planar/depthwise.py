@@ -1,0 +1,358 @@
+"""Depthwise convolution of plain NCHW tensors: lanes along output columns, several rows at once.
+
+    y[n, k, oh, ow] = act(bias[k] + residual +
+        sum over kh, kw of x[n, k, oh·sh + kh·dh - ph, ow·sw + kw·dw - pw] · w[k, kh, kw])
+
+One tile is `planes` channels by `rows` output rows by `vectors` vectors of output columns. Each
+vector of an input row is loaded once for each tap kw (a stride's neighbouring taps share their
+loads) and used for all output rows that it reaches, whose weights are broadcast inside the
+multiply-add. Rows of input outside the map are jumped over.
+
+Where half a vector register multiplies twice as fast as a whole one, it is used for rows that fill
+it better: a row of 7 columns takes 8 lanes of 8, and not 7 of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from leanconv.algorithms.planar.columns import (
+    ColumnVectors,
+    column_vectors,
+    every,
+    load_parts,
+    shared_loads,
+)
+from leanconv.codegen.activations import apply
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_CHUNK_CYCLES = 15_000.0
+_LEAST_CHUNKS, _LEAST_CYCLES = 16, 4_000.0
+_MOST_WRITTEN = 1200  # multiply-adds that are written out, of all bodies together
+_ROW_CYCLES = 3.0  # of each row of input: the jump, and what cannot be overlapped
+# Sums of one plane from which on its own multiply-adds hide that as well as a second plane's would.
+_MANY_SUMS = 8
+_STORE_CYCLES = 2.0  # of each vector of results
+
+# Of a row of input: the output rows of a tile that it meets, each with its kh.
+Row = list[tuple[int, int]]
+Uses = dict[int, Row]
+
+
+@dataclass(frozen=True)
+class PlanarDepthwise(Kernel):
+    """One depthwise convolution's code, lanes along output columns.
+
+    Attributes:
+        batch: N.
+        channels: C, which is K.
+        window: the sliding window, flat: depth is 1.
+        x, y: where input and output lie; columns are neighbours in both.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of the vectors used, those of a register or half of them.
+        planes: channels of one tile, a divisor of `channels`.
+        rows: output rows of one tile.
+        vectors: vectors of columns of one tile.
+        plane_block: tiles of channels of one chunk.
+        row_block: tiles of rows of one chunk.
+        epilogue: bias, residual, activation.
+    """
+
+    batch: int
+    channels: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    planes: int
+    rows: int
+    vectors: int
+    plane_block: int
+    row_block: int
+    epilogue: Epilogue
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, weights as given, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def tile_text(self) -> str:
+        """The tile, for people."""
+        return f"{self.planes} channels x {self.rows} rows x {self.vectors} vectors of {self.lanes}"
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles along the rows, the last one perhaps lower."""
+        return ceil_div(self.window.out[1], self.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Images by blocks of channels by blocks of rows."""
+        channels = ceil_div(self.channels // self.planes, self.plane_block)
+        return self.batch * channels * ceil_div(self.row_tiles, self.row_block)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        _, kh, kw = self.window.kernel
+        return 2 * self.batch * self.channels * self.window.out[1] * self.window.out[2] * kh * kw
+
+    def uses(self, rows: int) -> Uses:
+        """For each row of input from a tile's first on: the (output row, kh) that it meets."""
+        found: Uses = {}
+        for r in range(rows):
+            for kh in range(self.window.kernel[1]):
+                position = r * self.window.stride[1] + kh * self.window.dilation[1]
+                found.setdefault(position, []).append((r, kh))
+        return dict(sorted(found.items()))
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, channels, tiles of rows, tiles of columns."""
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        tiles = self.channels // self.planes
+        row_blocks = ceil_div(self.row_tiles, self.row_block)
+        whole, rest = divmod(self.window.out[1], self.rows)
+        with e.chunks(self.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
+            n, block, part = chunk
+            last = e.smin((block + 1) * self.plane_block, tiles)
+            with e.loop("plane", last, start=block * self.plane_block) as plane:
+                body = _Body(e, self, pointers, n, plane * self.planes)
+                first = part * self.row_block
+                stop = e.smin(first + self.row_block, whole)
+                with e.when(first.compare("ult", stop)):
+                    with e.loop("rows", stop, start=first) as index:
+                        body.rows(index * self.rows, self.rows)
+                if rest:
+                    with e.when(part.compare("eq", row_blocks - 1)):
+                        body.rows(e.const("i64", whole * self.rows), rest)
+        return e.finish()
+
+
+class _Body:
+    """Emission of the tiles of a few channels."""
+
+    def __init__(
+        self,
+        e: Function,
+        conv: PlanarDepthwise,
+        pointers: dict[str, Value],
+        n: Value,
+        channel: Value,
+    ) -> None:
+        self.e, self.conv, self.pointers = e, conv, pointers
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        self.out = n * conv.y.image + channel * conv.y.block_stride
+        self.channel = channel
+        self.taps = conv.window.kernel[1] * conv.window.kernel[2]
+        image = pointers["x"].at(n * conv.x.image, self.element)
+        self.x = [
+            image.at((channel + p) * conv.x.block_stride, self.element) for p in range(conv.planes)
+        ]
+        self.w = pointers["w"].at(channel * self.taps, self.element)
+
+    def rows(self, row: Value, rows: int) -> None:
+        """Emit all columns of so many output rows from `row` on."""
+        conv, e = self.conv, self.e
+        for tile in column_vectors(conv.window, conv.lanes, conv.vectors):
+            if tile.count == 1:
+                self._tile(row, rows, e.const("i64", tile.first), tile)
+            else:
+                with e.loop("tile", tile.count) as index:
+                    self._tile(row, rows, index * (conv.vectors * conv.lanes) + tile.first, tile)
+
+    def _tile(self, row: Value, rows: int, column: Value, tile: ColumnVectors) -> None:
+        conv, e, window = self.conv, self.e, self.conv.window
+        vectors = len(tile.live)
+        acc = [
+            value
+            for bias in self._per_channel("bias") or [e.zero(self.kind)] * conv.planes
+            for value in [bias] * (rows * vectors)
+        ]
+        top = row * window.stride[1] - window.pad[1]
+        left = column * window.stride[2] - window.pad[2]
+        for position, uses in conv.uses(rows).items():
+            line = top + position
+            inside = line.compare("ult", window.size[1])  # unsigned: sees both ends
+            for p in range(conv.planes):
+                # The jumps also keep inputs and weights from being loaded long before their use,
+                # into registers that there are too few of.
+                with e.when(inside, [acc]):
+                    at = self.x[p].at(line * conv.x.spatial[1] + left, self.element)
+                    self._line(tile, acc, at, p, p * rows * vectors, uses)
+        place = row * conv.y.spatial[1] + column
+        self._store(acc, place, rows, tile)
+
+    def _line(
+        self,
+        tile: ColumnVectors,
+        acc: list[Value],
+        at: Value,
+        plane: int,
+        slot: int,
+        uses: list[tuple[int, int]],
+    ) -> None:
+        """Emit the products of one row of input; its sums begin at acc[slot]."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        vectors, kernel = len(tile.live), window.kernel[2]
+        w = self.w.at(plane * self.taps, self.element)
+        for base, kws in shared_loads(window).items():
+            here = at.at(base * window.dilation[2], self.element)
+            parts = [
+                load_parts(
+                    e,
+                    here.at(v * window.stride[2] * conv.lanes, self.element),
+                    self.kind,
+                    tile.masks[base][v],
+                )
+                for v in range(vectors)
+            ]
+            for kw, phase in kws:
+                inputs = [every(e, part, phase) if part else None for part in parts]
+                for r, kh in uses:
+                    weight = e.broadcast(w.at(kh * kernel + kw, self.element), self.kind)
+                    for v, x in enumerate(inputs):
+                        if x is not None:
+                            place = slot + r * vectors + v
+                            acc[place] = e.fma(x, weight, acc[place])
+
+    def _per_channel(self, name: str) -> list[Value] | None:
+        if name not in self.pointers:
+            return None
+        first = self.pointers[name].at(self.channel, self.element)
+        planes = range(self.conv.planes)
+        return [self.e.broadcast(first.at(p, self.element), self.kind) for p in planes]
+
+    def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
+        conv, e = self.conv, self.e
+        residual, slopes = self.pointers.get("residual"), self._per_channel("slope")
+        values = iter(acc)
+        for p in range(conv.planes):
+            for r in range(rows):
+                for v, live in enumerate(tile.live):
+                    inside = p * conv.y.block_stride + r * conv.y.spatial[1] + v * conv.lanes
+                    out, value = self.out + place + inside, next(values)
+                    if residual:
+                        at = residual.at(out, self.element)
+                        value = value + e.load_first(at, self.kind, live)
+                    slope = slopes[p] if slopes else None
+                    value = apply(e, value, conv.epilogue.activation, slope)
+                    e.store_first(value, self.pointers["y"].at(out, self.element), live)
+
+
+def plan_planar_depthwise(
+    kernel: PlanarDepthwise, target: Target
+) -> tuple[PlanarDepthwise, float] | None:
+    """Choose tile and chunks; also the estimated cycles of one core. None if no tile is small."""
+    choices = [
+        (cycles, tile)
+        for tile in _tiles(kernel, target)
+        if (cycles := _plane_cycles(tile, target)) is not None
+    ]
+    if not choices:
+        return None
+    cycles, planned = min(choices, key=lambda choice: choice[0])
+    tiles = planned.channels // planned.planes
+    total = cycles * planned.batch * planned.channels
+    even = min(_LEAST_CHUNKS, round(total / _LEAST_CYCLES))
+    wanted = ceil_div(max(1, even, round(total / _CHUNK_CYCLES)), planned.batch)
+    plane_blocks = min(tiles, wanted)
+    row_blocks = min(planned.row_tiles, ceil_div(wanted, plane_blocks))
+    planned = replace(
+        planned,
+        plane_block=ceil_div(tiles, plane_blocks),
+        row_block=ceil_div(planned.row_tiles, row_blocks),
+    )
+    return planned, total
+
+
+def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
+    """Every tile whose sums, inputs and one weight fit the registers."""
+    full = target.vector_bytes // ITEMSIZE[kernel.dtype]
+    widths = (full, full // 2) if halves_are_twice_as_fast(target) else (full,)
+    tiles = []
+    for lanes in widths:
+        for vectors in range(1, min(8, ceil_div(kernel.window.out[2], lanes)) + 1):
+            for rows in range(1, min(8, kernel.window.out[1]) + 1):
+                for planes in (1, 2):
+                    size = planes * rows * vectors
+                    used = size + vectors * kernel.window.stride[2] + 2
+                    if kernel.channels % planes == 0 and used <= min(target.registers, 31):
+                        tiles.append(
+                            replace(kernel, lanes=lanes, planes=planes, rows=rows, vectors=vectors)
+                        )
+    return tiles
+
+
+def halves_are_twice_as_fast(target: Target) -> bool:
+    """Whether two multiply-adds of half a register start where one of a whole one does."""
+    return target.vector_bytes == 64 and target.fma_units == 1
+
+
+def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
+    """Estimated cycles of one channel of one image; None if the code would be too long."""
+    window = kernel.window
+    half = kernel.lanes * ITEMSIZE[kernel.dtype] < target.vector_bytes
+    units = target.fma_units * (2 if half else 1)
+    # Halves of a cycle of the load pipes: unaligned vectors of a whole line always touch two.
+    wide = 3.75 if kernel.lanes * ITEMSIZE[kernel.dtype] == 64 else 1.5
+    whole, rest = divmod(window.out[1], kernel.rows)
+    if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:
+        return None
+    tiles = column_vectors(window, kernel.lanes, kernel.vectors)
+    written = 0
+    cycles = 0.0
+    loads = len(shared_loads(window)) * window.stride[2] * wide
+    hidden = kernel.planes if kernel.rows * kernel.vectors < _MANY_SUMS else 1
+    for rows, starts in ((kernel.rows, range(whole)), (rest, range(whole, whole + bool(rest)))):
+        if not starts:
+            continue
+        uses = kernel.uses(rows)
+        products = sum(len(u) for u in uses.values()) * window.kernel[2]
+        for tile in tiles:
+            vectors = len(tile.live)
+            written += kernel.planes * products * vectors
+            for count, inside in _met(kernel, uses, starts):
+                met = sum(map(len, inside)) * window.kernel[2]
+                arithmetic = max(
+                    met * vectors / units,
+                    (len(inside) * loads * vectors + met) / 2,
+                    met * target.fma_latency / (rows * kernel.planes),
+                )
+                overhead = _ROW_CYCLES * len(inside) / hidden
+                overhead += _STORE_CYCLES * rows * vectors
+                cycles += count * tile.count * (arithmetic + overhead)
+    return cycles if written <= _MOST_WRITTEN else None
+
+
+def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[int, list[Row]]]:
+    """The uses of the rows of input that exist for each of these tiles along the rows.
+
+    Neighbours that are alike, such as those between the ends of a plane, are given once with their
+    number.
+    """
+    window = kernel.window
+    step, pad, size = kernel.rows * window.stride[1], window.pad[1], window.size[1]
+    first = min(max(tiles.start, ceil_div(pad, step)), tiles.stop)
+    stop = max(first, min(tiles.stop, (size - 1 - max(uses) + pad) // step + 1))
+    if first < stop:
+        yield stop - first, list(uses.values())
+    for tile, end in ((tiles.start, first), (stop, tiles.stop)):
+        while tile < end:
+            top = tile * step - pad
+            # Until a row comes into the plane, or leaves it.
+            ahead = [edge - top - i for i in uses for edge in (0, size) if top + i < edge]
+            alike = min([end - tile, *(ceil_div(rows, step) for rows in ahead)])
+            yield alike, [use for i, use in uses.items() if 0 <= top + i < size]
+            tile += alike

@@ -1,0 +1,280 @@
+"""1x1 convolution of plain NCHW tensors: lanes along pixels, the filter broadcast.
+
+    y[n, k, p] = act(bias[k] + residual + sum over c of w[k, c] · x[n, c, p])
+
+over all pixels p of a map as one row. One tile is `tile.rows` output channels by `tile.vectors`
+vectors of pixels: the micro-kernel with the packed filter [group][panel][c][rows] as A and the
+input, read in place, as B. All panels of a chunk pass by each tile of pixels, whose input stays in
+the caches meanwhile: it is read from memory once, and where it comes from there, the next tile's is
+asked for meanwhile, a line a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.codegen.activations import apply
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.microkernel import (
+    Fetch,
+    ReductionLoop,
+    RegisterTile,
+    multiply_accumulate,
+)
+from leanconv.codegen.partial_sums import LENGTH, PartialSums
+from leanconv.codegen.tiling import Tile, fits, tile_cycles
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_CHUNK_CYCLES = 25_000.0
+_LEAST_CHUNKS = 32  # so that any number of threads ends about together
+_LEAST_CYCLES = 4_000.0  # but none is smaller
+_MOST_VECTORS = 6
+_UNALIGNED = 1.02  # what reading unaligned pixels costs against a packed stream
+# What tiles of few vectors cost more, over their number: lines that are touched several times; much
+# where tensors stand in memory and not in the second cache.
+_NARROW, _NARROW_LARGE = 0.03, 0.3
+
+
+@dataclass(frozen=True)
+class PlanarPointwise(GroupedConv):
+    """One 1x1 convolution's code, lanes along pixels.
+
+    The window is all pixels of a map as one row; pixels are neighbours in x and y.
+
+    Attributes:
+        lanes: lanes of a vector.
+        tile: output channels by vectors of pixels.
+        column_tiles: tiles of pixels of one chunk.
+        panel_block: panels of output channels of one chunk.
+        prefetch: whether the lines of the next tile's input and of the output are asked for.
+    """
+
+    lanes: int
+    tile: Tile
+    column_tiles: int
+    panel_block: int
+    prefetch: bool
+
+    @property
+    def tile_text(self) -> str:
+        """The tile, for people."""
+        return f"{self.tile.rows} channels x {self.tile.vectors} vectors of pixels"
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of one map."""
+        return self.window.out[2]
+
+    @property
+    def span(self) -> int:
+        """Pixels of one tile."""
+        return self.tile.vectors * self.lanes
+
+    @property
+    def whole_tiles(self) -> int:
+        """Tiles all of whose vectors are full; at most one more follows."""
+        return self.pixels // self.span
+
+    @property
+    def column_blocks(self) -> int:
+        """Chunks along the pixels."""
+        return ceil_div(ceil_div(self.pixels, self.span), self.column_tiles)
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels of a group, the last one perhaps narrower."""
+        return ceil_div(self.outputs, self.tile.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Images by groups by blocks of pixels by blocks of panels."""
+        panel_blocks = ceil_div(self.panels, self.panel_block)
+        return self.batch * self.groups * self.column_blocks * panel_blocks
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel of the panel]."""
+        grouped = w.reshape(self.groups, self.outputs, self.inputs)
+        whole = self.outputs // self.tile.rows * self.tile.rows
+        split = grouped[:, :whole].reshape(self.groups, -1, self.tile.rows, self.inputs)
+        parts = [split.swapaxes(2, 3).reshape(self.groups, -1)]
+        parts.append(grouped[:, whole:].swapaxes(1, 2).reshape(self.groups, -1))
+        return np.concatenate(parts, axis=1).reshape(-1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """One number for each output channel, as it stands."""
+        return np.ascontiguousarray(values)
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, tiles of pixels, panels."""
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        panel_blocks = ceil_div(self.panels, self.panel_block)
+        extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
+        whole, rest = self.whole_tiles, self.pixels % self.span
+        with e.chunks(*extents) as (n, g, columns, block):
+            body = _Body(e, self, pointers, n, g, block)
+            first = columns * self.column_tiles
+            last = e.smin(first + self.column_tiles, whole)
+            if whole:
+                with e.when(first.compare("ult", last)):
+                    with e.loop("tile", last, start=first) as tile:
+                        body.pixels(tile * self.span, self.tile.vectors, self.lanes)
+            if rest:
+                vectors = ceil_div(rest, self.lanes)
+                with e.when(columns.compare("eq", self.column_blocks - 1)):
+                    place = e.const("i64", whole * self.span)
+                    body.pixels(place, vectors, rest - (vectors - 1) * self.lanes)
+        return e.finish()
+
+
+class _Body:
+    """Emission of one block of panels, tile by tile."""
+
+    def __init__(
+        self,
+        e: Function,
+        conv: PlanarPointwise,
+        pointers: dict[str, Value],
+        n: Value,
+        g: Value,
+        block: Value,
+    ) -> None:
+        self.e, self.conv, self.pointers, self.block = e, conv, pointers, block
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
+        self.x = pointers["x"].at(place, self.element)
+        self.w = pointers["w"].at(g * (conv.outputs * conv.inputs), self.element)
+        self.group_channel = g * conv.outputs
+        self.out = n * conv.y.image
+
+    def pixels(self, pixel: Value, vectors: int, live: int) -> None:
+        """Emit all panels of one tile of pixels; the last of its vectors has `live` lanes."""
+        conv, e = self.conv, self.e
+        whole, rest = divmod(conv.outputs, conv.tile.rows)
+        first = self.block * conv.panel_block
+        last = e.smin(first + conv.panel_block, whole)
+        if whole:
+            with e.when(first.compare("ult", last)):
+                with e.loop("panel", last, start=first) as panel:
+                    self._tile(pixel, panel, conv.tile.rows, vectors, live)
+        if rest:
+            blocks = ceil_div(conv.panels, conv.panel_block)
+            with e.when(self.block.compare("eq", blocks - 1)):
+                self._tile(pixel, e.const("i64", whole), rest, vectors, live)
+
+    def _tile(self, pixel: Value, panel: Value, channels: int, vectors: int, live: int) -> None:
+        """Emit one tile for one panel of so many output channels."""
+        conv, e = self.conv, self.e
+        first = panel * conv.tile.rows
+        channel = self.group_channel + first
+        out = self.out + channel * conv.y.block_stride + pixel
+        tile = RegisterTile(self.element, self.kind, conv.lanes, vectors, 1, live)
+        acc = [e.zero(self.kind)] * (channels * vectors)
+        if "bias" in self.pointers:
+            bias = self._per_channel("bias", channel, channels)
+            acc = [bias[k] for k in range(channels) for _ in range(vectors)]
+        w = self.w.at(first * conv.inputs, self.element)
+        x = self.x.at(pixel, self.element)
+        fetch = None
+        if conv.prefetch and live == conv.lanes:
+            ahead = x.at(conv.span + panel % vectors * conv.lanes, self.element)
+            fetch = Fetch(ahead, conv.x.block_stride)
+            self._claim(out, channels, vectors)
+        loops = [ReductionLoop("c", conv.inputs, channels, conv.x.block_stride)]
+        if conv.inputs > LENGTH:
+            parts = PartialSums(e, tile, acc)
+            parts.add(range(channels), w, x, loops, fetch)
+            acc = parts.values()
+        else:
+            multiply_accumulate(e, tile, acc, range(channels), w, x, loops, fetch=fetch)
+        self._store(acc, out, channel, channels, vectors, live)
+
+    def _claim(self, out: Value, channels: int, vectors: int) -> None:
+        """Ask for the lines of the tile's output, to be written when the sums are done."""
+        for k in range(channels):
+            for j in range(vectors):
+                place = out + (k * self.conv.y.block_stride + j * self.conv.lanes)
+                self.e.prefetch(self.pointers["y"].at(place, self.element), write=True)
+
+    def _store(
+        self,
+        acc: list[Value],
+        out: Value,
+        channel: Value,
+        channels: int,
+        vectors: int,
+        live: int,
+    ) -> None:
+        conv, e = self.conv, self.e
+        residual, slopes = self.pointers.get("residual"), None
+        if "slope" in self.pointers:
+            slopes = self._per_channel("slope", channel, channels)
+        for k in range(channels):
+            for j in range(vectors):
+                count = live if j == vectors - 1 else conv.lanes
+                place = out + (k * conv.y.block_stride + j * conv.lanes)
+                value = acc[k * vectors + j]
+                if residual:
+                    value = value + e.load_first(residual.at(place, self.element), self.kind, count)
+                slope = slopes[k] if slopes else None
+                value = apply(e, value, conv.epilogue.activation, slope)
+                e.store_first(value, self.pointers["y"].at(place, self.element), count)
+
+    def _per_channel(self, name: str, channel: Value, channels: int) -> list[Value]:
+        first = self.pointers[name].at(channel, self.element)
+        return [self.e.broadcast(first.at(k, self.element), self.kind) for k in range(channels)]
+
+
+def plan_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
+    """Choose tile and chunks; also the estimated cycles of one core for all of it."""
+    channels = (kernel.inputs + kernel.outputs) * kernel.groups
+    large = channels * kernel.pixels * ITEMSIZE[kernel.dtype] > target.l2_bytes
+    kernel = replace(kernel, prefetch=large)
+    choices = [
+        Tile(channels, vectors)
+        for vectors in range(1, min(_MOST_VECTORS, ceil_div(kernel.pixels, kernel.lanes)) + 1)
+        for channels in range(1, min(28, kernel.outputs) + 1)
+        if fits(target, channels, vectors)
+    ]
+    cycles, tile = min(
+        ((_cycles(kernel, target, tile), tile) for tile in choices),
+        key=lambda c: (c[0], -c[1].rows * c[1].vectors),
+    )
+    planned = replace(kernel, tile=tile)
+    tiles, panels = ceil_div(kernel.pixels, planned.span), planned.panels
+    pieces = kernel.batch * kernel.groups
+    total = cycles * pieces
+    even = min(_LEAST_CHUNKS, round(total / _LEAST_CYCLES))
+    wanted = max(1, even, round(total / _CHUNK_CYCLES))
+    column_blocks = min(tiles, ceil_div(wanted, pieces))
+    panel_blocks = min(panels, ceil_div(wanted, pieces * column_blocks))
+    planned = replace(
+        planned,
+        column_tiles=ceil_div(tiles, column_blocks),
+        panel_block=ceil_div(panels, panel_blocks),
+    )
+    return planned, _UNALIGNED * cycles * pieces
+
+
+def _cycles(kernel: PlanarPointwise, target: Target, tile: Tile) -> float:
+    """Estimated cycles of one image and group."""
+    span = tile.vectors * kernel.lanes
+    whole, rest = divmod(kernel.pixels, span)
+    rest_vectors = ceil_div(rest, kernel.lanes)
+
+    def panel(channels: int) -> float:
+        cycles = whole * tile_cycles(target, channels, tile.vectors, kernel.inputs)
+        if rest:
+            cycles += tile_cycles(target, channels, rest_vectors, kernel.inputs)
+        return cycles
+
+    panels, last = divmod(kernel.outputs, tile.rows)
+    cycles = panels * panel(tile.rows) + (panel(last) if last else 0.0)
+    narrow = _NARROW_LARGE if kernel.prefetch else _NARROW
+    return cycles * (1 + narrow / tile.vectors)

@@ -1,0 +1,140 @@
+"""Lowering block by block: how large a block is, and into how many parts its products are cut.
+
+Chunks are the same for any number of threads. What is minimised is the time of all threads until
+the last is ready, as a mean over some numbers of threads: small blocks cost more passes of the
+weights, and parts of the output channels lower the same block again, but large ones leave threads
+idle at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+
+from leanconv.algorithms.problem import Candidate, Piece, Problem, sum_error
+from leanconv.algorithms.unfold.candidates import (
+    CHUNK_CYCLES,
+    MOVE_CYCLES,
+    LoweredView,
+    best_tile,
+    packing,
+    product,
+    row_cycles,
+)
+from leanconv.algorithms.unfold.kernels import Block, BlockConv
+from leanconv.algorithms.unfold.unfolding import Unfolding
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_THREADS = (1, 2, 4, 8)  # for which the cut is made
+_WEIGHT_BYTES = 16.0  # a cycle, of weights that pass by for each block
+_PLANE_CYCLES = 100.0  # to come back to an output plane after others have been written
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """One way to cut the output rows of an image into blocks.
+
+    Attributes:
+        unfolding, elements: of a block.
+        shape, last: rows and columns of a block, and of the last one.
+        view: the lowered block of that many rows and columns.
+        parameters: for people.
+    """
+
+    unfolding: Unfolding
+    elements: int
+    shape: tuple[int, int]
+    last: tuple[int, int]
+    view: Callable[[int, int], LoweredView]
+    parameters: str
+
+
+def equal_parts(extent: int, most: int) -> tuple[int, int]:
+    """Cut an extent into as few parts of at most that size as possible: their size, the last's."""
+    size = ceil_div(extent, ceil_div(extent, most))
+    return size, extent % size or size
+
+
+def sizes_to_try(extent: int, most: int) -> list[int]:
+    """Sizes of equal parts, of at most that size, each half of the one before or less."""
+    sizes: list[int] = []
+    size = min(extent, most)
+    while size:
+        size = equal_parts(extent, size)[0]
+        sizes.append(size)
+        size //= 2
+    return sizes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut that has been costed.
+
+    Attributes:
+        cost: estimated cycles of all threads together, idle ones counted.
+        blocks: how the rows are cut.
+        kernel: for these blocks and some parts of the output channels.
+    """
+
+    cost: float
+    blocks: Blocks
+    kernel: BlockConv
+
+
+def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) -> Cut:
+    """The cheapest of some ways to cut the rows, with any parts of the output channels."""
+    cuts = (cut for blocks in choices for cut in _cuts(problem, target, blocks))
+    return min(cuts, key=lambda cut: cut.cost)
+
+
+def by_blocks(name: str, problem: Problem, cut: Cut) -> Candidate:
+    """The candidate that lowers and multiplies block by block."""
+    conv, blocks = cut.kernel.whole.product, cut.blocks
+    view = blocks.view(*blocks.shape)
+    return Candidate(
+        name,
+        (Piece(cut.kernel, cut.kernel.operands),),
+        packing(replace(conv, groups=problem.spec.groups), view, problem),
+        sum_error(problem),
+        parameters=f"{blocks.parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",
+    )
+
+
+def whole_cost(problem: Problem, target: Target, view: LoweredView, elements: int) -> float:
+    """What `Cut.cost` is of, for a tensor of so many elements that is lowered first, as a whole."""
+    conv = product(problem, view, target)
+    rows = conv.batch * conv.groups * conv.row_count
+    work = rows * row_cycles(conv, target) + elements * MOVE_CYCLES
+    return work + CHUNK_CYCLES
+
+
+def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
+    """These blocks with the output channels in one part, two, four …"""
+    view = blocks.view(*blocks.shape)
+    one = replace(product(problem, view, target), batch=1, groups=1)
+    one = replace(one, tile=best_tile(one, target))
+    kernel = BlockConv(
+        problem.spec.batch,
+        problem.spec.groups,
+        blocks.unfolding,
+        blocks.elements,
+        problem.y,
+        problem.window.out,
+        Block(*blocks.shape, one),
+        Block(*blocks.last, replace(one, window=blocks.view(*blocks.last).window)),
+        1,
+    )
+    multiply = row_cycles(one, target) * one.row_count
+    multiply += one.group_weights * ITEMSIZE[one.dtype] / _WEIGHT_BYTES
+    if not one.y.lanes_contiguous:
+        multiply += one.outputs * _PLANE_CYCLES
+    lower = blocks.elements * MOVE_CYCLES
+    for power in range(one.panels.bit_length()):
+        each = ceil_div(one.panels, 1 << power)
+        parts = ceil_div(one.panels, each)
+        cut = replace(kernel, parts=parts)
+        rounds = mean(threads * ceil_div(cut.chunks, threads) for threads in _THREADS)
+        yield Cut(rounds * (multiply * each / one.panels + lower), blocks, cut)

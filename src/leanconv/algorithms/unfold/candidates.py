@@ -1,0 +1,242 @@
+"""What the lowering algorithms share: views of a lowered tensor, and candidates made of them.
+
+However windows are laid out, the product over them is `DirectConv` with other strides: what im2col,
+MEC and im2win differ in is a `LoweredView`, never a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import gcd
+
+import numpy as np
+
+from leanconv.algorithms.direct.algorithm import DIRECT, plan_direct
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.problem import Candidate, Pack, Parameters, Piece, Problem, sum_error
+from leanconv.algorithms.unfold.kernels import LowerTensor
+from leanconv.algorithms.unfold.unfolding import Unfolding
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.errors import SpecError
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+CHUNK_CYCLES = 40_000.0  # about 10 us
+_SHUFFLE_CYCLES = 0.5  # of a transposition, beside the next tile's multiply-adds
+MOVE_CYCLES = 0.7  # for each element that is lowered
+_PAGE = 4096  # bytes of a page: of the first cache's sets times its lines
+
+
+@dataclass(frozen=True)
+class LoweredView:
+    """A lowered tensor as a convolution reads it: overlapping windows are only strides.
+
+    Attributes:
+        window: over the lowered tensor.
+        x: where its elements lie; a block of channels is all channels of a group.
+        inputs: what the innermost loop runs over.
+        order: the axes (channel, kd, kh, kw) = (1, 2, 3, 4) of the weights as the loops need them.
+    """
+
+    window: Window
+    x: Access
+    inputs: int
+    order: tuple[int, int, int, int]
+
+    def weights(self, w: np.ndarray) -> np.ndarray:
+        """Weights (K, C/g, kd, kh, kw) as those of the convolution over the lowered tensor."""
+        shape = (w.shape[0], self.inputs, *self.window.kernel)
+        turned: np.ndarray = w.transpose(0, *self.order).reshape(shape)
+        return turned
+
+
+# -- what the algorithms make of it ----------------------------------------------------------
+def reject(problem: Problem, target: Target) -> str | None:
+    """What no lowering computes: outputs apart from each other, groups that share blocks."""
+    reason = DIRECT.reject(problem, target)
+    if reason:
+        return reason
+    _, h, w = problem.window.out
+    y = problem.y
+    if (
+        problem.y_offset
+        or problem.x_offset
+        or y.spatial[:2] != (h * w * y.spatial[2], w * y.spatial[2])
+    ):
+        return "input or output are a part of a tensor"
+    return None
+
+
+def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], float]:
+    """Cycles: those of the products, and those of moving the lowered elements."""
+
+    def cycles(problem: Problem, target: Target) -> float:
+        return DIRECT.cost(problem, target) + MOVE_CYCLES * elements(problem)
+
+    return cycles
+
+
+def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
+    """The convolution over a lowered tensor, with no tile yet.
+
+    Its loops over windows are not written out: loads would be hoisted until registers spill.
+    """
+    spec = problem.spec
+    return DirectConv(
+        batch=spec.batch,
+        groups=spec.groups,
+        inputs=view.inputs,
+        outputs=problem.group_outputs,
+        window=view.window,
+        x=view.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        lanes=target.lanes(spec.dtype),
+        tile=Tile(1, 1),
+        rows=1,
+        panels_inside=False,
+        epilogue=problem.epilogue,
+        unroll=0,
+        fetch=True,
+    )
+
+
+def tiled(conv: DirectConv, target: Target) -> DirectConv:
+    """Plan a product's tile and chunks.
+
+    Results that are turned before they are stored count in the choice of the tile. Weights that
+    stay in the second cache pass by each row, if what is lowered does not stay there: it is read
+    once then, and not once for each panel. But a row that is shorter than what is written of it is
+    read again for each panel, so that fewer planes are written at the same time.
+    """
+    planned = plan_direct(conv, target)
+    planned = replace(planned, tile=best_tile(planned, target))
+    item, panels = ITEMSIZE[conv.dtype], planned.panels
+    image = conv.x.image * item
+    weights = planned.groups * planned.group_weights * item
+    written = planned.window.out[2] * planned.outputs
+    if not planned.y.lanes_contiguous and (panels - 1) * _row_elements(planned) < written:
+        rows = planned.rows * (panels if planned.panels_inside else 1)
+        return replace(planned, panels_inside=False, rows=min(planned.row_count, rows))
+    if planned.panels_inside or weights > target.l2_bytes or image < target.l2_bytes:
+        return planned
+    rows = max(1, planned.rows // panels)
+    return replace(planned, panels_inside=True, rows=rows)
+
+
+def _row_elements(conv: DirectConv) -> int:
+    """Elements that one row of windows reads, those that windows share counted once."""
+    run = conv.inputs if conv.x.block_stride == 1 else min(conv.x.block, conv.inputs)
+    step = min(run, conv.window.stride[2] * conv.x.spatial[2])
+    return step * (conv.reduction // run) * conv.window.out[2]
+
+
+def best_tile(conv: DirectConv, target: Target) -> Tile:
+    """The cheapest tile; planes take results in squares of lanes by lanes, whole or not."""
+    return min(_tile_cycles(conv, target), key=lambda entry: entry[0])[1]
+
+
+def row_cycles(conv: DirectConv, target: Target) -> float:
+    """Estimated cycles of one row of output with the best tile."""
+    return min(cycles for cycles, _ in _tile_cycles(conv, target))
+
+
+def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
+    """Tiles with the cycles of a row, but those whose rows would drive each other out.
+
+    Rows a multiple of the page apart are all in one set of the first cache.
+    """
+    columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
+    ranked = rank_tiles(target, columns, vectors, conv.reduction)
+    step = conv.window.stride[2] * conv.x.spatial[2] * ITEMSIZE[conv.dtype]
+    most = target.l1_bytes // gcd(step, _PAGE)
+    square = _SHUFFLE_CYCLES * conv.lanes * (conv.lanes.bit_length() - 1)
+    if conv.y.lanes_contiguous or conv.lanes == 1:
+        square = 0.0
+
+    def cycles(row: float, tile: Tile) -> float:
+        whole, rest = divmod(columns, tile.rows)
+        squares = whole * ceil_div(tile.rows, conv.lanes) + ceil_div(rest, conv.lanes)
+        return row + squares * vectors * square
+
+    return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
+
+
+def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pack:
+    """The packing of a convolution over a lowered tensor (`None`: over the input itself)."""
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: conv.pack_channels(values) for name, values in channels.items()}
+        taps = problem.weights_3d(w)
+        return {"w": conv.pack_weights(view.weights(taps) if view else taps), **packed}
+
+    return pack
+
+
+def lower_rows(unfolding: Unfolding, pieces: int) -> int:
+    """Rows of one chunk of a `LowerTensor`."""
+    height = unfolding.view.out[1]
+    row = unfolding.elements / (height * unfolding.view.out[0])
+    return rows_per_chunk(height, row * MOVE_CYCLES, pieces, CHUNK_CYCLES)
+
+
+def whole_tensor(
+    name: str,
+    problem: Problem,
+    target: Target,
+    unfolding: Unfolding,
+    view: LoweredView,
+    parameters: str,
+) -> Candidate:
+    """Lower the whole batch, then multiply it; images of one group lie one after the other."""
+    spec = problem.spec
+    image, group = unfolding.elements, unfolding.elements * spec.batch
+    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
+    lower = LowerTensor(unfolding, spec.batch, spec.groups, image, group, rows)
+    conv = tiled(product(problem, view, target), target)
+    return Candidate(
+        name,
+        (
+            Piece(lower, ("x", "lowered")),
+            Piece(conv, ("lowered", *conv.operands[1:])),
+        ),
+        packing(conv, view, problem),
+        sum_error(problem),
+        {"lowered": group * spec.groups * spec.itemsize},
+        f"{parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",
+    )
+
+
+def count_of(parameters: Parameters, key: str, algorithm: str) -> int | None:
+    """A parameter that is a count, None if it is not given.
+
+    Raises:
+        SpecError: it is no whole number of at least 1.
+    """
+    text = parameters.get(key)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(
+            f"algorithm {algorithm}: {key} is {text!r}; expected a whole number of at least 1"
+        )
+    return int(text)
+
+
+def choice_of(
+    parameters: Parameters, key: str, algorithm: str, choices: tuple[str, ...]
+) -> str | None:
+    """A parameter that is one of some words, None if it is not given.
+
+    Raises:
+        SpecError: it is none of them.
+    """
+    text = parameters.get(key)
+    if text is not None and text not in choices:
+        raise SpecError(
+            f"algorithm {algorithm}: {key} is {text!r}; expected {' or '.join(choices)}"
+        )
+    return text

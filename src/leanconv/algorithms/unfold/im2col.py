@@ -1,0 +1,185 @@
+"""im2col: every window becomes a row of a matrix, and convolution a matrix product.
+
+    M[(od, oh, ow), (kd, kh, kw, c)] = x[c, od·sd + kd·dd - pd, …]
+    y = act(M · W + bias + residual)
+
+`rows=whole` lowers one image at a time into a matrix that all threads share, as Caffe and section
+2.1.3 of the im2win thesis do; the matrix is `od·oh·ow · kd·kh·kw·c` elements. Without it a few rows
+of the matrix at a time (`rows=N`; as many as half of the second cache holds) are lowered into a
+thread's scratch and multiplied while they are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Piece,
+    Problem,
+    sum_error,
+)
+from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
+from leanconv.algorithms.unfold.candidates import (
+    LoweredView,
+    cost,
+    count_of,
+    lower_rows,
+    packing,
+    product,
+    reject,
+    tiled,
+    whole_tensor,
+)
+from leanconv.algorithms.unfold.kernels import ImageProduct, LowerTensor
+from leanconv.algorithms.unfold.unfolding import Unfolding
+from leanconv.codegen.geometry import Access, Triple, Window
+from leanconv.codegen.tiling import rank_tiles
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels
+_LONG_ROW = 5  # taps of a row from which on the same holds for any number of channels
+_MOST_IMAGES = 1024  # two stages each
+
+
+def matrix_elements(problem: Problem) -> int:
+    """Elements of one image's lowered matrix: (od·oh·ow) · (kd·kh·kw·c)."""
+    window = problem.window
+    return prod(window.out) * prod(window.kernel) * problem.spec.in_channels
+
+
+def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
+    """All axes unfolded; the columns of the matrix are (kd, kh, kw, c), or (c, kd, kh, kw)."""
+    spec, window, inputs = problem.spec, problem.window, problem.group_inputs
+    _, kh, kw = window.kernel
+    by_taps = channels_first(problem)
+    tap = (kh * kw, kw, 1) if by_taps else (kh * kw * inputs, kw * inputs, inputs)
+    return Unfolding(
+        window,
+        problem.x,
+        inputs,
+        (True, True, True),
+        prod(window.kernel) if by_taps else 1,
+        position,
+        tap,
+        spec.dtype,
+        target.lanes(spec.dtype),
+    )
+
+
+def channels_first(problem: Problem) -> bool:
+    """Whether taps along a row are the run that is moved: planes, few channels or long rows."""
+    window = problem.window
+    if problem.x.lanes_contiguous or problem.x.spatial[2] != 1 or window.dilation[2] != 1:
+        return False
+    taps = window.kernel[2]
+    return taps >= _LONG_ROW or (taps > 1 and problem.group_inputs < _FEW_CHANNELS)
+
+
+def _view(problem: Problem, out: Triple, image: int, group: int) -> LoweredView:
+    """The matrix: one window is one row, and its columns are the channels."""
+    steps = problem.group_inputs * prod(problem.window.kernel)
+    spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
+    ones = (1, 1, 1)
+    order = (1, 2, 3, 4) if channels_first(problem) else (2, 3, 4, 1)
+    return LoweredView(
+        Window(out, out, ones, ones, ones, (0, 0, 0)),
+        Access(image, steps, group, spatial),
+        steps,
+        order,
+    )
+
+
+def _whole(problem: Problem, target: Target) -> Candidate:
+    spec, out = problem.spec, problem.window.out
+    steps = problem.group_inputs * prod(problem.window.kernel)
+    unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
+    view = _view(problem, out, unfolding.elements, unfolding.elements)
+    if spec.batch == 1:
+        return whole_tensor("im2col", problem, target, unfolding, view, "rows=whole")
+    conv = tiled(replace(product(problem, view, target), batch=1), target)
+    size = unfolding.elements * spec.groups
+    rows = lower_rows(unfolding, spec.groups * out[0])
+    lower = LowerTensor(unfolding, 1, spec.groups, size, unfolding.elements, rows, True)
+    multiply = ImageProduct(conv, problem.y.image)
+    pieces = []
+    for n in range(spec.batch):
+        pieces.append(Piece(lower, ("x", f"image{n}", "lowered")))
+        pieces.append(Piece(multiply, ("lowered", f"image{n}", *conv.operands[1:])))
+    pack = packing(conv, view, problem)
+    numbers = {f"image{n}": np.array([n], np.int64) for n in range(spec.batch)}
+    return Candidate(
+        "im2col",
+        tuple(pieces),
+        lambda w, channels: {**pack(w, channels), **numbers},
+        sum_error(problem),
+        {"lowered": size * spec.itemsize},
+        f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
+    )
+
+
+def _segment(problem: Problem, target: Target, room: int) -> int:
+    """Columns of a block that is a part of a row: equal parts, in whole register tiles."""
+    width = problem.window.out[2]
+    vectors = ceil_div(problem.group_outputs, target.lanes(problem.spec.dtype))
+    tile = rank_tiles(target, room, vectors, problem.spec.reduction)[0][1]
+    whole = room // tile.rows * tile.rows or room
+    equal = ceil_div(width, ceil_div(width, whole))
+    return min(whole, ceil_div(equal, tile.rows) * tile.rows)
+
+
+def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
+    spec, (_, height, width) = problem.spec, problem.window.out
+    steps = problem.group_inputs * prod(problem.window.kernel)
+    room = rows or max(1, target.l2_bytes // 2 // (steps * spec.itemsize))
+    if room < width:
+        columns = room if rows else _segment(problem, target, room)
+        shapes = [((1, columns), (1, width % columns or columns))]
+    else:
+        most = min(height, room // width)
+        sizes = [most] if rows else sizes_to_try(height, most)
+        shapes = [((size, width), (height % size or size, width)) for size in sizes]
+
+    def view(rows: int, columns: int) -> LoweredView:
+        return _view(problem, (1, 1, rows * columns), 0, 0)
+
+    choices = [
+        Blocks(
+            _unfolding(problem, target, (0, shape[1] * steps, steps)),
+            shape[0] * shape[1] * steps,
+            shape,
+            last,
+            view,
+            f"rows={shape[0] * shape[1]}",
+        )
+        for shape, last in shapes
+    ]
+    return by_blocks("im2col", problem, cheapest_cut(problem, target, choices))
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    if parameters.get("rows") == "whole":
+        return _whole(problem, target)
+    return _blocked(problem, target, count_of(parameters, "rows", "im2col"))
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    if problem.spec.batch > _MOST_IMAGES:
+        return f"{problem.spec.batch} images, one after the other; at most {_MOST_IMAGES}"
+    return reject(problem, target)
+
+
+IM2COL = Algorithm(
+    "im2col",
+    ("rows",),
+    _reject,
+    cost(lambda problem: problem.spec.batch * matrix_elements(problem)),
+    _candidate,
+    automatic=False,
+)

@@ -1,0 +1,297 @@
+"""im2win: the rows of a window's height are interleaved, so that a window is one run (Lu Shuai).
+
+    I^[n, c, d, oh, iw, u] = x[n, c, d, oh·sh + u·dh - ph, iw]              algorithm 2, planes
+    y[n, k, od, oh, ow] = act(bias + residual + sum over c, kd, v, u of
+        I^[n, c, od·sd + kd·dd - pd, oh, ow·sw + v·dw - pw, u] · w[k, c, kd, u, v])
+
+Where channels are neighbours (NHWC) they stay the innermost axis: I^[n, d, oh, iw, u, c]; the form
+`high` makes them so if there are 8 or more, because one long run is read faster from memory than a
+short one for each channel. Windows that overlap along the width share their elements: they are only
+strides. What lies in the padding above and below stands as zeros in I^; columns of padding are left
+out of the product.
+
+The thesis' index of a window's start, n·s·W_f, is right for square kernels only; here it is
+ow·sw·H_f. If `kh <= sh` no element is in two windows of different rows: there is no I^, and windows
+are read in x by their own strides.
+
+Forms: `base` is algorithm 4, seven scalar loops over I^; `vector` algorithm 5, one dot product for
+each window; `high` algorithm 6, the register tile over output columns and channels that the model
+of section 3.2.2 picks. `rows=whole` transforms the whole batch first, `rows=N` a few output rows
+into a thread's scratch. What makes `high` high can be taken away with `=off`:
+- `reorder`: I^ stays as printed, and the reduction runs over u, v, c across its runs.
+- `vectorise`: one lane.
+- `register`: one accumulator.
+- `cache`: rows and output channels change places in the order that the caches ask for.
+- `threads`: every stage is one piece of work.
+Only `unroll` is off unless it is `on`: loops over a window of at most 12 steps are written out
+then, and loads are hoisted over them until registers spill (6 % of cv10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from leanconv.algorithms.naive import naive
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Piece,
+    Problem,
+    sum_error,
+)
+from leanconv.algorithms.unfold.blocks import (
+    Blocks,
+    by_blocks,
+    cheapest_cut,
+    sizes_to_try,
+    whole_cost,
+)
+from leanconv.algorithms.unfold.candidates import (
+    LoweredView,
+    choice_of,
+    cost,
+    count_of,
+    lower_rows,
+    packing,
+    product,
+    reject,
+    tiled,
+)
+from leanconv.algorithms.unfold.im2win_layout import Layout, transformed_elements, transforms
+from leanconv.algorithms.unfold.kernels import LowerTensor, Serial
+from leanconv.algorithms.unfold.window_dot import WindowDot
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import UNROLL_LIMIT
+from leanconv.codegen.tiling import Tile
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.errors import SpecError
+from leanconv.target import Target
+
+SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")
+_FORMS = ("base", "vector", "high")
+_MANY_CHANNELS = 8
+
+
+# -- the input itself, where nothing is gained by a transform --------------------------------
+def _input_dots(problem: Problem) -> LoweredView:
+    """The input's own windows as rows of pieces."""
+    x, inputs = problem.x, problem.group_inputs
+    if x.block > 1:
+        raise SpecError(
+            "algorithm im2win: form=vector got channels in blocks, and reads windows of a kernel "
+            "no higher than its stride in place; expected a plain layout, or use form=high"
+        )
+    if x.block_stride == 1:
+        x = replace(x, block_stride=inputs)
+        return LoweredView(problem.window, x, 1, (2, 3, 4, 1))
+    return LoweredView(problem.window, x, inputs, (1, 2, 3, 4))
+
+
+# -- forms -------------------------------------------------------------------------------------
+def _base(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 4."""
+    if not transforms(problem):
+        return _scalar(problem, (naive(problem),), None, "form=base")
+    layout = _whole_layout(problem)
+    view = layout.written()
+    kernel = replace(naive(problem), window=view.window, x=view.x, inputs=view.inputs)
+    return _scalar(problem, (_lower(layout, target), kernel), view, "form=base")
+
+
+def _vector(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 5."""
+    spec = problem.spec
+    layout = _whole_layout(problem)
+    made = transforms(problem)
+    view = layout.dots() if made else _input_dots(problem)
+    unit = layout.column if made else 1 if view.inputs > 1 or not layout.interleaved else layout.tap
+    kernel = WindowDot(
+        batch=spec.batch,
+        groups=spec.groups,
+        inputs=view.inputs,
+        outputs=problem.group_outputs,
+        window=view.window,
+        x=view.x,
+        y=problem.y,
+        dtype=spec.dtype,
+        epilogue=problem.epilogue,
+        unit=unit,
+        lanes=target.lanes(spec.dtype),
+    )
+    stages = (_lower(layout, target),) if made else ()
+    return _scalar(problem, (*stages, kernel), view, "form=vector")
+
+
+def _scalar(
+    problem: Problem, kernels: tuple[Kernel, ...], view: LoweredView | None, parameters: str
+) -> Candidate:
+    """A candidate whose weights are only reordered."""
+    order = (0, *(view.order if view else (1, 2, 3, 4)))
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        taps = problem.weights_3d(w).transpose(order)
+        return {"w": np.ascontiguousarray(taps).reshape(-1), **channels}
+
+    source = ("lowered",) if len(kernels) == 2 else ("x",)
+    pieces = [Piece(kernels[-1], (*source, *kernels[-1].operands[1:]))]
+    if len(kernels) == 2:
+        pieces.insert(0, Piece(kernels[0], kernels[0].operands))
+    temporaries = _temporaries(problem) if len(kernels) == 2 else {}
+    return Candidate(
+        "im2win",
+        tuple(pieces),
+        pack,
+        sum_error(problem),
+        temporaries,
+        parameters,
+        f"im2win:{parameters}",
+    )
+
+
+def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -> Candidate:
+    """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
+    spec, made = problem.spec, transforms(problem)
+    layout = _whole_layout(problem) if "reorder" in off else _high_layout(problem)
+    if "reorder" in off and not made:
+        raise SpecError(
+            "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
+            f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none; leave "
+            "reorder out"
+        )
+    view = None
+    if made:
+        view = layout.written() if "reorder" in off else layout.view()
+    input_view = LoweredView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
+    conv = product(problem, view or input_view, target)
+    if "vectorise" in off:
+        conv = replace(conv, lanes=1)
+        target_ = replace(target, vector_bytes=ITEMSIZE[spec.dtype])
+    else:
+        target_ = target
+    conv = tiled(conv, target_)
+    if "register" in off:
+        conv = replace(conv, tile=Tile(1, 1))
+    if "cache" in off:
+        conv = replace(conv, panels_inside=not conv.panels_inside)
+    conv = replace(conv, unroll=UNROLL_LIMIT if unroll else 0)
+    kernels: list[Kernel] = [_lower(layout, target)] if made else []
+    kernels.append(conv)
+    serial = "threads" in off
+    roles = [k.operands for k in kernels]
+    roles[-1] = ("lowered" if made else "x", *conv.operands[1:])
+    pieces = tuple(
+        Piece(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
+    )
+    names = [f"{name}=off" for name in SWITCHES if name in off]
+    names += ["unroll=on"] if unroll else []
+    return Candidate(
+        "im2win",
+        pieces,
+        packing(conv, view, problem),
+        sum_error(problem),
+        _temporaries(problem) if made else {},
+        ", ".join(["form=high", *names, f"tile {conv.tile.rows}x{conv.tile.vectors}"]),
+        ",".join(["im2win:rows=whole", *names]),
+    )
+
+
+def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
+    """Algorithm 6, a few output rows at a time.
+
+    Without `rows` a tensor that stays in the second cache is transformed as a whole if that is
+    cheaper: few rows make few blocks, which several threads would each transform for themselves.
+    """
+    spec, height = problem.spec, problem.window.out[1]
+    row = Layout(problem, problem.window.kernel[0], 1).elements * spec.itemsize
+    sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
+    choices = [_blocks(problem, target, min(height, size)) for size in sizes]
+    cut = cheapest_cut(problem, target, choices)
+    elements = transformed_elements(problem)
+    if not rows and elements * spec.itemsize <= target.l2_bytes:
+        view = _high_layout(problem).view()
+        if whole_cost(problem, target, view, elements) < cut.cost:
+            return _high(problem, target, frozenset(), unroll=False)
+    arithmetic = f"im2win:rows={cut.blocks.shape[0]}"
+    return replace(by_blocks("im2win", problem, cut), arithmetic=arithmetic)
+
+
+def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
+    """Blocks of `count` output rows."""
+    _, height, width = problem.window.out
+    layout = Layout(problem, problem.window.kernel[0], count)
+    whole = layout.view(block=True)
+
+    def view(rows: int, columns: int) -> LoweredView:
+        del columns
+        d, _, w = whole.window.out
+        return replace(whole, window=replace(whole.window, out=(d, rows, w)))
+
+    return Blocks(
+        layout.unfolding(target.lanes(problem.spec.dtype), block=True),
+        layout.elements,
+        (count, width),
+        (height % count or count, width),
+        view,
+        f"form=high, rows={count}",
+    )
+
+
+# -- parts -------------------------------------------------------------------------------------
+def _whole_layout(problem: Problem) -> Layout:
+    return Layout(problem, problem.window.size[0], problem.window.out[1])
+
+
+def _high_layout(problem: Problem) -> Layout:
+    """The whole tensor, with channels innermost if they are many."""
+    turned = problem.group_inputs >= _MANY_CHANNELS
+    return replace(_whole_layout(problem), turned=turned)
+
+
+def _temporaries(problem: Problem) -> dict[str, int]:
+    return {"lowered": transformed_elements(problem) * problem.spec.itemsize}
+
+
+def _lower(layout: Layout, target: Target) -> LowerTensor:
+    spec = layout.problem.spec
+    unfolding = layout.unfolding(target.lanes(spec.dtype), block=False)
+    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
+    return LowerTensor(unfolding, spec.batch, spec.groups, layout.image, layout.elements, rows)
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    form = choice_of(parameters, "form", "im2win", _FORMS)
+    whole = parameters.get("rows") == "whole"
+    rows = None if whole else count_of(parameters, "rows", "im2win")
+    switches = {name: choice_of(parameters, name, "im2win", ("on", "off")) for name in SWITCHES}
+    unroll = choice_of(parameters, "unroll", "im2win", ("on", "off")) == "on"
+    off = frozenset(name for name, state in switches.items() if state == "off")
+    if form in ("base", "vector") and (rows or off or unroll):
+        raise SpecError(
+            f"algorithm im2win: form={form} is computed as written; expected rows=N and switches "
+            "with form=high only: leave them out, or take form=high"
+        )
+    if (off or unroll) and rows:
+        raise SpecError(
+            f"algorithm im2win: got switches with rows={rows}; expected them with rows=whole"
+        )
+    if form == "base":
+        return _base(problem, target)
+    if form == "vector":
+        return _vector(problem, target)
+    if not transforms(problem) or (not rows and (form or whole or off or unroll)):
+        return _high(problem, target, off, unroll)
+    return _blocked(problem, target, rows)
+
+
+IM2WIN = Algorithm(
+    "im2win",
+    ("form", "rows", "unroll", *SWITCHES),
+    reject,
+    cost(transformed_elements),
+    _candidate,
+    automatic=False,
+)

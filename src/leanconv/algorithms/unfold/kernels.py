@@ -1,0 +1,283 @@
+"""Kernels of the lowering algorithms: lower a tensor, multiply it, or both block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+
+@dataclass(frozen=True)
+class LowerTensor(Kernel):
+    """Lower whole images.
+
+    Attributes:
+        unfolding: what goes where.
+        batch, groups: N and g.
+        image, group: strides in the lowered tensor.
+        rows: of one chunk.
+        one_image: whether only one image is lowered, whose number is an operand.
+    """
+
+    unfolding: Unfolding
+    batch: int
+    groups: int
+    image: int
+    group: int
+    rows: int
+    one_image: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, the image's number if there is only one, lowered tensor."""
+        return ("x", "image", "lowered") if self.one_image else ("x", "lowered")
+
+    @property
+    def chunks(self) -> int:
+        """Images by groups by depth by blocks of rows."""
+        depth, height, _ = self.unfolding.view.out
+        return self.batch * self.groups * depth * ceil_div(height, self.rows)
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops over chunks and rows."""
+        del target
+        e, u = Function(self.NAME), self.unfolding
+        element, (depth, height, width) = ELEMENT[u.dtype], u.view.out
+        x, y = e.pointer(0), e.pointer(len(self.operands) - 1)
+        if self.one_image:
+            x = x.at(e.load(e.pointer(1), "i64", align=8) * u.x.image, element)
+        blocks = ceil_div(height, self.rows)
+        mover = Mover(e, u)
+        with e.chunks(self.batch, self.groups, depth, blocks) as (n, g, d, block):
+            first = block * self.rows
+            last = e.smin(first + self.rows, height)
+            x_n = x.at(n * u.x.image + g * u.x.channel(u.inputs), element)
+            y_n = y.at(n * self.image + g * self.group + d * u.position[0], element)
+            with e.loop("row", last, start=first) as h:
+                mover.row(x_n, y_n.at(h * u.position[1], element), d, h, 0, width)
+        return e.finish()
+
+
+@dataclass(frozen=True)
+class ImageProduct(Kernel):
+    """A product over the one image that is lowered at this time; its number is an operand.
+
+    Attributes:
+        product: the convolution over the lowered tensor, of one image.
+        image: elements between the images of the output.
+    """
+
+    product: DirectConv
+    image: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Lowered tensor, image's number, and what the product needs besides."""
+        return ("x", "image", *self.product.operands[1:])
+
+    @property
+    def chunks(self) -> int:
+        """Those of the product."""
+        return self.product.chunks
+
+    @property
+    def flops(self) -> int:
+        """Those of the product."""
+        return self.product.flops
+
+    def emit(self, target: Target) -> str:
+        """Emit the product at the image's place in the output."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        start = e.load(pointers["image"], "i64", align=8) * self.image
+        for name in ("y", "residual"):
+            if name in pointers:
+                pointers[name] = pointers[name].at(start, ELEMENT[self.product.dtype])
+        self.product.emit_chunks(e, pointers)
+        return e.finish()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some output rows, or a part of one, whose windows are lowered together.
+
+    Attributes:
+        rows, columns: of the output.
+        product: the convolution over the lowered block, of one image and group.
+    """
+
+    rows: int
+    columns: int
+    product: DirectConv
+
+
+@dataclass(frozen=True)
+class BlockConv(Kernel):
+    """Lower a block into scratch, multiply it, go on: what is lowered never leaves the core.
+
+    Attributes:
+        batch, groups: N and g.
+        unfolding: what goes where in a block.
+        block_elements: of the lowered block.
+        y: where the output lies.
+        out: output extents.
+        whole, last: the blocks of a row or column of blocks; the last one is smaller or the same.
+        parts: into how many the output channels are cut; each lowers the block for itself.
+    """
+
+    batch: int
+    groups: int
+    unfolding: Unfolding
+    block_elements: int
+    y: Access
+    out: tuple[int, int, int]
+    whole: Block
+    last: Block
+    parts: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Those of a convolution."""
+        return self.whole.product.operands
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The lowered block; the image's height plays no part."""
+        return self.block_elements * ITEMSIZE[self.unfolding.dtype]
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks along the height."""
+        return ceil_div(self.out[1], self.whole.rows)
+
+    @property
+    def column_blocks(self) -> int:
+        """Blocks along a row; more than one only if a block has one row."""
+        return ceil_div(self.out[2], self.whole.columns)
+
+    @property
+    def chunks(self) -> int:
+        """Images by groups by depth by blocks by parts of the output channels."""
+        blocks = self.row_blocks * self.column_blocks
+        return self.batch * self.groups * self.out[0] * blocks * self.parts
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        conv = self.whole.product
+        positions = self.out[0] * self.out[1] * self.out[2]
+        return 2 * self.batch * self.groups * positions * conv.outputs * conv.reduction
+
+    def emit(self, target: Target) -> str:
+        """Emit the loop over chunks: a block is lowered, then multiplied."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        grid = (self.out[0], self.row_blocks, self.column_blocks, self.parts)
+        with e.chunks(self.batch, self.groups, *grid) as (n, g, d, row, column, part):
+            if self.whole == self.last:
+                self._block(e, pointers, self.whole, (n, g, d, row, column, part))
+            else:
+                along_rows = self.whole.rows != self.last.rows
+                index, count = (row, grid[1]) if along_rows else (column, grid[2])
+                is_last = index.compare("eq", count - 1)
+                with e.when(is_last):
+                    self._block(e, pointers, self.last, (n, g, d, row, column, part))
+                with e.when(is_last ^ 1):
+                    self._block(e, pointers, self.whole, (n, g, d, row, column, part))
+        return e.finish()
+
+    def _block(
+        self, e: Function, pointers: dict[str, Value], block: Block, chunk: tuple[Value, ...]
+    ) -> None:
+        n, g, d, row, column, part = chunk
+        first = (row * self.whole.rows, column * self.whole.columns)
+        self.lower(e, pointers, block, (n, g, d, *first))
+        self.multiply(e, pointers, block, (n, g, d, *first), part)
+
+    def lower(
+        self, e: Function, pointers: dict[str, Value], block: Block, place: tuple[Value, ...]
+    ) -> None:
+        """Emit the lowering of the block at image, group, depth, row and column."""
+        n, g, d, first_row, first_column = place
+        u, element = self.unfolding, ELEMENT[self.unfolding.dtype]
+        whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
+        x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs), element)
+        mover = Mover(e, u)
+        with e.loop("row", block.rows) as r:
+            row = e.scratch.at(r * u.position[1], element)
+            start: Value | int = 0 if whole_rows else first_column
+            count = u.view.out[2] if whole_rows else block.columns
+            mover.row(x, row, d, first_row + r, start, count)
+
+    def multiply(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        block: Block,
+        place: tuple[Value, ...],
+        part: Value,
+    ) -> None:
+        """Emit the product over the lowered block, for one part of the output channels."""
+        n, g, d, first_row, first_column = place
+        conv, element = block.product, ELEMENT[self.unfolding.dtype]
+        out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]
+        out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
+        moved = {
+            "x": e.scratch,
+            "w": pointers["w"].at(g * conv.group_weights, element),
+        }
+        for name in ("y", "residual"):
+            if name in pointers:
+                moved[name] = pointers[name].at(out, element)
+        for name in ("bias", "slope"):
+            if name in pointers:
+                moved[name] = pointers[name].at(g * (conv.panels * conv.panel_lanes), element)
+        each = ceil_div(conv.panels, self.parts)
+        low = part * each
+        conv.emit_panels(e, moved, low, e.smin(low + each, conv.panels))
+
+
+@dataclass(frozen=True)
+class Serial(Kernel):
+    """Another kernel's whole grid as one chunk: what threads bring is seen without them."""
+
+    kernel: Kernel
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Those of the kernel."""
+        return self.kernel.operands
+
+    @property
+    def chunks(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def scratch_bytes(self) -> int:
+        """That of the kernel."""
+        return self.kernel.scratch_bytes
+
+    @property
+    def flops(self) -> int:
+        """Those of the kernel."""
+        return self.kernel.flops
+
+    def emit(self, target: Target) -> str:
+        """Emit the kernel under another name, and a call."""
+        arguments = "ptr %args, i64 %lo, i64 %hi, ptr %scratch"
+        inner = self.kernel.emit(target).replace(f"@{self.NAME}(", "@one_chunk_of(")
+        return inner.replace("define void", "define internal void") + (
+            f"define void @{self.NAME}({arguments}) nounwind {{\n"
+            f"  call void @one_chunk_of(ptr %args, i64 0, i64 {self.kernel.chunks}, ptr %scratch)\n"
+            "  ret void\n}\n"
+        )

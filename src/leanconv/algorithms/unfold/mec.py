@@ -1,0 +1,187 @@
+"""MEC: windows are laid out beside each other along the width only (Cho and Brand, ICML 2017).
+
+    L[n, ow, d, h, (kw, c)] = x[n, c, d, h, ow·sw + kw·dw - pw]                       algorithm 2
+    y[n, k, od, oh, ow] = act(bias + residual + sum over kd, kh, (kw, c) of
+        L[n, ow, od·sd + kd·dd - pd, oh·sh + kh·dh - ph, (kw, c)] · w[k, c, kd, kh, kw])
+
+The rows of one output row's product are windows of L that overlap those of the next output row:
+partitions of L at a distance of sh·kw·c, read in place. L holds no rows of zeros above and below;
+there the product leaves out taps instead.
+
+Solution A multiplies all images of an output row at once, o_h large products, into an output that
+lies h-n-w-c, which is copied into L and from there to its place. Solution B makes i_n·o_h products
+that write where they belong; for one image of one channel they are algorithm 1. A is taken if
+`o_w <= T` and the output fits into L, as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Candidate,
+    Parameters,
+    Piece,
+    Problem,
+    sum_error,
+)
+from leanconv.algorithms.unfold.candidates import (
+    LoweredView,
+    choice_of,
+    cost,
+    count_of,
+    lower_rows,
+    packing,
+    product,
+    reject,
+    tiled,
+    whole_tensor,
+)
+from leanconv.algorithms.unfold.im2col import channels_first
+from leanconv.algorithms.unfold.kernels import LowerTensor
+from leanconv.algorithms.unfold.unfolding import Unfolding
+from leanconv.codegen.geometry import Access, Window
+from leanconv.errors import SpecError
+from leanconv.kernels.copy import Copy
+from leanconv.kernels.copy_plan import Box, pieces_of
+from leanconv.target import Target
+
+_T = 100  # the paper's value for recent machines
+
+
+def lowered_elements(problem: Problem) -> int:
+    """|L|: n · ow · d · h · kw · c elements (equation 3); rows of padding are not counted."""
+    window, spec = problem.window, problem.spec
+    depth, height, _ = window.size
+    positions = spec.batch * window.out[2] * depth * height
+    return positions * window.kernel[2] * spec.in_channels
+
+
+def _unfolding(problem: Problem, target: Target) -> Unfolding:
+    spec, inputs = problem.spec, problem.group_inputs
+    depth, height, _ = problem.window.size
+    taps = problem.window.kernel[2]
+    by_taps, run = channels_first(problem), taps * inputs
+    return Unfolding(
+        problem.window,
+        problem.x,
+        inputs,
+        (False, False, True),
+        taps if by_taps else 1,
+        (height * run, run, depth * height * run),
+        (0, 0, 1 if by_taps else inputs),
+        spec.dtype,
+        target.lanes(spec.dtype),
+    )
+
+
+def _view(problem: Problem) -> LoweredView:
+    """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
+    window, batch = problem.window, problem.spec.batch
+    (depth, height, _), width = window.size, window.out[2]
+    kd, kh, kw = window.kernel
+    run = kw * problem.group_inputs
+    order = (1, 4) if channels_first(problem) else (4, 1)
+    image = width * depth * height * run
+    x = Access(image, run, image * batch, (height * run, run, depth * height * run))
+    size, out = (depth, height, width), window.out
+    stride, dilation = (*window.stride[:2], 1), (*window.dilation[:2], 1)
+    if window.always_full(1) and window.dilation[1] == 1:
+        x = replace(x, block=kh * run, spatial=(height * run, window.stride[1] * run, x.spatial[2]))
+        flat = Window(
+            (depth, out[1], width),
+            out,
+            (kd, 1, 1),
+            (stride[0], 1, 1),
+            (dilation[0], 1, 1),
+            (window.pad[0], 0, 0),
+        )
+        return LoweredView(flat, x, kh * run, (3, *order, 2))
+    lowered = Window(size, out, (kd, kh, 1), stride, dilation, (*window.pad[:2], 0))
+    return LoweredView(lowered, x, run, (*order, 2, 3))
+
+
+def _obstacle(problem: Problem) -> str | None:
+    """Why solution A is impossible."""
+    if problem.spec.residual:
+        return "its products stand in the output before the residual has been read"
+    output = problem.spec.batch * prod(problem.window.out) * problem.spec.out_channels
+    if output > lowered_elements(problem):
+        return f"the output's {output} elements do not fit into L's {lowered_elements(problem)}"
+    return None
+
+
+def _solution_a(problem: Problem, target: Target) -> Candidate:
+    """Products of all images at once; then the output passes through L to its place."""
+    spec, out = problem.spec, problem.window.out
+    unfolding, view = _unfolding(problem, target), _view(problem)
+    columns = spec.batch * out[2]
+    window = view.window
+    view = replace(
+        view,
+        window=replace(window, size=(*window.size[:2], columns), out=(*window.out[:2], columns)),
+    )
+    row = columns * spec.out_channels
+    hnwc = Access(0, 1, 1, (out[1] * row, row, spec.out_channels))
+    conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
+    rows = lower_rows(unfolding, spec.batch * spec.groups * out[0])
+    image = unfolding.elements
+    lower = LowerTensor(unfolding, spec.batch, spec.groups, image, image * spec.batch, rows)
+    elements = spec.batch * prod(out) * spec.out_channels
+    copied = Copy(spec.dtype, 1, tuple(pieces_of(Box(0, (elements,), (1,), (1,)), spec.dtype)))
+    return Candidate(
+        "mec",
+        (
+            Piece(lower, ("x", "lowered")),
+            Piece(conv, ("lowered", *conv.operands[1:])),
+            Piece(copied, ("y", "lowered")),
+            Piece(_reorder(problem, hnwc), ("lowered", "y")),
+        ),
+        packing(conv, view, problem),
+        sum_error(problem),
+        {"lowered": image * spec.batch * spec.groups * spec.itemsize},
+        f"solution=A, tile {conv.tile.rows}x{conv.tile.vectors}",
+    )
+
+
+def _reorder(problem: Problem, hnwc: Access) -> Copy:
+    """From (od, oh, n, ow, k) to the output's own order."""
+    spec, y, (depth, height, width) = problem.spec, problem.y, problem.window.out
+    whole, rest = divmod(spec.out_channels, y.block)
+    spatial = (depth, height, width)
+    image = width * spec.out_channels
+    boxes = [(whole, y.block, 0)] if whole else []
+    boxes += [(1, rest, whole)] if rest else []
+    pieces = []
+    for blocks, channels, first in boxes:
+        box = Box(
+            0,
+            (spec.batch, blocks, *spatial, channels),
+            (image, y.block, *hnwc.spatial, 1),
+            (y.image, y.block_stride, *y.spatial, 1),
+            first * y.block,
+            first * y.block_stride,
+        )
+        pieces += pieces_of(box, spec.dtype)
+    return Copy(spec.dtype, 1, tuple(pieces))
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    solution = choice_of(parameters, "solution", "mec", ("A", "B"))
+    most = count_of(parameters, "T", "mec") or _T
+    obstacle = _obstacle(problem)
+    if solution is None:
+        solution = "A" if problem.window.out[2] <= most and obstacle is None else "B"
+    if solution == "B":
+        view = _view(problem)
+        return whole_tensor("mec", problem, target, _unfolding(problem, target), view, "solution=B")
+    if obstacle:
+        raise SpecError(f"algorithm mec: solution A is not possible, {obstacle}; use solution=B")
+    return _solution_a(problem, target)
+
+
+MEC = Algorithm(
+    "mec", ("solution", "T"), reject, cost(lowered_elements), _candidate, automatic=False
+)

@@ -1,0 +1,162 @@
+"""One dot product for each window, vectors along the window: algorithm 5 of the im2win thesis.
+
+    for k, n, od, oh:  for c, kd, kh:  for ow:
+        y[n, k, od, oh, ow] += dot(x[n, c, od·sd + kd·dd - pd, …, window ow], w[k, c, kd, kh, :])
+
+A window is `kw` pieces of `unit` elements; in an im2win tensor they follow each other, so that it
+is one run. One accumulator each, and a sum over its lanes: bound by latency, as printed. The sums
+of a row wait in scratch until all channels have been added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.naive import channel_offset
+from leanconv.codegen.activations import apply
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.target import Target
+
+_WRITTEN_OUT = 8  # vectors of a window that are not looped over
+
+
+@dataclass(frozen=True)
+class WindowDot(GroupedConv):
+    """One convolution's code; weights stand in the order of the loops.
+
+    `inputs` is what the loop over c runs over; the window's taps along the width are pieces.
+
+    Attributes:
+        unit: elements of a piece, neighbours in x and in the weights.
+        lanes: lanes of a vector.
+    """
+
+    unit: int
+    lanes: int
+
+    @property
+    def chunks(self) -> int:
+        """Output channels by images by rows."""
+        return self.groups * self.outputs * self.batch * self.row_count
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The sums of one row."""
+        return self.window.out[2] * ITEMSIZE[self.dtype]
+
+    @property
+    def reduction(self) -> int:
+        """Products of one output, those with padding counted."""
+        return super().reduction * self.unit
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: rows of output, channels and taps, windows."""
+        del target
+        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        depth, height, _ = self.window.out
+        steps = self.reduction
+        with e.chunks(self.groups, self.outputs, self.batch, depth, height) as (g, j, n, od, oh):
+            k = g * self.outputs + j
+            taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh))]
+            place = n * self.x.image + g * self.x.channel(self.inputs)
+            for axis, tap in enumerate(taps):
+                place = place + tap.start * self.x.spatial[axis]
+            x, w = pointers["x"].at(place, element), pointers["w"].at(k * steps, element)
+            bias = pointers["bias"].at(k, element) if "bias" in pointers else None
+            start = e.load(bias, element) if bias else e.zero(element)
+            with e.loop("ow", self.window.out[2]) as ow:
+                e.store(start, e.scratch.at(ow, element))
+            with taps[0].guard(e, []), taps[1].guard(e, []):
+                self._reduce(e, x, w, taps)
+            row = n * self.y.image + channel_offset(self.y, k)
+            row = row + od * self.y.spatial[0] + oh * self.y.spatial[1]
+            self._finish(e, pointers, row, k)
+        return e.finish()
+
+    def _reduce(self, e: Function, x: Value, w: Value, taps: list[Taps]) -> None:
+        element, (kd, kh, kw) = ELEMENT[self.dtype], self.window.kernel
+        per_row = kw * self.unit
+        steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
+        planes = taps[0].loop("kd", steps[0], kh * per_row)
+        lines = taps[1].loop("kh", steps[1], per_row)
+        with e.loop("c", self.inputs) as c:
+            x_c = x.at(c * self.x.block_stride, element)
+            w_c = w.at(c * (kd * kh * per_row), element)
+            with e.loop("kd", planes.extent, start=planes.start) as d:
+                with e.loop("kh", lines.extent, start=lines.start) as h:
+                    self._windows(
+                        e,
+                        x_c.at(d * planes.a_stride + h * lines.a_stride, element),
+                        w_c.at(d * planes.b_stride + h * lines.b_stride, element),
+                    )
+
+    def _windows(self, e: Function, x: Value, w: Value) -> None:
+        """Emit a row of windows: those that are whole as one run, the others piece by piece."""
+        window, width, element = self.window, self.window.out[2], ELEMENT[self.dtype]
+        one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
+        low, high = window.full(2) if one_run else (width, width)
+        if low == high:
+            low = high = width
+        for first, last, whole in ((0, low, False), (low, high, True), (high, width, False)):
+            if first >= last:
+                continue
+            with e.loop("ow", last, start=first) as ow:
+                start = ow * window.stride[2] - window.pad[2]
+                at = x.at(start * self.x.spatial[2], element)
+                result = e.scratch.at(ow, element)
+                if whole:
+                    self._add(e, result, at, w, window.kernel[2] * self.unit)
+                else:
+                    self._pieces(e, result, at, w, Taps(e, window, 2, ow))
+
+    def _pieces(self, e: Function, result: Value, x: Value, w: Value, taps: Taps) -> None:
+        element = ELEMENT[self.dtype]
+        pieces = taps.loop("kw", self.window.dilation[2] * self.x.spatial[2], self.unit)
+        with taps.guard(e, []), e.loop("kw", pieces.extent, start=pieces.start) as v:
+            a = x.at(v * pieces.a_stride, element)
+            self._add(e, result, a, w.at(v * self.unit, element), self.unit)
+
+    def _add(self, e: Function, result: Value, a: Value, b: Value, count: int) -> None:
+        """Add the dot product of two runs to the element at `result`."""
+        element = ELEMENT[self.dtype]
+        kind = vector(element, self.lanes)
+        acc = [e.zero(kind)]
+
+        def step(at: Value | int, live: int) -> None:
+            left = e.load_first(a.at(at, element), kind, live)
+            acc[0] = e.fma(left, e.load_first(b.at(at, element), kind, live), acc[0])
+
+        whole, rest = divmod(count, self.lanes)
+        if whole > _WRITTEN_OUT:
+            with e.loop("at", whole * self.lanes, [acc], step=self.lanes) as at:
+                step(at, self.lanes)
+        else:
+            for part in range(whole):
+                step(part * self.lanes, self.lanes)
+        if rest:
+            step(whole * self.lanes, rest)
+        total, lanes = acc[0], self.lanes
+        while lanes > 2:
+            lanes //= 2
+            low, high = range(lanes), range(lanes, 2 * lanes)
+            total = e.shuffle(total, None, low) + e.shuffle(total, None, high)
+        value = e.extract(total, 0)
+        if lanes == 2:
+            value = value + e.extract(total, 1)
+        e.store(e.load(result, element) + value, result)
+
+    def _finish(self, e: Function, pointers: dict[str, Value], row: Value, k: Value) -> None:
+        element = ELEMENT[self.dtype]
+        slope = pointers["slope"].at(k, element) if "slope" in pointers else None
+        slopes = e.load(slope, element) if slope else None
+        with e.loop("ow", self.window.out[2]) as ow:
+            value = e.load(e.scratch.at(ow, element), element)
+            out = row + ow * self.y.spatial[2]
+            if "residual" in pointers:
+                value = value + e.load(pointers["residual"].at(out, element), element)
+            value = apply(e, value, self.epilogue.activation, slopes)
+            e.store(value, pointers["y"].at(out, element))

@@ -1,0 +1,401 @@
+"""Choosing the parameters of Winograd: form, tile of outputs, blocks, register tile, parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from leanconv.algorithms.problem import (
+    Algorithm,
+    Alternative,
+    Candidate,
+    Parameters,
+    Problem,
+    most_weight_bytes,
+)
+from leanconv.algorithms.unfold.candidates import choice_of
+from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings
+from leanconv.algorithms.winograd.decompose import (
+    ADDED,
+    LARGEST_TAPS,
+    Part,
+    inner_stride,
+    is_cut,
+    residues_of,
+    split,
+    too_many_parts,
+)
+from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd.places import pieces_of
+from leanconv.algorithms.winograd.stages import in_stages, stages_cycles
+from leanconv.codegen.partial_sums import LENGTH
+from leanconv.errors import SpecError
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+from leanconv.winograd.error import error_estimate
+from leanconv.winograd.matrices import transform
+
+MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default error
+_EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` is met
+# Products of one partial sum, and the error above which shorter ones are taken.
+_LENGTHS = (128, 64, 32, 16)
+_SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
+_MEDIUM_IMAGE = 64  # up to which their sides may differ by two
+_STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
+_EDGES = ("whole", "narrow")  # tiles at the far edges
+_AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    """Why fused Winograd cannot compute a problem; None if it can."""
+    spec, window = problem.spec, problem.window
+    if window.size[0] != 1 or window.kernel[0] != 1 or window.out[0] != 1:
+        return "a depth axis"
+    if problem.y_offset:
+        return "the output is written with an offset"
+    for access, channels in ((problem.x, problem.group_inputs), (problem.y, problem.group_outputs)):
+        if spec.groups > 1 and channels % access.block:
+            return f"groups of {channels} channels do not fill blocks of {access.block}"
+    taps = _taps(problem)
+    if max(taps) < 2:
+        return "one tap in each direction: nothing to save"
+    too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
+    if too_far or any(r > o for r, o in zip(residues_of(window), window.out, strict=True)):
+        return f"a dilation of {max(window.dilation)} larger than the image"
+    if reason := too_many_parts(window):
+        return reason
+    if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
+        return f"an error above {problem.max_error:.1e} even with the smallest tiles"
+    return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
+
+
+def _reject_planes(problem: Problem, target: Target) -> str | None:
+    """Why vectors of channels cannot be gathered from planes; None if they can."""
+    stride = inner_stride(problem.window)[2]
+    if stride not in (1, 2, 4):
+        return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
+    if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
+        return "a stride between columns that are not neighbours in memory"
+    if target.lanes(problem.spec.dtype) < stride:
+        return f"a stride of {stride} for vectors of {target.lanes(problem.spec.dtype)}"
+    if target.isa == "neon":
+        return "masks computed at run time, which this target lacks"
+    return None
+
+
+def _taps(problem: Problem) -> Pair:
+    """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
+    window = problem.window
+    h, w = (
+        min(ceil_div(k, s), ceil_div(k, s * ceil_div(ceil_div(k, s), LARGEST_TAPS)))
+        for k, s in zip(window.kernel[1:], inner_stride(window)[1:], strict=True)
+    )
+    return h, w
+
+
+def _least(taps: Pair) -> Pair:
+    """The smallest tile of outputs that saves anything."""
+    return 2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1
+
+
+def _error(problem: Problem, m: Pair, sums: int) -> float:
+    """The error to expect with tiles of m outputs and partial sums of `sums` products."""
+    window, taps = problem.window, _taps(problem)
+    height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
+    stride = inner_stride(window)
+    phases = min(window.kernel[1], stride[1]) * min(window.kernel[2], stride[2])
+    steps = problem.group_inputs * phases
+    pairs = zip((height, width), window.kernel[1:], stride[1:], strict=True)
+    axes = [(made, _filters(kernel, s, made.r)) for made, kernel, s in pairs if made.alpha > 1]
+    error = error_estimate(
+        *(made for made, _ in axes),
+        reduction=steps,
+        sums=sums,
+        dtype=problem.spec.dtype,
+        filters=[taps for _, taps in axes],
+    )
+    return error * ADDED if is_cut(window) else error
+
+
+def _filters(kernel: int, stride: int, most: int) -> list[int]:
+    """Taps of the phases of a kernel, and of those of its pieces where it is cut."""
+    each = most * stride
+    pieces = [min(each, kernel - first) for first in range(0, kernel, each)]
+    return [ceil_div(k - phase, stride) for k in pieces for phase in range(min(stride, k))]
+
+
+def _least_error(problem: Problem, m: Pair) -> float:
+    """The error to expect with tiles of m outputs and the shortest sums."""
+    return _error(problem, m, _LENGTHS[-1])
+
+
+def _sums(problem: Problem, m: Pair, parameters: Parameters) -> int:
+    """Products of one partial sum: as many as leave the error where it is wanted."""
+    if "sums" in parameters:
+        return _count("sums", parameters["sums"])
+    most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
+    aim = problem.max_error
+    if most <= _EXACT_ALPHA:
+        aim = min(aim, _AIM[problem.spec.dtype])
+    return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
+
+
+def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
+    """The tiles of outputs to consider: those asked for, or all within the default error."""
+    taps = _taps(problem)
+    if "m" in parameters:
+        text = parameters["m"]
+        numbers = text.split("x")
+        if not all(n.isdecimal() and int(n) >= 1 for n in numbers) or len(numbers) > 2:
+            raise SpecError(f"m is {text!r}; expected outputs of a tile, such as 4 or 4x6")
+        m = [int(n) for n in (numbers * 2)[:2]]
+        sizes = [(m[0] if taps[0] > 1 else 1, m[1] if taps[1] > 1 else 1)]
+    else:
+        axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
+        sizes = [(a, b) for a in axes[0] for b in axes[1] if _worth(problem, (a, b))]
+        sums = _count("sums", parameters.get("sums", str(_LENGTHS[-1])))
+        within = [m for m in sizes if _error(problem, m, sums) <= problem.max_error]
+        sizes = within or [_least(taps)]
+    if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
+        raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
+    return sizes
+
+
+def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
+    """Those whose transformed weights are allowed unasked; all if none are."""
+    lanes, most = target.lanes(problem.spec.dtype), most_weight_bytes(problem)
+    return [m for m in sizes if unplanned(problem, m, lanes).weight_bytes <= most] or sizes
+
+
+def _worth(problem: Problem, m: Pair) -> bool:
+    """Whether tiles of m outputs may be the best: nearly square, or as the image is cut best.
+
+    Tiles along one axis (one output along the other, whose taps then are so many points) have the
+    fewest weights for their products: for small images, where the weights are the stream.
+    """
+    taps, out = _taps(problem), problem.window.out[1:]
+    if max(m) == 1 or any(a > o + 1 for a, o in zip(m, out, strict=True)):
+        return max(m) > 1 and m == _least(taps)
+    if 1 in m:
+        return min(taps) == 1 or max(out) <= _SMALL_IMAGE
+    return abs(m[0] - m[1]) <= (2 if max(out) <= _MEDIUM_IMAGE else 1)
+
+
+def _best(
+    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
+) -> tuple[float, WinogradConv, Pair]:
+    """The best kernel of a part, with its cycles and the outputs of its tiles.
+
+    Padding and places play no part in the choice: many parts differ in nothing else.
+    """
+    window = replace(problem.window, pad=(0, 0, 0))
+    anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
+    cycles, kernel, m = _best_anywhere(anywhere, target, given)
+    pad = problem.window.pad[1:]
+    placed = replace(kernel, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
+    return cycles, placed, m
+
+
+@lru_cache(maxsize=256)
+def _best_anywhere(
+    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
+) -> tuple[float, WinogradConv, Pair]:
+    parameters = dict(given)
+    found = _within_bytes(problem, target, _sizes(problem, parameters))
+    sizes = {m: _sums(problem, m, parameters) for m in found}
+    edges = parameters.get("edges") and choice_of(parameters, "edges", "winograd", _EDGES)
+    tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums", "edges")}
+    wanted = {key: _count(key, text) for key, text in tiling.items()}
+    best = best_kernel(problem, target, sizes, wanted, edges)
+    if best is None:
+        raise SpecError(
+            f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
+        )
+    return (*best, best[1].m)
+
+
+def _count(key: str, value: str) -> int:
+    if not value.isdecimal() or not value.isascii() or int(value) < 1:
+        raise SpecError(f"{key} is {value!r}; expected an integer of at least 1")
+    return int(value)
+
+
+def _cost(problem: Problem, target: Target) -> float:
+    return min(_form_cycles(problem, target).values())
+
+
+def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
+    """Estimated cycles of both forms; separate stages cost their memory and must gain by it."""
+    parts = split(problem)
+    chosen = _all_best(parts, target, ())
+    tiles = _tiles_of_parts(parts, chosen[0][2])
+    fused = sum(cycles for cycles, _, _ in chosen)
+    return {"fused": fused, "stages": _STAGES_HANDICAP * stages_cycles(problem, target, tiles)}
+
+
+def _all_best(
+    parts: list[Part], target: Target, given: tuple[tuple[str, str], ...]
+) -> list[tuple[float, WinogradConv, Pair]]:
+    """The best kernel of every part; all share the tile and the panels, and so the packing."""
+    if len(parts) > 1:  # they share the packing, but not the edges
+        given = (*(pair for pair in given if pair[0] != "edges"), ("edges", "whole"))
+    first = _best(parts[0].problem, target, given)
+    _, kernel, m = first
+    shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(kernel.vectors)}
+    shared["sums"], shared["edges"] = str(kernel.sums), kernel.edges
+    for key in ("tiles", "rows", "parts"):
+        shared.pop(key, None)
+    fixed = tuple(shared.items())
+    return [first, *(_best(part.problem, target, fixed) for part in parts[1:])]
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    others = {key: value for key, value in parameters.items() if key != "form"}
+    form = choice_of(parameters, "form", "winograd", ("fused", "stages"))
+    if "form" not in parameters and not others:
+        cycles = _form_cycles(problem, target)
+        form = min(cycles, key=lambda name: cycles[name])
+    if form == "stages":
+        return _stages(problem, target, others)
+    return _fused(problem, target, others)
+
+
+def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    """The separate stages, with the tiles of outputs that the fused form would take."""
+    wrong = [key for key in parameters if key != "m"]
+    if wrong:
+        raise SpecError(
+            f"algorithm winograd: {wrong[0]} goes with form=fused; expected m alone beside "
+            "form=stages"
+        )
+    parts = split(problem)
+    given = {"sums": str(LENGTH), **parameters}
+    _, _, m = _best(parts[0].problem, target, tuple(given.items()))
+    tiles = _tiles_of_parts(parts, m)
+    return in_stages(problem, target, tiles, _error(problem, m, LENGTH))
+
+
+def _tiles_of_parts(parts: list[Part], m: Pair) -> list[tuple[Part, Pair]]:
+    """Parts with the outputs of their tiles, for tiles of m outputs of the first one."""
+    shared = {"m": f"{m[0]}x{m[1]}"}
+    return [(part, _sizes(part.problem, shared)[0]) for part in parts]
+
+
+def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    given = tuple(parameters.items())
+    parts = split(problem)
+    chosen = _all_best(parts, target, given)
+    kernels = [kernel for _, kernel, _ in chosen]
+    names = {part.taps: f"w{number or ''}" for number, part in enumerate(parts)}
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: kernels[0].pack_channels(values) for name, values in channels.items()}
+        flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
+        for part, kernel in zip(parts, kernels, strict=True):
+            (top, bottom), (left, right) = part.taps
+            if names[part.taps] not in packed:
+                taps = flat[:, :, top:bottom, left:right]
+                packed[names[part.taps]] = kernel.pack_weights(taps)
+        return packed | places
+
+    pieces, places = pieces_of(parts, kernels, names)
+    _, kernel, m = chosen[0]
+    text = f"F({m[0]}x{m[1]}, {kernel.taps[0]}x{kernel.taps[1]}) blocks of {kernel.tiles} tiles, "
+    text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
+    if len(parts) > 1:
+        text += f", {len(parts)} pieces"
+    if kernel.narrow:
+        text += ", narrow edges"
+    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums},edges={kernel.edges}"
+    error = _error(problem, m, kernel.sums)
+    largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
+    weights = sum(largest.values())
+    return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
+
+
+_MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
+
+
+def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternative]:
+    """The best tiles of outputs, each with the register tiles that are estimated best."""
+    parts = split(problem)
+    first, taps = parts[0].problem, _taps(problem)
+    edges = "whole" if len(parts) > 1 else None
+    square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
+    found = [
+        (m, _ranked(first, target, m, edges))
+        for m in _within_bytes(first, target, _sizes(first, {}))
+        if not (square and m[0] > m[1])  # the same as the other way round
+    ]
+    found.sort(key=lambda size: size[1][0].cycles)
+    chosen = []
+    for _, ranked in found[:_MOST_SIZES]:
+        shapes: dict[tuple[int, int], _Ranked] = {}
+        for one in ranked:
+            shapes.setdefault(one.tiling[1:3], one)
+        chosen += list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1]
+    if lean:
+        chosen += _leaner(first, target, edges, found)
+    return [Alternative(one.cycles * len(parts), one.name) for one in chosen]
+
+
+class _Ranked(NamedTuple):
+    """A kernel for tiles of m outputs: estimated cycles, blocks and register tile, and its name."""
+
+    cycles: float
+    tiling: Tiling
+    name: str
+
+
+def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:
+    """The kernels for tiles of m outputs, with such edges or any, the cheapest first."""
+    sums, found = _sums(problem, m, {}), []
+    for cycles, tiling, edge in ranked_tilings(problem, target, m, sums, edges):
+        name = f"winograd:m={m[0]}x{m[1]},sums={sums},edges={edge},rows={tiling.rows}"
+        name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
+        found.append(_Ranked(cycles, tiling, name))
+    return found
+
+
+def _leaner(
+    problem: Problem,
+    target: Target,
+    edges: str | None,
+    found: list[tuple[Pair, list[_Ranked]]],
+) -> list[_Ranked]:
+    """Kernels of fewer weights than the fastest ones, each with smaller and smaller blocks.
+
+    Args:
+        problem, target, edges: as of `_ranked`.
+        found: tiles of outputs, the fastest first, with their kernels.
+    """
+    taps = _taps(problem)
+
+    def points(m: Pair) -> int:
+        return (m[0] + taps[0] - 1) * (m[1] + taps[1] - 1)
+
+    widths = range(2, min(4, problem.window.out[2], MOST_ALPHA - taps[1] + 1) + 1)
+    along = [(1, m) for m in widths if min(taps) > 1]
+    lines = [(m, _ranked(problem, target, m, edges)) for m in along if m not in dict(found)]
+    rest = sorted(found[_MOST_SIZES:] + lines, key=lambda size: size[1][0].cycles)
+    fewest = min((points(m) for m, _ in found[:_MOST_SIZES]), default=0)
+    chosen = []
+    for m, ranked in rest:
+        if points(m) < fewest:
+            fewest, tiles = points(m), math.inf
+            for one in ranked:
+                if one.tiling.tiles < tiles:
+                    tiles = one.tiling.tiles
+                    chosen.append(one)
+    return chosen
+
+
+_PARAMETERS = ("form", "m", "sums", "edges", "tiles", "rows", "vectors", "parts")
+WINOGRAD = Algorithm(
+    "winograd", _PARAMETERS, _reject, _cost, _candidate, alternatives=_alternatives
+)

@@ -1,0 +1,353 @@
+"""Which kernel of fused Winograd: blocks, register tile and parts, by estimated cycles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import NamedTuple
+
+from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.algorithms.winograd.edge_tiles import is_ordered
+from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
+from leanconv.codegen.tiling import fits, step_cycles
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
+_PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
+_WHOLE_CYCLES = 2.0  # more, where a row of the patch does not fit half a vector
+_ROW_CYCLES = 30.0  # of each row of a tile's results that is turned and stored in pieces
+_SUM_CYCLES = 0.8  # of adding one more accumulator to M
+_SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
+_MOST_TILES = 20  # of a block of several panels
+# Where the weights fill more than half of the third cache, each pass over them counts: blocks
+# of so many times as many tiles are considered, whose V and M may fill two second caches.
+_LONG, _FEW_BLOCKS, _LARGE_SCRATCH = 0.5, (8, 6, 4, 3, 2), 2.0
+_FULL_TILE = 20  # accumulators that such blocks have at least
+# Bytes of weights a cycle that one core is given, by the share of the third cache that they fill.
+_STREAMS = ((0.5, 16.0), (0.75, 13.0), (math.inf, 6.0))
+_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
+_V_RATE = 16.0  # bytes of V a cycle, where it does not stay in the second cache
+_L2_RATE = 85.0  # bytes of U a cycle, where each row of register tiles reads them from there
+# What narrow edges cost: blocks hold tiles from several places, transforms are two pieces of code.
+_NARROW = 1.04
+_TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
+
+
+class Tiling(NamedTuple):
+    """Blocks and register tile of a kernel, as `WinogradConv` has them."""
+
+    tiles: int
+    rows: int
+    vectors: int
+    parts: int
+
+
+def best_kernel(
+    problem: Problem,
+    target: Target,
+    sizes: Mapping[Pair, int],
+    wanted: Mapping[str, int],
+    edges: str | None = None,
+) -> tuple[float, WinogradConv] | None:
+    """The kernel with the fewest estimated cycles of one core, and these.
+
+    Args:
+        problem: what is computed, without dilation.
+        target: the machine.
+        sizes: outputs of a tile (h, w) to consider, each with the products of a partial sum.
+        wanted: those of tiles, rows, vectors and parts that are fixed.
+        edges: `"whole"` or `"narrow"`, None for either.
+
+    Returns:
+        None if no kernel has what is wanted.
+    """
+    lanes = target.lanes(problem.spec.dtype)
+    kernels = [
+        kernel
+        for m, sums in sizes.items()
+        for kernel in _with_edges(replace(unplanned(problem, m, lanes), sums=sums), edges)
+    ]
+    models = sorted(
+        (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least_of(1)
+    )
+    best: tuple[float, Tiling, _Model] | None = None
+    for model in models:
+        if best and model.least_of(1) >= best[0]:
+            break
+        for tiling in model.tilings(wanted):
+            if best and model.least_of(tiling.parts) >= best[0]:
+                continue
+            cycles = model.cycles(tiling)
+            if best is None or cycles < best[0]:
+                best = cycles, tiling, model
+    if best is None:
+        return None
+    cycles, tiling, model = best
+    cycles += plane_cycles(problem, target)
+    return cycles, replace(model.kernel, **tiling._asdict())
+
+
+def ranked_tilings(
+    problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
+) -> list[tuple[float, Tiling, str]]:
+    """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
+    kernel = replace(unplanned(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
+    traffic = plane_cycles(problem, target)
+    models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
+    return sorted(
+        (model.cycles(tiling) + traffic, tiling, model.kernel.edges)
+        for model in models
+        for tiling in model.tilings({})
+    )
+
+
+def _with_edges(kernel: WinogradConv, edges: str | None) -> list[WinogradConv]:
+    """The kernel with whole and with narrow tiles at the far edges, where these are asked for."""
+    least = prod(
+        out + grid * (r - 1)
+        for out, grid, r in zip(kernel.out, kernel.grid, kernel.taps, strict=True)
+    )
+    little = _NARROW * least * kernel.batch >= kernel.tile_points
+    if edges == "whole" or (edges is None and little):
+        return [kernel]
+    narrow = replace(kernel, narrow=True)
+    if not any(narrow.left_out) or (edges is None and not is_ordered(narrow)):
+        return [kernel]
+    return [narrow] if edges == "narrow" else [kernel, narrow]
+
+
+def _gathering(kernel: WinogradConv) -> float:
+    """Cycles for each vector of V that is gathered from planes.
+
+    Phases along the width are turned a whole vector of columns at a time: a row of a patch that is
+    a little longer than one costs as much as two (cv4: 17 columns in two pieces take 31 shuffles
+    and 16 loads, 16 in one take 24 and 8).
+    """
+    width, lanes = kernel.alpha[1], kernel.lanes
+    if kernel.grain == 1:
+        return _PLANAR_CYCLES + (_WHOLE_CYCLES if 2 * width > lanes else 0.0)
+    pieces = ceil_div(width * kernel.grain, lanes)
+    return _PLANAR_CYCLES * pieces * lanes / (width * kernel.grain)
+
+
+def _shares(kernel: WinogradConv) -> tuple[tuple[int, float], ...]:
+    """Points, and the share of the tiles that take part in their products."""
+    sides = []
+    for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.left_out, strict=True):
+        sides.append([(alpha - gone, 1.0)] + ([(gone, 1 - 1 / grid)] if gone else []))
+    return tuple((a * b, high * wide) for a, high in sides[0] for b, wide in sides[1])
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
+
+    Attributes:
+        problem: what is computed.
+        kernel: whose blocks and register tile are still to be chosen.
+        target: the machine.
+        steps: length of the reduction, the mean over the points; `sums` partial sums.
+        tile_count, points, out_vectors: of the kernel.
+        v_bytes, item: bytes of V for each tile, and of one element.
+        into, back: cycles of the transforms.
+        tile_points: points of all tiles.
+        shares: points, and the share of the tiles that take part in their products.
+        known: cycles of products by (tiles, rows, vectors).
+    """
+
+    problem: Problem
+    kernel: WinogradConv
+    target: Target
+    steps: float
+    sums: int
+    tile_count: int
+    points: int
+    out_vectors: int
+    v_bytes: int
+    item: int
+    into: float
+    back: float
+    tile_points: int
+    shares: tuple[tuple[int, float], ...]
+    known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def of(problem: Problem, kernel: WinogradConv, target: Target) -> _Model:
+        """The estimates of a kernel."""
+        item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
+        per_vector = _INPUT_CYCLES + (_gathering(kernel) if kernel.planar else 0.0)
+        turned = 0.0 if kernel.y.lanes_contiguous else _ROW_CYCLES * kernel.m[0] / kernel.points
+        back = _OUTPUT_CYCLES + turned
+        each = kernel.tile_points
+        return _Model(
+            problem,
+            kernel,
+            target,
+            kernel.all_steps / kernel.points,
+            ceil_div(kernel.steps, kernel.sums),
+            kernel.tile_count,
+            kernel.points,
+            vectors,
+            kernel.points * kernel.channel_blocks * kernel.lanes * item,
+            item,
+            each * kernel.channel_blocks * per_vector,
+            each * back,
+            each,
+            _shares(kernel),
+        )
+
+    def least_of(self, parts: int) -> float:
+        """Fewer cycles than any tiling of so many parts takes."""
+        steps = self.tile_points * self.out_vectors * self.steps
+        products = steps / self.target.fma_units
+        cycles = self.into * parts + self.back * self.out_vectors + products
+        return cycles * self.kernel.groups * self.handicap
+
+    @property
+    def handicap(self) -> float:
+        """By how much narrow edges have to gain."""
+        return _NARROW if self.kernel.narrow else 1.0
+
+    def scratch(self, tiling: Tiling) -> int:
+        """Bytes of V and M of a block, nearly."""
+        m_bytes = self.points * tiling.vectors * self.kernel.lanes * self.item
+        return tiling.tiles * (self.v_bytes + m_bytes)
+
+    def tilings(self, wanted: Mapping[str, int]) -> Iterator[Tiling]:
+        """Blocks, register tiles and parts that may be worth it."""
+        count = self.tile_count
+        for vectors in range(1, min(6, self.out_vectors) + 1):
+            panels = ceil_div(self.out_vectors, vectors)
+            for rows in range(min(2, count), min(16, count) + 1):
+                if not fits(self.target, rows, vectors):
+                    break
+                for tiles in self._blocks(rows, vectors, wanted.get("tiles", 0)):
+                    for parts in (1, 2, 4, 8):
+                        tiling = Tiling(tiles, rows, vectors, parts)
+                        if parts > panels:
+                            break
+                        if all(getattr(tiling, name) == value for name, value in wanted.items()):
+                            yield tiling
+
+    def _blocks(self, rows: int, vectors: int, asked: int) -> list[int]:
+        """Tiles of a block that may be worth it, and those asked for."""
+        if asked:
+            return [asked] if asked % rows == 0 else []
+        l2, count = self.target.l2_bytes, self.tile_count
+
+        def room(tiles: int, share: float) -> bool:
+            return self.scratch(Tiling(tiles, rows, vectors, 1)) <= share * l2
+
+        sizes = [rows]
+        for tiles in (2 * rows, 3 * rows):
+            if tiles <= _MOST_TILES and tiles - rows < count and room(tiles, _SCRATCH_SHARE):
+                sizes.append(tiles)
+        long = self._weights(vectors) > _LONG * self.target.l3_bytes
+        if long and rows * vectors >= _FULL_TILE:
+            for blocks in _FEW_BLOCKS:
+                tiles = ceil_div(ceil_div(count, blocks), rows) * rows
+                if tiles > sizes[-1] and room(tiles, _LARGE_SCRATCH):
+                    sizes.append(tiles)
+        return sizes
+
+    def _weights(self, vectors: int) -> float:
+        """Bytes of U."""
+        lanes = ceil_div(self.out_vectors, vectors) * vectors * self.kernel.lanes
+        return self.points * self.steps * lanes * self.item
+
+    def cycles(self, tiling: Tiling) -> float:
+        """Estimated cycles of one core: transforms, products, the stream of weights.
+
+        The last round of chunks leaves cores idle: judged by what two and four cores would take.
+        """
+        loads = self._chunk_loads(tiling)
+        cycles = total = self._total(tiling)
+        everything = sum(load * count for load, count in loads)
+        for cores in (2, 4):
+            busy = [0.0] * cores
+            for load, count in loads:
+                rounds, more = divmod(count, cores)
+                busy = sorted(b + rounds * load for b in busy)
+                busy = [b + load * (i < more) for i, b in enumerate(busy)]
+            share = max(busy) / everything
+            cycles = max(cycles, share * total * min(cores, 2) * 0.97)
+        return cycles * self.handicap
+
+    def _chunk_loads(self, tiling: Tiling) -> list[tuple[int, int]]:
+        """What chunks have to do, relative to each other, with their number; the largest first.
+
+        The last part may have fewer panels than the others, the last block fewer tiles.
+        """
+        panels = ceil_div(self.out_vectors, tiling.vectors)
+        per_part = ceil_div(panels, tiling.parts)
+        whole, rest = divmod(panels, per_part)
+        full, last = self._row_panels(tiling)
+        blocks, groups = ceil_div(self.tile_count, tiling.tiles), self.kernel.groups
+        loads = [
+            (size * rows, parts * count * groups)
+            for size, parts in ((per_part, whole), (rest, 1))
+            for rows, count in ((full, blocks - 1), (last, 1))
+            if size and count
+        ]
+        return sorted(loads, reverse=True)
+
+    def _row_panels(self, tiling: Tiling) -> tuple[int, int]:
+        """Register tiles that make up a block, and those of the last one."""
+        left = (self.tile_count - 1) % tiling.tiles + 1
+        return tiling.tiles // tiling.rows, ceil_div(left, tiling.rows)
+
+    def _one(self, tiling: Tiling, rows: int) -> float:
+        """Cycles of one register tile of so many rows at one point."""
+        target, vectors = self.target, tiling.vectors
+        one = step_cycles(target, rows, vectors) * self.steps
+        one += (2.0 + _SUM_CYCLES * (self.sums - 1)) * rows * vectors
+        if rows * vectors < 2 * target.fma_units * target.fma_latency:
+            one += target.fma_latency * self.sums  # nothing else runs when a sum ends
+        u_bytes = self.steps * vectors * self.kernel.lanes * self.item
+        if tiling.tiles > rows and u_bytes > target.l1_bytes:
+            one += u_bytes / _L2_RATE
+        # A broadcast that is used once is part of the multiply-add.
+        folded = vectors == 1 and target.isa == "avx512"
+        return one * (1 + _TRAFFIC * (1 / rows + (0 if folded else 1 / vectors)))
+
+    def _total(self, tiling: Tiling) -> float:
+        _, _, vectors, parts = tiling
+        if tiling[:3] not in self.known:
+            self.known[tiling[:3]] = self._products(tiling)
+        back = self.back * ceil_div(self.out_vectors, vectors) * vectors
+        products = self.known[tiling[:3]]
+        return (self.into * parts + products + back) * self.kernel.groups
+
+    def _products(self, tiling: Tiling) -> float:
+        """Cycles of the products and the stream of weights, the same for any number of parts."""
+        tiles, rows, vectors, _ = tiling
+        target, blocks = self.target, ceil_div(self.tile_count, tiles)
+        panels = ceil_div(self.out_vectors, vectors)
+        weights = self._weights(vectors)
+        stream = 0.0  # of one point's and panel's weights from the third cache
+        if weights > target.l2_bytes // 2:
+            share = weights / target.l3_bytes if target.l3_bytes else 0.0
+            rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
+            stream = weights / rate
+            first = cold_cycles(self.problem, weights)
+            stream += max(0.0, first - weights / rate) / blocks
+            stream /= self.points * panels
+        full, last = self._row_panels(tiling)
+        products = 0.0
+        for points, share in self.shares:
+            held = math.ceil(tiles * share)
+            count = full if held == tiles else ceil_div(held, rows)
+            one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
+            # The first register tile of a block waits for the weights, the others find them near.
+            slow = max(one, stream) + _BEHIND * min(one, stream)
+            later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
+            products += points * (blocks * slow + later * one)
+        products *= panels
+        if self.scratch(tiling) > target.l2_bytes:
+            stream = self.v_bytes * self.tile_count * panels / _V_RATE
+            products = max(products, stream) + _BEHIND * min(products, stream)
+        return products

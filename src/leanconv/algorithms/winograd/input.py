@@ -1,0 +1,290 @@
+"""The input transform of fused Winograd: V = B^T d B, channels in lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from leanconv.algorithms.winograd.edge_tiles import each_way, skipped_points, tile_place
+from leanconv.algorithms.winograd.plane_rows import RowPieces
+from leanconv.algorithms.winograd.transform_code import emit_program
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
+from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
+from leanconv.winograd.program import LinearProgram, compile_matrix
+
+if TYPE_CHECKING:
+    from leanconv.algorithms.winograd.kernel import WinogradConv
+
+
+class _Tiles(NamedTuple):
+    """Tiles of the batch, and which tile of V the first of them becomes."""
+
+    first: Value
+    live: Value
+    place: Value | int
+
+
+class _Place(NamedTuple):
+    """One tile: its image, row and column of its first pixel, number in V, where it is narrow."""
+
+    image: Value
+    y0: Value
+    x0: Value
+    t: Value
+    narrow: tuple[Value | None, Value | None]
+
+
+class _Row(NamedTuple):
+    """One row of the image that gives lanes: offset of its channel, and its phase."""
+
+    offset: int
+    phase: Value
+
+
+class InputTransform:
+    """Emits the transform of a block of tiles.
+
+    Rows of the patch are transformed along the width as they are loaded, into a small scratch
+    [row][point]; then the columns of that along the height, into V. Pixels outside the image are
+    loaded as zeros by masks; tiles that lie inside take code without them.
+
+    A block of channels has a number that grows by `block_step` from block to block and by
+    `phase_step` from phase to phase; `_place` says where in V a block of a tile lies, `point_step`
+    what lies between points. With `gapless` the lanes past the last channel are not written. With
+    `far`, for inputs larger than the second cache, the rows of the next channels are asked for.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        conv: WinogradConv,
+        x: Value,
+        g: Value,
+        v: Value,
+        between: Value,
+        order: Value | None = None,
+    ) -> None:
+        self.e, self.conv, self.v, self.between, self.order = e, conv, v, between, order
+        self.element = ELEMENT[conv.dtype]
+        self.x = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, self.element)
+        self.kind = vector(self.element, conv.lanes)
+        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.bt), compile_matrix(low.bt)
+        self.along_width = compile_matrix(width.bt), compile_matrix(slim.bt)
+        self.gapless = self.far = False
+        self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
+        self.point_step = conv.point_stride
+
+    def block(self, first: Value, count: Value, place: Value | int = 0) -> None:
+        """Transform all channels of `count` tiles of the batch from `first` on.
+
+        The first becomes the tile `place` of V. Blocks of channels are outside and tiles inside:
+        neighbouring tiles read the same lines, and write neighbouring ones.
+        """
+        if self.conv.planar:
+            self._planes(_Tiles(first, count, place))
+        else:
+            self._vectors(_Tiles(first, count, place))
+
+    def _each(self, tiles: _Tiles, body: Callable[[_Place, bool], None]) -> None:
+        """Emit a loop over tiles, the body twice: for those inside the image, and with masks."""
+        conv, e = self.conv, self.e
+        with e.loop("tile", tiles.live) as i:
+            at = tile_place(e, conv, tiles.first + i, self.order)
+            y0 = at.ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
+            x0 = at.tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
+            image = self.x.at(at.image * conv.x.image, self.element)
+            place = _Place(image, y0, x0, i + tiles.place, at.narrow)
+            whole = self._inside(place, 0) & self._inside(place, 1)
+            with e.when(whole):
+                body(place, False)
+            with e.when(whole.compare("eq", 0)):
+                body(place, True)
+
+    def _inside(self, place: _Place, axis: int) -> Value:
+        conv, start, narrow = self.conv, (place.y0, place.x0)[axis], place.narrow[axis]
+        span = (conv.alpha[axis] - 1) * conv.stride[axis] + conv.phases[axis]
+        if axis == 1 and conv.planar:
+            span = conv.alpha[1] * conv.stride[1]
+        fits = self.e.const("i64", conv.size[axis]) - start
+        if narrow:
+            less = span - conv.left_out[axis] * conv.stride[axis]
+            needed = self.e.select(narrow, self.e.const("i64", less), self.e.const("i64", span))
+            return start.compare("sge", 0) & fits.compare("sge", needed)
+        return start.compare("sge", 0) & fits.compare("sge", span)
+
+    def _patch_rows(self, place: _Place) -> Value | int:
+        """Rows of a tile's patch."""
+        e, alpha, narrow = self.e, self.conv.alpha[0], place.narrow[0]
+        if narrow is None:
+            return alpha
+        less = e.const("i64", alpha - self.conv.left_out[0])
+        return e.select(narrow, less, e.const("i64", alpha))
+
+    # -- channels that are neighbours in memory --------------------------------------------
+    def _vectors(self, tiles: _Tiles) -> None:
+        conv, e = self.conv, self.e
+        per_phase = ceil_div(conv.inputs, conv.lanes)
+        divided = conv.x.block == 1 or self.gapless
+        whole = conv.inputs // conv.lanes if divided else per_phase
+        with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
+            first = (py * conv.phases[1] + px) * self.phase_step
+
+            def body(cb: Value | int, live: int) -> Callable[[_Place, bool], None]:
+                def one(place: _Place, masked: bool) -> None:
+                    at = place.image.at(cb * conv.x.channel(conv.lanes), self.element)
+                    moved = place._replace(image=at, y0=place.y0 + py, x0=place.x0 + px)
+                    for program in each_way(e, place.narrow[1], self.along_width):
+                        self._patch(moved, program, live, masked)
+                    self._down(first + cb * self.block_step, place, live)
+
+                return one
+
+            if whole:
+                with e.loop("cb", whole) as cb:
+                    self._each(tiles, body(cb, conv.lanes))
+            if whole < per_phase:
+                self._each(tiles, body(whole, conv.inputs - whole * conv.lanes))
+
+    def _patch(self, place: _Place, program: LinearProgram, live: int, masked: bool) -> None:
+        """Load a patch of vectors row by row and transform each row."""
+        conv, e = self.conv, self.e
+        step = conv.stride[1] * conv.x.spatial[2]
+        columns = [place.x0 + j * conv.stride[1] for j in range(program.inputs)]
+        exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
+        start = place.image.at(place.x0 * conv.x.spatial[2], self.element)
+        with e.loop("row", self._patch_rows(place)) as i:
+            y = place.y0 + i * conv.stride[0]
+            line = start.at(y * conv.x.spatial[1], self.element)
+            there = y.compare("ult", conv.size[0]) if masked else None
+            pixels = []
+            for j in range(program.inputs):
+                at = line.at(j * step, self.element)
+                if there is None:
+                    pixels.append(e.load_first(at, self.kind, live))
+                else:
+                    mask = e.splat(there & exist[j], conv.lanes)
+                    if live < conv.lanes:
+                        mask = mask & e.first_lanes(live, conv.lanes)
+                    pixels.append(e.masked_load(at, self.kind, mask))
+            self._across(pixels, i, program)
+
+    # -- channels in planes ----------------------------------------------------------------
+    def _planes(self, tiles: _Tiles) -> None:
+        conv, e = self.conv, self.e
+        step = conv.x.block_stride
+
+        def body(
+            offset: Value | int, rows: list[_Row], block: Value
+        ) -> Callable[[_Place, bool], None]:
+            def one(place: _Place, masked: bool) -> None:
+                for program in each_way(e, place.narrow[1], self.along_width):
+                    self._lines(place, program, offset, rows, masked)
+                self._down(block, place, len(rows) * conv.grain)
+
+            return one
+
+        if conv.few_lines:
+            every = [(c * step, p) for p in range(conv.phases[0]) for c in range(conv.inputs)]
+            for block in range(ceil_div(len(every), conv.lines)):
+                chosen = every[block * conv.lines : (block + 1) * conv.lines]
+                rows = [_Row(offset, e.const("i64", p)) for offset, p in chosen]
+                self._each(tiles, body(0, rows, e.const("i64", block * self.block_step)))
+            return
+        whole, rest = divmod(conv.inputs, conv.lines)
+        per_phase = conv.inputs * conv.grain if self.gapless else whole + (rest > 0)
+        with e.loop("py", conv.phases[0]) as py:
+            first = py * per_phase
+            rows = [_Row(r * step, py) for r in range(conv.lines)]
+            with e.loop("cb", whole) as cb:
+                offset = cb * (conv.lines * step)
+                self._each(tiles, body(offset, rows, first + cb * self.block_step))
+            if rest:
+                offset_of_rest = whole * conv.lines * step
+                last = first + whole * self.block_step
+                self._each(tiles, body(offset_of_rest, rows[:rest], last))
+
+    def _lines(
+        self,
+        place: _Place,
+        program: LinearProgram,
+        offset: Value | int,
+        rows: list[_Row],
+        masked: bool,
+    ) -> None:
+        """Load row pieces of several channels or phases and turn them into vectors of lanes."""
+        conv, e, width = self.conv, self.e, program.inputs
+        halves = conv.grain == 1 and 2 * width <= conv.lanes and halves_fit(self.kind)
+        # Lanes of a piece of a row, and pieces that make up one vector of each column.
+        lanes, per = (conv.lanes // 2, conv.lanes) if halves else (conv.lanes, conv.lines)
+        step = conv.x.spatial[2]
+        start = place.image.at(offset, self.element).at(place.x0 * step, self.element)
+        with e.loop("row", self._patch_rows(place)) as i:
+            y = place.y0 + i * conv.stride[0]
+            pixels: list[Value] = []
+            for q in range(ceil_div(width, lanes // conv.grain)):
+                needed = min(lanes, width * conv.grain - q * lanes)
+                first = e.convert("trunc", place.x0 + q * lanes, "i32")
+                columns = RowPieces(e, vector(self.element, lanes), step, needed)
+                masks: dict[str, list[Value]] = {}
+                pieces = []
+                for row in rows:
+                    line = y + row.phase
+                    if row.phase.text not in masks:
+                        limit = self._columns_of(line) if masked else None
+                        masks[row.phase.text] = columns.masks(first, limit)
+                    at = line * conv.x.spatial[1] + (row.offset + q * lanes * step)
+                    at = start.at(at, self.element)
+                    pieces.append(columns.load(at, masks[row.phase.text]))
+                    if self.far and q == 0:
+                        ahead = at.at(len(rows) * conv.x.block_stride, self.element)
+                        e.prefetch(ahead, locality=2)
+                pieces += [e.zero(columns.kind)] * (per - len(pieces))
+                turned = columns_of_halves(e, pieces) if halves else None
+                pixels += turned or transpose_groups(e, pieces, conv.grain)
+            self._across(pixels[:width], i, program)
+
+    def _columns_of(self, line: Value) -> Value:
+        """The number of columns that exist in a line: none outside the image."""
+        e, size = self.e, self.conv.size
+        inside = line.compare("ult", size[0])
+        return e.select(inside, e.const("i32", size[1]), e.const("i32", 0))
+
+    # -- the two passes --------------------------------------------------------------------
+    def _across(self, pixels: list[Value], row: Value, program: LinearProgram) -> None:
+        """Transform one row of the patch along the width."""
+        conv, e = self.conv, self.e
+        skipped = conv.alpha[1] - program.inputs
+        place = self.between.at((row * conv.alpha[1] + skipped) * conv.lanes, self.element)
+        for j, value in enumerate(emit_program(e, program, pixels)):
+            e.store(value, place.at(j * conv.lanes, self.element))
+
+    def _down(self, block: Value, place: _Place, live: int | None = None) -> None:
+        """Transform the columns along the height, into V; `live` lanes hold channels (all)."""
+        conv, e = self.conv, self.e
+        stored = live if live and self.gapless else conv.lanes
+        v, step = self._place(block, place.t), conv.alpha[1] * conv.lanes
+        start = skipped_points(e, conv, place.narrow[1], 1)
+        for program in each_way(e, place.narrow[0], self.along_height):
+            first = (conv.alpha[0] - program.inputs) * conv.alpha[1]
+            with e.loop("point", conv.alpha[1], start=start) as j:
+                column = self.between.at(j * conv.lanes, self.element)
+                values = [
+                    e.load(column.at(i * step, self.element), self.kind)
+                    for i in range(program.inputs)
+                ]
+                out = v.at((j + first) * self.point_step, self.element)
+                for i, value in enumerate(emit_program(e, program, values)):
+                    at = out.at(i * conv.alpha[1] * self.point_step, self.element)
+                    e.store_first(value, at, stored)
+
+    def _place(self, block: Value, t: Value) -> Value:
+        """Address in V of a block of channels of the t-th tile, at the first point."""
+        conv = self.conv
+        if conv.tiles == conv.v_rows:
+            return self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
+        panel, row = t // conv.rows, t % conv.rows
+        line = (panel * conv.channel_blocks + block) * conv.rows + row
+        return self.v.at(line * conv.lanes, self.element)

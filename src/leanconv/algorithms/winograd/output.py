@@ -1,0 +1,232 @@
+"""The output transform of fused Winograd: y = A^T M A, then the epilogue and the store."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from leanconv.algorithms.winograd.edge_tiles import each_way, skipped_points, tile_place
+from leanconv.algorithms.winograd.plane_rows import RowPieces
+from leanconv.algorithms.winograd.transform_code import emit_program
+from leanconv.codegen.activations import apply
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.shuffles import halves_fit, halves_of_columns
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.winograd.program import LinearProgram, compile_matrix
+
+if TYPE_CHECKING:
+    from leanconv.algorithms.winograd.kernel import WinogradConv
+
+
+_LINE_BYTES = 64
+Narrow = tuple[Value | None, Value | None]  # whether a tile is narrow along height and width
+
+
+class _Target(NamedTuple):
+    """Where the results of one tile and vector of channels go.
+
+    Attributes:
+        place: offset of the first one in the output.
+        height: rows that lie in the output.
+        tx: column of tiles.
+        first: number of the first channel, of all groups and with their padding.
+        channels: how many there are.
+        narrow: whether the tile is narrow along the width.
+    """
+
+    place: Value
+    height: Value
+    tx: Value
+    first: Value
+    channels: int
+    narrow: Value | None
+
+
+class OutputTransform:
+    """Emits the transform of a block of tiles and one panel of output channels.
+
+    The columns of M are transformed along the height into a small scratch [row][point]; then each
+    row that lies in the output along the width, finished and stored.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        conv: WinogradConv,
+        pointers: dict[str, Value],
+        g: Value,
+        m: Value,
+        between: Value,
+        order: Value | None = None,
+    ) -> None:
+        self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
+        self.group, self.order = g, order
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.at), compile_matrix(low.at)
+        self.along_width = compile_matrix(width.at), compile_matrix(slim.at)
+
+    def block(self, first: Value, count: Value, panel: Value, place: Value | int = 0) -> None:
+        """Finish `count` tiles of the batch from `first` on for one panel of output channels.
+
+        They are the tiles of M from `place` on. Vectors of channels are outside and tiles inside:
+        neighbouring tiles write the same lines.
+        """
+        conv, e = self.conv, self.e
+        whole, rest = divmod(conv.outputs, conv.lanes)
+        if conv.y.block > 1:  # the unused lanes of the last vector may be written
+            whole, rest = ceil_div(conv.outputs, conv.lanes), 0
+        stop = e.smin(e.const("i64", whole) - panel * conv.vectors, conv.vectors)
+        if whole:
+            # The last panel may have no whole vector, and a loop's body runs at least once.
+            empty = rest and whole % conv.vectors == 0
+            with e.when(stop.compare("sgt", 0)) if empty else nullcontext():
+                with e.loop("vector", stop) as j:
+                    self._tiles(first, count, panel, place, j, conv.lanes)
+        if rest:
+            with e.when(panel.compare("eq", conv.panels - 1)):
+                j = e.const("i64", whole % conv.vectors)
+                self._tiles(first, count, panel, place, j, rest)
+
+    def _tiles(
+        self,
+        first: Value,
+        count: Value,
+        panel: Value,
+        place: Value | int,
+        j: Value,
+        channels: int,
+    ) -> None:
+        """Finish some tiles for vector j of a panel, of which `channels` lanes are there."""
+        conv, e = self.conv, self.e
+        number = panel * conv.vectors + j
+        start = number * conv.y.channel(conv.lanes) + conv.y_offset
+        start = start + self.group * conv.y.channel(conv.outputs)
+        channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
+        with e.loop("tile", count) as i:
+            n, ty, tx, narrow = tile_place(e, conv, first + i, self.order)
+            height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
+            at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
+            at = at + tx * (conv.m[1] * conv.y.spatial[2])
+            self._down(i + place, panel, j, channels, narrow)
+            self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
+
+    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
+        """Transform vector j of a panel along the height; M holds this panel only."""
+        del panel, live
+        conv = self.conv
+        source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
+        self._columns(source, conv.m_stride, conv.lanes, narrow)
+
+    def _columns(self, source: Value, step: int, live: int, narrow: Narrow) -> None:
+        """Transform columns whose points lie `step` elements apart; `live` lanes are there."""
+        conv, e = self.conv, self.e
+        start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
+        for program in each_way(e, narrow[0], self.along_height):
+            first = (conv.alpha[0] - program.inputs) * width
+            with e.loop("point", width, start=start) as point:
+                column = source.at((point + first) * step, self.element)
+                values = [
+                    e.load_first(column.at(i * width * step, self.element), self.kind, live)
+                    for i in range(program.inputs)
+                ]
+                out = self.between.at(point * conv.lanes, self.element)
+                for i, value in enumerate(emit_program(e, program, values)):
+                    e.store(value, out.at(i * width * conv.lanes, self.element))
+
+    def _rows(self, to: _Target) -> None:
+        """Emit the rows; the last column of tiles may be narrower."""
+        conv, e = self.conv, self.e
+        last = conv.out[1] - (conv.grid[1] - 1) * conv.m[1]
+        if not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes and halves_fit(self.kind):
+            for program in each_way(e, to.narrow, self.along_width):
+                self._planes(to, program, last)
+        elif last == conv.m[1] or to.narrow:
+            for program in each_way(e, to.narrow, self.along_width):
+                self._vectors(to, program, len(program.outputs))
+        else:
+            if conv.grid[1] > 1:
+                with e.when(to.tx.compare("ult", conv.grid[1] - 1)):
+                    self._vectors(to, self.along_width[0], conv.m[1])
+            with e.when(to.tx.compare("uge", conv.grid[1] - 1)):
+                self._vectors(to, self.along_width[0], last)
+
+    def _row(self, i: Value, program: LinearProgram, start: Value | None) -> list[Value]:
+        """The results of one row, bias added: vectors of channels."""
+        conv, e = self.conv, self.e
+        skipped = conv.alpha[1] - program.inputs
+        line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes, self.element)
+        points = [
+            e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(program.inputs)
+        ]
+        outputs = emit_program(e, program, points)
+        return outputs if start is None else [value + start for value in outputs]
+
+    def _parameter(self, role: str, to: _Target) -> Value | None:
+        """Bias or slope of the vector of channels; None where there is none."""
+        pointer = self.pointers.get(role)
+        return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
+
+    def _vectors(self, to: _Target, program: LinearProgram, columns: int) -> None:
+        """Store the first `columns` of each row by the ways that all algorithms share."""
+        conv, e = self.conv, self.e
+        bias, slope = self._parameter("bias", to), self.pointers.get("slope")
+        residual = self.pointers.get("residual")
+        tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
+        with e.loop("row", to.height) as i:
+            at = to.place + i * conv.y.spatial[1]
+            store_tile(
+                e,
+                tile,
+                conv.epilogue,
+                conv.y,
+                self._row(i, program, bias)[:columns],
+                self.pointers["y"].at(at, self.element),
+                residual.at(at, self.element) if residual else None,
+                slope.at(to.first, self.element) if slope else None,
+                to.channels,
+            )
+
+    # -- channels in planes ----------------------------------------------------------------
+    def _planes(self, to: _Target, program: LinearProgram, last: int) -> None:
+        """Turn each row so that lanes run along columns, and store a piece for each channel.
+
+        The next line of each channel's row is asked for: the next tile writes it. One core, batch
+        1: 7 to 10 % of cv8, 9 to 12 % of cv1, 3 to 10 % of cv3, 2 % of cv4, nothing where the
+        output stays in the second cache; two or four lines ahead gain less.
+        """
+        conv, e = self.conv, self.e
+        bias, slope = self._parameter("bias", to), self._parameter("slope", to)
+        residual, activation = self.pointers.get("residual"), conv.epilogue.activation
+        kind = vector(self.element, conv.lanes // 2)
+        limit, width = None, len(program.outputs)
+        if last != conv.m[1] and to.narrow is None:
+            is_last = to.tx.compare("uge", conv.grid[1] - 1)
+            limit = e.select(is_last, e.const("i32", last), e.const("i32", conv.m[1]))
+        pieces = RowPieces(e, kind, conv.y.spatial[2], width)
+        masks = pieces.masks(limit=limit)
+        with e.loop("row", to.height) as i:
+            outputs = self._row(i, program, bias)
+            if not residual:
+                outputs = [apply(e, value, activation, slope) for value in outputs]
+            at = to.place + i * conv.y.spatial[1]
+            y = self.pointers["y"].at(at, self.element)
+            other = residual.at(at, self.element) if residual else None
+            for channel, value in enumerate(halves_of_columns(e, outputs)[: to.channels]):
+                offset = conv.y.channel(channel)
+                if other:
+                    value = value + pieces.load(other.at(offset, self.element), masks)
+                    own = self._slope_of(slope, channel, kind)
+                    value = apply(e, value, activation, own)
+                pieces.store(value, y.at(offset, self.element), masks)
+                next_line = offset + _LINE_BYTES // ITEMSIZE[conv.dtype]
+                e.prefetch(y.at(next_line, self.element), write=True)
+
+    def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:
+        if slopes is None:
+            return None
+        return self.e.shuffle(slopes, None, [channel] * (self.conv.lanes // 2))

@@ -1,0 +1,171 @@
+"""The products of fused Winograd: M[xi] = V[xi] · U[xi], summed in parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leanconv.algorithms.winograd.edge_tiles import RowRange, row_ranges
+from leanconv.algorithms.winograd.reduction import (
+    Last,
+    SumPart,
+    reduction_runs,
+    regions,
+    steps_at,
+    steps_of_row,
+    sum_parts,
+)
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.tiling import fits
+from leanconv.codegen.types import ELEMENT
+from leanconv.target import Target
+
+if TYPE_CHECKING:
+    from leanconv.algorithms.winograd.kernel import WinogradConv
+
+
+class Products:
+    """Emits the products of one block of tiles and one panel of output channels.
+
+    Partial sums are added up in registers where these suffice, else in M. Rounding grows with the
+    root of the length of a part; in M a part costs about one cycle for each accumulator.
+    U is asked for `ahead` elements before it is used. Only register tiles that hold some of the
+    `live` first tiles of the block are computed.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        conv: WinogradConv,
+        v: Value,
+        u: Value,
+        m: Value,
+        live: Value,
+        target: Target,
+        ahead: int = 0,
+    ) -> None:
+        self.e, self.conv, self.v, self.u, self.m, self.live = e, conv, v, u, m, live
+        self.target = target
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        self.tile = RegisterTile(
+            self.element, self.kind, conv.lanes, conv.vectors, conv.lanes, ahead=ahead
+        )
+
+    def emit(self) -> None:
+        """Emit the loops over points and over panels of tiles."""
+        conv, e = self.conv, self.e
+        columns = regions(conv, 1)
+        ranges = row_ranges(conv)
+        for rows in regions(conv, 0):
+            row_steps = steps_of_row(conv, rows.last)
+            begin = rows.first * steps_of_row(conv, False)  # all before have the same length
+            if rows.points > 1 and len(columns) == 1:
+                # Nothing between the rows: one loop over all their points.
+                count = rows.points * conv.alpha[1]
+                steps = steps_at(conv, (rows.last, False))
+                with e.loop("xi", count) as xi:
+                    taken = ranges[rows.left_out, columns[0].left_out]
+                    before = rows.first * conv.alpha[1]
+                    self._point(xi + before, xi * steps + begin, (rows.last, False), taken)
+                continue
+            with e.loop("xi.row", rows.points) as i:
+                for part in columns:
+                    steps = steps_at(conv, (rows.last, part.last))
+                    before = begin + part.first * steps_at(conv, (rows.last, False))
+                    with e.loop("xi.column", part.points) as j:
+                        xi = (i + rows.first) * conv.alpha[1] + j + part.first
+                        done = i * row_steps + j * steps + before
+                        taken = ranges[rows.left_out, part.left_out]
+                        self._point(xi, done, (rows.last, part.last), taken)
+
+    def _point(self, xi: Value, done: Value, last: Last, taken: RowRange) -> None:
+        """Emit the products of one point; `done` steps of U belong to those before it."""
+        conv, e, width = self.conv, self.e, self.conv.panel_lanes
+        a = self.v.at(xi * conv.point_stride, self.element)
+        b = self.u.at(done * width, self.element)
+        out = self.m.at(xi * conv.m_stride, self.element)
+        every = taken.many * taken.rows == conv.tiles
+        uneven = every and taken.many > 1 and conv.tile_count % conv.tiles
+        count = (self.live + (taken.rows - 1)) // taken.rows if uneven else taken.many
+        a = a.at(taken.start * conv.lanes, self.element)
+        out = out.at(taken.start * width, self.element)
+        with e.loop("rows", count) as r:
+            apart = taken.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
+            rows = a.at(r * (apart * conv.lanes), self.element)
+            place = out.at(r * (taken.rows * width), self.element)
+            self._sums(rows, b, place, last, taken.rows)
+
+    def _sums(self, a: Value, b: Value, out: Value, last: Last, rows: int) -> None:
+        """Emit all partial sums of one register tile, whose place in M is `out`."""
+        conv, e, done = self.conv, self.e, 0
+        block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
+        for number, part in enumerate(sum_parts(reduction_runs(conv, last), conv.sums)):
+            ahead = part.count * part.steps * conv.panel_lanes
+            b_part = b.at(done, self.element)
+            done += ahead
+            first = int(number == 0)
+            if first or part.count == 1:
+                total.add(self._part(part, a, b_part, rows))
+            if part.count > 1:
+                a_step = sum(run.vectors for run in part.runs) * block
+                with e.loop("part", part.count, [total.values], start=first) as index:
+                    a_next = a.at(index * a_step, self.element)
+                    b_next = b_part.at(index * (part.steps * conv.panel_lanes), self.element)
+                    total.add(self._part(part, a_next, b_next, rows))
+        total.finish()
+
+    def _part(self, part: SumPart, a: Value, b: Value, rows: int) -> list[Value]:
+        """Emit one partial sum."""
+        conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
+        acc = [e.zero(self.kind)] * (rows * conv.vectors)
+        done = 0
+        for run in part.runs:
+            over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
+            group = ReductionLoop("group", run.groups, run.grain, run.kept * width)
+            inside = ReductionLoop("c", run.kept, 1, width)
+            a_run = a.at(run.first * conv.v_rows * conv.lanes, self.element)
+            b_run = b.at(done * width, self.element)
+            extents = (run.vectors, run.groups, run.kept)
+            every = zip((over, group, inside), extents, strict=True)
+            loops = [loop for loop, extent in every if extent > 1] or [inside]
+            multiply_accumulate(e, tile, acc, range(rows), a_run, b_run, loops)
+            done += run.vectors * run.lanes
+        return acc
+
+
+class _Totals:
+    """The sum of the partial sums of one register tile: in registers where they fit, else in M."""
+
+    def __init__(self, products: Products, rows: int, out: Value) -> None:
+        self.products, self.out = products, out
+        self.held = totals_fit(products.target, rows, products.conv.vectors)
+        self.begun = False
+        self.values: list[Value] = []
+
+    def add(self, acc: list[Value]) -> None:
+        """Add a partial sum."""
+        if not self.held:
+            self._store(acc, add=self.begun)
+        elif self.begun:
+            self.values[:] = [total + value for total, value in zip(self.values, acc, strict=True)]
+        else:
+            self.values += acc
+        self.begun = True
+
+    def finish(self) -> None:
+        """Leave the total in M."""
+        if self.held:
+            self._store(self.values, add=False)
+
+    def _store(self, values: list[Value], add: bool) -> None:
+        e, kind, conv = self.products.e, self.products.kind, self.products.conv
+        for number, value in enumerate(values):
+            i, j = divmod(number, conv.vectors)
+            place = self.out.at(i * conv.panel_lanes + j * conv.lanes, self.products.element)
+            e.store(e.load(place, kind) + value if add else value, place)
+
+
+def totals_fit(target: Target, rows: int, vectors: int) -> bool:
+    """Whether a register tile leaves registers for another one, the sum of its partial sums."""
+    return fits(target, 2 * rows, vectors)

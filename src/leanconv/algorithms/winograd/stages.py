@@ -1,0 +1,348 @@
+"""Winograd in separate stages, as the documents have it: the baseline of the fused form.
+
+    V[xi][b, c] = (B^T d B)[xi] of tile b, channel c                scatter: all tiles of the batch
+    M[xi][b, k] = sum over c of V[xi][b, c] · U[xi][c, k]           a batch of alpha^2 products
+    y           = A^T M A                                           gather: epilogue and store
+
+U = G g G^T is made offline. V and M are temporaries of the whole batch that lie gapless: with b
+over the P = N·ceil(oh/m)·ceil(ow/m) tiles they have alpha^2·P·C and alpha^2·P·K elements (all
+groups together; for a stride C counts every phase's channels), what the documents count. Neither
+rows nor matrices are padded, so vectors that reach past the last channel are masked.
+
+Transforms and register tiles are those of the fused form: what a comparison of the two shows is
+the way of V and M through the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.problem import Candidate, Piece, Problem
+from leanconv.algorithms.winograd.decompose import Part
+from leanconv.algorithms.winograd.input import InputTransform
+from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd.output import Narrow, OutputTransform
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_CHUNK_CYCLES = 40_000.0  # about 10 us
+_INPUT_CYCLES, _OUTPUT_CYCLES = 10.0, 8.0  # for each vector of V and of M
+_L3_RATE, _MEMORY_RATE = 12.0, 4.0  # bytes a cycle that one core moves
+_MOST_ROWS = 112  # tiles whose rows of V pass by all panels of a chunk
+_SHARE = 4  # of the second cache that these rows may fill: a quarter
+
+
+# -- kernels -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Scatter(Kernel):
+    """The input transform of all tiles.
+
+    Attributes:
+        conv: the convolution, its blocks and register tile unused.
+        tiles: of one chunk.
+    """
+
+    conv: WinogradConv
+    tiles: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, V."""
+        return ("x", "V")
+
+    @property
+    def chunks(self) -> int:
+        """Groups by blocks of tiles."""
+        return self.conv.groups * ceil_div(self.conv.tile_count, self.tiles)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """That of the transform of one tile."""
+        return self.conv.between_bytes
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops over chunks and tiles."""
+        del target
+        e, conv = Function(self.NAME), self.conv
+        x, v = e.pointer(0), e.pointer(1)
+        group = conv.points * conv.tile_count * conv.steps
+        with e.chunks(conv.groups, ceil_div(conv.tile_count, self.tiles)) as (g, block):
+            transform = _Scattered(e, conv, x, g, v.at(g * group, ELEMENT[conv.dtype]), e.scratch)
+            first = block * self.tiles
+            left = e.const("i64", conv.tile_count) - first
+            transform.block(first, e.smin(left, self.tiles), first)
+        return e.finish()
+
+
+@dataclass(frozen=True)
+class PointProducts(Kernel):
+    """The batch of products; V, U and M of one follow those of the other.
+
+    Attributes:
+        points: products: alpha^2 of every group.
+        tiles: rows of each.
+        whole, last: the product of a block of rows, and of the last block, smaller or the same.
+        parts: into how many the panels of output channels are cut.
+        plain_flops: operations of the convolution that this computes.
+    """
+
+    points: int
+    tiles: int
+    whole: DirectConv
+    last: DirectConv
+    parts: int
+    plain_flops: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """V, U, M."""
+        return ("V", "w", "M")
+
+    @property
+    def block(self) -> int:
+        """Rows of one block."""
+        return self.whole.window.out[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows of one product."""
+        return ceil_div(self.tiles, self.block)
+
+    @property
+    def chunks(self) -> int:
+        """Points by parts by blocks."""
+        return self.points * self.parts * self.blocks
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum that this replaces, padding counted."""
+        return self.plain_flops
+
+    def pack_weights(self, u: np.ndarray) -> np.ndarray:
+        """Pack U (points, reduction, K)."""
+        flat = u.swapaxes(1, 2).reshape(-1, u.shape[1], 1, 1, 1)
+        return replace(self.whole, groups=self.points).pack_weights(flat)
+
+    def emit(self, target: Target) -> str:
+        """Emit the loop over chunks: some panels of a block of rows."""
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(("x", "w", "y"))}
+        with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
+            if self.whole == self.last:
+                self._chunk(e, pointers, self.whole, (point, part, block))
+            else:
+                is_last = block.compare("eq", self.blocks - 1)
+                with e.when(is_last):
+                    self._chunk(e, pointers, self.last, (point, part, block))
+                with e.when(is_last ^ 1):
+                    self._chunk(e, pointers, self.whole, (point, part, block))
+        return e.finish()
+
+    def _chunk(
+        self, e: Function, pointers: dict[str, Value], conv: DirectConv, chunk: tuple[Value, ...]
+    ) -> None:
+        point, part, block = chunk
+        element = ELEMENT[conv.dtype]
+        row = point * self.tiles + block * self.block
+        moved = {
+            "x": pointers["x"].at(row * conv.inputs, element),
+            "w": pointers["w"].at(point * conv.group_weights, element),
+            "y": pointers["y"].at(row * conv.outputs, element),
+        }
+        each = ceil_div(conv.panels, self.parts)
+        low = part * each
+        conv.emit_panels(e, moved, low, e.smin(low + each, conv.panels))
+
+
+@dataclass(frozen=True)
+class Gather(Kernel):
+    """The output transform of all tiles.
+
+    Attributes:
+        conv: the convolution, panels of one vector; its blocks and register tile unused.
+        tiles: of one chunk.
+    """
+
+    conv: WinogradConv
+    tiles: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """M, what the epilogue needs, output."""
+        return ("M", *self.conv.epilogue.operands, "y")
+
+    @property
+    def chunks(self) -> int:
+        """Groups by blocks of tiles."""
+        return self.conv.groups * ceil_div(self.conv.tile_count, self.tiles)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """That of the transform of one tile."""
+        return self.conv.between_bytes
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops over chunks, tiles and vectors of output channels."""
+        del target
+        e, conv = Function(self.NAME), self.conv
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        group = conv.points * conv.tile_count * conv.outputs
+        with e.chunks(conv.groups, ceil_div(conv.tile_count, self.tiles)) as (g, block):
+            m = pointers["M"].at(g * group, ELEMENT[conv.dtype])
+            transform = _Gathered(e, conv, pointers, g, m, e.scratch)
+            first = block * self.tiles
+            left = e.const("i64", conv.tile_count) - first
+            with e.loop("panel", conv.panels) as panel:
+                transform.block(first, e.smin(left, self.tiles), panel, first)
+        return e.finish()
+
+
+class _Scattered(InputTransform):
+    """Writes V as matrices [xi][tile][channel] without gaps."""
+
+    def __init__(
+        self, e: Function, conv: WinogradConv, x: Value, g: Value, v: Value, between: Value
+    ) -> None:
+        super().__init__(e, conv, x, g, v, between)
+        self.gapless = True
+        self.phase_step, self.block_step = conv.inputs, conv.lanes
+        self.point_step = conv.tile_count * conv.steps
+
+    def _place(self, block: Value, t: Value) -> Value:
+        return self.v.at(t * self.conv.steps + block, self.element)
+
+
+class _Gathered(OutputTransform):
+    """Reads M as matrices [xi][tile][channel] without gaps; panels of one vector."""
+
+    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
+        conv = self.conv
+        place = t * conv.outputs + (panel + j) * conv.lanes
+        self._columns(self.m.at(place, self.element), conv.tile_count * conv.outputs, live, narrow)
+
+
+# -- choosing ----------------------------------------------------------------------------------
+def _products(conv: WinogradConv, tile: Tile, target: Target) -> PointProducts:
+    """Plan the products with a register tile: rows of a block, parts."""
+    tiles, steps, vectors = conv.tile_count, conv.steps, conv.panels
+    room = target.l2_bytes // _SHARE // (steps * ITEMSIZE[conv.dtype])
+    block = min(tiles, tile.rows * max(1, min(room, _MOST_ROWS) // tile.rows))
+
+    def product(rows: int) -> DirectConv:
+        extent = (1, 1, rows)
+        return DirectConv(
+            batch=1,
+            groups=1,
+            inputs=steps,
+            outputs=conv.outputs,
+            window=Window(extent, extent, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
+            x=Access(0, 1, 1, (0, 0, steps)),
+            y=Access(0, 1, 1, (0, 0, conv.outputs)),
+            dtype=conv.dtype,
+            lanes=conv.lanes,
+            tile=tile,
+            rows=1,
+            panels_inside=False,
+            epilogue=Epilogue(),
+        )
+
+    whole = product(block)
+    cycles = block * steps * vectors / target.fma_units
+    wanted = min(whole.panels, max(1, round(cycles / _CHUNK_CYCLES)))
+    return PointProducts(
+        conv.points * conv.groups,
+        tiles,
+        whole,
+        product((tiles - 1) % block + 1),
+        ceil_div(whole.panels, ceil_div(whole.panels, wanted)),
+        conv.flops,
+    )
+
+
+def _per_chunk(conv: WinogradConv, vectors: int, cycles: float) -> int:
+    """Tiles that one chunk of a transform takes."""
+    per_tile = conv.points * vectors * cycles
+    return rows_per_chunk(conv.tile_count, per_tile, conv.groups, _CHUNK_CYCLES)
+
+
+def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair]]) -> float:
+    """Estimated cycles of one core: both transforms, products, V and M through the memory."""
+    lanes, total = target.lanes(problem.spec.dtype), 0.0
+    for part, m in parts:
+        conv = unplanned(part.problem, m, lanes)
+        tiles, vectors = conv.tile_count, ceil_div(conv.outputs, lanes)
+        rows = min(tiles, _MOST_ROWS)
+        product = rank_tiles(target, rows, vectors, conv.steps)[0][0] * tiles / rows
+        into = tiles * ceil_div(conv.steps, lanes) * _INPUT_CYCLES
+        back = tiles * vectors * _OUTPUT_CYCLES
+        moved = 2 * conv.points * conv.groups * tiles * (conv.steps + conv.outputs)
+        moved *= problem.spec.itemsize
+        total += conv.points * conv.groups * (into + product + back)
+        if moved > target.l2_bytes:
+            total += moved / (_L3_RATE if moved <= target.l3_bytes else _MEMORY_RATE)
+    return total
+
+
+def in_stages(
+    problem: Problem, target: Target, parts: list[tuple[Part, Pair]], error: float
+) -> Candidate:
+    """Scatter, multiply and gather each part of a problem, one after the other.
+
+    Args:
+        problem: what is computed.
+        target: the machine.
+        parts: what it is taken apart into, with the outputs (h, w) of a tile of each.
+        error: to expect.
+    """
+    lanes, item = target.lanes(problem.spec.dtype), problem.spec.itemsize
+    convs = [unplanned(part.problem, m, lanes) for part, m in parts]
+    # All parts have one register tile: those with the same taps share the packed weights.
+    rows = min(convs[0].tile_count, _MOST_ROWS)
+    tile = rank_tiles(target, rows, convs[0].panels, convs[0].steps)[0][1]
+    products = [_products(conv, tile, target) for conv in convs]
+    names = {part.taps: f"w{number or ''}" for number, (part, _) in enumerate(parts)}
+    pieces: list[Piece] = []
+    for (part, _), conv, product in zip(parts, convs, products, strict=True):
+        scatter = Scatter(conv, _per_chunk(conv, conv.channel_blocks, _INPUT_CYCLES))
+        gather = Gather(conv, _per_chunk(conv, conv.panels, _OUTPUT_CYCLES))
+        roles = {"residual": "y"} if part.adds_up else {}
+        pieces += [
+            Piece(scatter, scatter.operands),
+            Piece(product, ("V", names[part.taps], "M")),
+            Piece(gather, tuple(roles.get(o, o) for o in gather.operands)),
+        ]
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: convs[0].pack_channels(values) for name, values in channels.items()}
+        flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
+        for (part, _), conv, product in zip(parts, convs, products, strict=True):
+            (top, bottom), (left, right) = part.taps
+            if names[part.taps] not in packed:
+                u = conv.transformed(flat[:, :, top:bottom, left:right])
+                points = u.reshape(-1, *u.shape[2:]).astype(w.dtype)
+                packed[names[part.taps]] = product.pack_weights(points)
+        return packed
+
+    row_bytes = [conv.groups * conv.points * conv.tile_count * item for conv in convs]
+    temporaries = {
+        "V": max(b * conv.steps for b, conv in zip(row_bytes, convs, strict=True)),
+        "M": max(b * conv.outputs for b, conv in zip(row_bytes, convs, strict=True)),
+    }
+    conv, m = convs[0], parts[0][1]
+    text = f"F({m[0]}x{m[1]}, {conv.taps[0]}x{conv.taps[1]}) in stages, {conv.tile_count} tiles, "
+    text += f"{tile.rows}x{tile.vectors}"
+    if len(parts) > 1:
+        text += f", {len(parts)} pieces"
+    arithmetic = f"winograd:form=stages,m={m[0]}x{m[1]}"
+    return Candidate("winograd", tuple(pieces), pack, error, temporaries, text, arithmetic)

@@ -1,0 +1,184 @@
+"""From BlockChain nodes to kernels: several blocks in one pass, for the least memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from leanconv.algorithms.fused.cost import (
+    block_row_cycles,
+    expand_row_cycles,
+    imbalance,
+    weights_cycles,
+)
+from leanconv.algorithms.fused.forms import Chain, block_kernels, rows_access
+from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.fused.stream import BlockStream, ring_rows
+from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators.chains import ChainChoice, chain_of, plain_error, unfold_blocks
+from leanconv.spec import Format
+from leanconv.target import Target
+
+OPS = ("BlockChain",)
+_STEPS = (1, 2, 4)
+_MOST_WARM = 4
+_RUNS = 4  # begins of the pass, each of which fills the rings anew
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to go through the blocks: output rows of a step, which blocks keep rows of e."""
+
+    step: int
+    keeps: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        kept = "".join("r" if keeps else "p" for keeps in self.keeps)
+        return f"stream:step={self.step},blocks={kept}"
+
+
+def _chains(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> tuple[tuple[Chain, ...], list[list[Node]]]:
+    """The blocks, and the convolutions of each."""
+    convs, wide = unfold_blocks(node, graph)
+    return tuple(chain_of(block, wide, formats, target) for block in convs), convs
+
+
+@lru_cache(maxsize=64)
+def _alone(chain: Chain, target: Target) -> BlockKernels:
+    """A block by itself, with rows of e kept."""
+    return block_kernels(chain, target, 1, ring=True)
+
+
+def _ways(chains: Sequence[Chain], target: Target) -> Iterator[_Way]:
+    """Rows of e kept in all blocks, then panels in the neediest ones."""
+    height = chains[-1].depthwise.output_size[0]
+    sizes = [_alone(chain, target).scratch_bytes for chain in chains]
+    for step in sorted({min(step, height) for step in _STEPS}):
+        for limit in sorted({*sizes, 0}, reverse=True):
+            yield _Way(step, tuple(size <= limit for size in sizes))
+
+
+def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
+    """As `ring_rows` is told of a block."""
+    window = block.depthwise.window
+    return (window.size[1], window.out[1], window.stride[1], window.pad[1], block.reach)
+
+
+@lru_cache(maxsize=64)
+def _rings(shapes: tuple[tuple[int, int, int, int, int], ...], step: int) -> tuple[list[int], int]:
+    """The fewest rows between blocks of these shapes, and the steps that begin a chunk."""
+    found = [(ring_rows(shapes, step, warm), warm) for warm in range(1, _MOST_WARM + 1)]
+    return min(found, key=lambda pair: (sum(pair[0]), pair[1]))
+
+
+@lru_cache(maxsize=256)
+def _build(chains: tuple[Chain, ...], way: _Way, target: Target) -> BlockStream:
+    """The kernel of a way, with the fewest rows between the blocks."""
+    rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), way.step)
+    lanes = target.lanes(chains[0].dtype)
+    between = [
+        rows_access(kept, chain.project.output_size[1], lanes)
+        for kept, chain in zip(rows, chains, strict=False)
+    ]
+    xs, ys = [chains[0].x, *between], [*between, chains[-1].y]
+    blocks = [
+        block_kernels(
+            replace(chain, x=x, y=y), target, 1, keeps, x_ring=ring, single=chain.project.residual
+        )
+        for chain, x, y, keeps, ring in zip(chains, xs, ys, way.keeps, [0, *rows], strict=True)
+    ]
+    return BlockStream(chains[0].depthwise.batch, tuple(blocks), tuple(rows), way.step, warm)
+
+
+def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> float:
+    """Estimated cycles of one core: rows of e that are made again, weights read in each step."""
+    total, step = 0.0, kernel.step
+    for block in reversed(kernel.blocks):
+        height, out, stride, _, reach = _shape(block)
+        calls = out / min(step, out)
+        again = reach if not block.keeps else stride + (reach - stride) / min(step, out)
+        if block.expand is not None:
+            made = out * max(stride, again) + _RUNS * reach
+            total += min(made, calls * height) * expand_row_cycles(block, target)
+        total += (out + _RUNS * reach) * block_row_cycles(block, target)
+        step = min(step * stride, height)
+    weights = sum(spec.weight_bytes for chain in chains for spec in chain.specs)
+    passes = kernel.strips if weights > target.l2_bytes / 2 else 1
+    total += passes * weights_cycles(weights)
+    return kernel.batch * total * imbalance(kernel.chunks)
+
+
+def choices(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    reproducible: bool = False,
+) -> list[ChainChoice]:
+    """The ways to compute a BlockChain, the cheapest by estimate first; as of `lower`.
+
+    Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
+    """
+    chains, _ = _chains(node, graph, formats, target)
+    judged = tuple(chain.alone() for chain in chains) if reproducible else chains
+    error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
+    kept: dict[tuple[int, int], ChainChoice] = {}
+    kernels = {way: _build(judged, way, target) for way in _ways(chains, target)}
+    costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
+    for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
+        kernel = kernels[way]
+        size = kernel.scratch_bytes, sum(kernel.packed_bytes().values())
+        if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
+            kept[size] = ChainChoice(str(way), cycles, kernel.scratch_bytes, {}, error)
+    return list(kept.values())
+
+
+def lower(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    reproducible: bool = False,
+    select: str | None = None,
+) -> Lowered:
+    """Lower a BlockChain node to one call.
+
+    Args:
+        node, graph, formats, target: as the kernels of other operations are given.
+        reproducible: whether the batch must not change the bits of an image: no way does.
+        select: the name of a way, None for the cheapest.
+
+    Raises:
+        SpecError: there is no way of that name.
+    """
+    chains, convs = _chains(node, graph, formats, target)
+    ways = {str(way): way for way in _ways(chains, target)}
+    name = select or choices(node, graph, formats, target, reproducible)[0].name
+    if name not in ways:
+        raise SpecError(
+            f"got the form {name!r} of a chain of blocks; expected one of {', '.join(ways)}"
+        )
+    kernel, out = _build(chains, ways[name], target), node.outputs[0]
+
+    weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
+    biases = [
+        [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
+        for block in convs
+    ]
+
+    def make() -> dict[str, np.ndarray]:
+        return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
+
+    sizes = {f"{out}/{role}": size for role, size in kernel.packed_bytes().items()}
+    ends = {"x": node.inputs[0], "y": out}
+    names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
+    text = f"{len(chains)} blocks by rows"
+    return Lowered((Call(kernel, names),), {}, {}, text, packings=(Packing(sizes, make),))

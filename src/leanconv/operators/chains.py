@@ -1,0 +1,103 @@
+"""ConvChain and BlockChain nodes as the convolutions that they consist of."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+from leanconv.algorithms.fused.forms import Chain, Form
+from leanconv.algorithms.problem import Problem, sum_error
+from leanconv.codegen.geometry import Access
+from leanconv.graph.edit import frozen
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer_node
+from leanconv.graph.ops.chain import ChainBlock, block_inputs, stage_inputs
+from leanconv.operators import convolution
+from leanconv.spec import ConvSpec, Format
+from leanconv.target import Target
+
+
+@dataclass(frozen=True)
+class ChainChoice:
+    """One way to compute a chain.
+
+    Attributes:
+        name: as `lower` is asked for it: `"layers"`, `"rows:rows=14,step=2"` …
+        cycles: estimated cycles of one core.
+        scratch_bytes: of each thread.
+        temporaries: bytes of each buffer that lives between its calls.
+        error: expected relative error of the chain's result.
+        form: how one block is done, None convolution by convolution or for several blocks.
+    """
+
+    name: str
+    cycles: float
+    scratch_bytes: int
+    temporaries: Mapping[str, int]
+    error: float
+    form: Form | None = None
+
+
+def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
+    """The blocks of a BlockChain, or the one that a ConvChain is."""
+    if node.op == "ConvChain":
+        return (ChainBlock(node.attributes["stages"], bool(node.input(1))),)
+    blocks: tuple[ChainBlock, ...] = node.attributes["blocks"]
+    return blocks
+
+
+def unfold_blocks(node: Node, graph: Graph) -> tuple[list[list[Node]], Graph]:
+    """The Conv nodes of each block, and the graph with the types of what is between them."""
+    types: dict[str, TensorType] = {}
+    # A view: copying the types for every chain would take time quadratic in the graph.
+    wide = replace(graph, types=ChainMap(types, cast(MutableMapping[str, TensorType], graph.types)))
+    blocks, x, result, count = blocks_of(node), node.inputs[0], [], 0
+    for block in blocks:
+        inputs = block_inputs(node.inputs, count, x, block)
+        if node.op == "ConvChain":
+            inputs[1] = node.input(1)
+        convs: list[Node] = []
+        for number, stage in enumerate(block.stages):
+            out = f"{node.outputs[0]}/{count}"
+            while out in graph.types:
+                out += "'"
+            last = block is blocks[-1] and number == len(block.stages) - 1
+            out = node.outputs[0] if last else out
+            names = [name or "" for name in stage_inputs(inputs, number, x, len(block.stages))]
+            conv = Node("Conv", tuple(names), (out,), frozen(stage.attributes), node.name)
+            if out not in graph.types:
+                types[out] = infer_node(conv, wide.types)
+            convs.append(conv)
+            x, count = out, count + 1
+        result.append(convs)
+    return result, wide
+
+
+def unfold(node: Node, graph: Graph) -> tuple[list[Node], Graph]:
+    """As `unfold_blocks`, for a node of one block."""
+    (convs,), wide = unfold_blocks(node, graph)
+    return convs, wide
+
+
+def chain_of(
+    convs: list[Node], graph: Graph, formats: Mapping[str, Format], target: Target
+) -> Chain:
+    """What is to be fused; where no format is given a tensor stands in blocks."""
+    specs = [convolution.conv_spec(conv, graph) for conv in convs]
+    blocked = Format(target.lanes(specs[0].dtype))
+    x, y = convs[0].inputs[0], convs[-1].outputs[0]
+    return Chain(
+        specs[0] if len(specs) > 2 else None,
+        specs[-2],
+        specs[-1],
+        Access.of_format(graph.types[x].shape, formats.get(x, blocked)),
+        Access.of_format(graph.types[y].shape, blocked),
+    )
+
+
+def plain_error(spec: ConvSpec) -> float:
+    """Expected error of one convolution of a fused chain, which makes plain sums."""
+    access = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+    return sum_error(Problem.of(spec, *access))

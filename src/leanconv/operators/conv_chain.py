@@ -1,0 +1,225 @@
+"""From ConvChain nodes to kernels: in one pass over rows, or convolution by convolution.
+
+BlockChain nodes, which only a lack of memory makes, are passed on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from leanconv.algorithms import ALGORITHMS, select
+from leanconv.algorithms.common.partial_results import SumOfParts
+from leanconv.algorithms.fused.cost import (
+    between_cycles,
+    form_cycles,
+    imbalance,
+    possible_forms,
+    weights_cycles,
+)
+from leanconv.algorithms.fused.forms import Chain, Form, Pieces, build
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators import block_chain, convolution
+from leanconv.operators.chains import (
+    ChainChoice,
+    blocks_of,
+    chain_of,
+    plain_error,
+    unfold,
+)
+from leanconv.spec import Format
+from leanconv.target import Target
+
+OPS = ("ConvChain", *block_chain.OPS)
+LAYERS = "layers"
+
+
+def accepts_mixed(node: Node) -> bool:
+    """Whether the input may stand in another format than the output, which stands in blocks."""
+    return len(blocks_of(node)[0].stages) > 2
+
+
+def choices(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None = None,
+    reproducible: bool = False,
+) -> list[ChainChoice]:
+    """All ways to compute a chain, the cheapest by estimate first.
+
+    Args:
+        node, graph, formats, target, max_error, reproducible: as of `lower`.
+    """
+    if node.op in block_chain.OPS:
+        return block_chain.choices(node, graph, formats, target, reproducible)
+    convs, wide = unfold(node, graph)
+    chain = chain_of(convs, wide, formats, target)
+    judged = chain.alone() if reproducible else chain
+    found = [_layers_choice(convs, wide, chain, target, max_error, reproducible)]
+    plain = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
+    for form in possible_forms(judged, target):
+        pieces = build(chain, form, target)
+        costed = build(judged, form, target) if reproducible else pieces
+        cycles = form_cycles(judged, form, costed, target)
+        scratch = max(piece.kernel.scratch_bytes for piece in pieces.pieces)
+        found.append(ChainChoice(str(form), cycles, scratch, pieces.temporaries, plain, form))
+    return sorted(found, key=lambda choice: choice.cycles)
+
+
+def _named_form(name: str, chain: Chain, target: Target) -> Form | None:
+    """The form of that name, None for convolution by convolution.
+
+    Raises:
+        SpecError: the chain has no form of that name.
+    """
+    if name == LAYERS:
+        return None
+    forms = {str(form): form for form in possible_forms(chain, target)}
+    if name not in forms:
+        raise SpecError(
+            f"got the form {name!r} of a chain of convolutions; expected one of "
+            f"{', '.join((LAYERS, *forms))}"
+        )
+    return forms[name]
+
+
+def lower(
+    node: Node,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None = None,
+    reproducible: bool = False,
+    select: str | None = None,
+) -> Lowered:
+    """Lower a ConvChain node.
+
+    Args:
+        node, graph, formats, target: as the kernels of other operations are given.
+        max_error: relative error accepted of each convolution. The fused forms make plain sums,
+            which are always allowed: there is nothing more accurate.
+        reproducible: whether the batch must not change the bits of an image.
+        select: the name of one of `choices`, None for the cheapest.
+    """
+    if node.op in block_chain.OPS:
+        return block_chain.lower(node, graph, formats, target, reproducible, select)
+    convs, wide = unfold(node, graph)
+    chain = chain_of(convs, wide, formats, target)
+    if select is None:
+        form = choices(node, graph, formats, target, max_error, reproducible)[0].form
+    else:
+        form = _named_form(select, chain.alone() if reproducible else chain, target)
+    if form is None:
+        return _by_layers(convs, wide, formats, target, max_error, reproducible)
+    pieces = build(chain, form, target)
+    out = node.outputs[0]
+    values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
+    temporaries = {f"{out}/{role}": size for role, size in pieces.temporaries.items()}
+    values.update({role: f"{out}/{role}" for role in pieces.temporaries})
+    weights = [graph.constants[conv.inputs[1]] for conv in convs]
+    biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
+    packing = Packing(
+        {f"{out}/{role}": size for role, size in _packed_bytes(convs, pieces).items()},
+        lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, pieces).items()},
+    )
+    calls = []
+    for piece in pieces.pieces:
+        names = tuple(values.get(role, f"{out}/{role}") for role in piece.roles)
+        # What adds partial results up reads a residual just before it writes the same elements;
+        # a chain reads rows of its input, which may be the residual, after it has written others.
+        sums = isinstance(piece.kernel, SumOfParts) and "residual" in piece.roles
+        in_place = (piece.roles.index("residual"),) if sums else ()
+        calls.append(Call(piece.kernel, names, in_place))
+    kind = "inverted_residual" if len(convs) > 2 else "separable"
+    name = f"{kind} {form.name}"
+    return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
+
+
+def _by_layers(
+    convs: list[Node],
+    graph: Graph,
+    formats: Mapping[str, Format],
+    target: Target,
+    max_error: float | None,
+    reproducible: bool,
+) -> Lowered:
+    blocked = Format(target.lanes(graph.types[convs[0].inputs[0]].dtype))
+    placed = {**formats, **{conv.outputs[0]: blocked for conv in convs}}
+    parts = [
+        convolution.lower(conv, graph, placed, target, max_error, reproducible) for conv in convs
+    ]
+    temporaries: dict[str, int] = {}
+    for conv in convs[:-1]:
+        kind = graph.types[conv.outputs[0]]
+        size = blocked.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+        temporaries[conv.outputs[0]] = size
+    for part in parts:
+        temporaries.update(part.temporaries)
+    packings = tuple(packing for part in parts for packing in part.packings)
+    calls = tuple(call for part in parts for call in part.calls)
+    name = " + ".join(part.algorithm for part in parts)
+    return Lowered(calls, {}, temporaries, name, packings=packings)
+
+
+def _layers_choice(
+    convs: list[Node],
+    graph: Graph,
+    chain: Chain,
+    target: Target,
+    max_error: float | None,
+    reproducible: bool,
+) -> ChainChoice:
+    """The convolutions one by one, what lies between them stored."""
+    blocked = Format(target.lanes(chain.dtype))
+    costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+    x, cycles, scratch, squares = chain.x, 0.0, 0, 0.0
+    temporaries: dict[str, int] = {}
+    for conv, spec in zip(convs, chain.specs, strict=True):
+        y = Access.of_format(graph.types[conv.outputs[0]].shape, blocked)
+        problem = Problem.of(spec, x, y, max_error)
+        candidate = select.choose(problem, target, None, reproducible)
+        images = 1 if reproducible else spec.batch
+        judged, chunks = problem, candidate.pieces[-1].kernel.chunks
+        if reproducible and spec.batch > 1:
+            judged = problem.alone()
+            chunks = select.choose(judged, target).pieces[-1].kernel.chunks
+        own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes)
+        cycles += own * imbalance(chunks)
+        scratch = max(scratch, candidate.scratch_bytes)
+        squares += candidate.error**2
+        for role, size in candidate.temporaries.items():
+            temporaries[f"{conv.outputs[0]}/{role}"] = size
+        if conv is not convs[-1]:
+            image_bytes = y.image * ITEMSIZE[spec.dtype]
+            temporaries[conv.outputs[0]] = spec.batch * image_bytes
+            cycles += between_cycles(images * image_bytes, target)
+        x = y
+    return ChainChoice(LAYERS, cycles, scratch, temporaries, math.sqrt(squares))
+
+
+def _packed(
+    weights: list[np.ndarray], biases: list[np.ndarray | None], pieces: Pieces
+) -> dict[str, np.ndarray]:
+    """The constants of a fused chain by role."""
+    packed = pieces.chain.pack(weights, biases)
+    total, bias = pieces.pieces[-1].kernel, biases[-1]
+    if isinstance(total, SumOfParts) and bias is not None:
+        packed["bias"] = total.pack_channels(bias)
+    return packed
+
+
+def _packed_bytes(convs: list[Node], pieces: Pieces) -> dict[str, int]:
+    """Bytes of what `_packed` will return."""
+    sizes, total = pieces.chain.packed_bytes(), pieces.pieces[-1].kernel
+    if isinstance(total, SumOfParts) and convs[-1].input(2):
+        sizes["bias"] = total.blocks * total.lanes * ITEMSIZE[total.dtype]
+    return sizes

@@ -1,0 +1,192 @@
+"""Transposed convolutions as ordinary ones: one for each phase of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+import numpy as np
+
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.problem import DEFAULT_ERROR, Candidate, Piece, Problem
+from leanconv.codegen.geometry import Access, Triple, Window, triple
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node
+from leanconv.spec import ConvSpec
+from leanconv.spec.format import ceil_div
+
+_MOST_PHASES = 1024  # a stride of 32 along two axes
+
+
+def phases(
+    node: Node, graph: Graph, x: Access, y: Access, w: np.ndarray, max_error: float | None
+) -> list[tuple[Problem, np.ndarray]]:
+    """Split a transposed convolution by the output's position modulo the stride.
+
+    Output o (one axis) gets x[i]·w[k] for o + pad = i·stride + k·dilation: at the positions of one
+    phase that is an ordinary convolution of stride 1 with some of the taps, backwards.
+
+    Args:
+        node: a ConvTranspose.
+        graph: types of its values.
+        x, y: where input and output lie.
+        w: weights (C, K / groups, k…).
+        max_error: relative error accepted of the layer; the default of one layer if None.
+
+    Returns:
+        Each phase with its weights (K, C / groups, taps…).
+
+    Raises:
+        UnsupportedError: there are too many phases.
+    """
+    attributes = node.attributes
+    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    rank, groups = len(in_shape) - 2, attributes["group"]
+    size, out = triple(in_shape[2:], 1), triple(out_shape[2:], 1)
+    kernel, stride = triple(w.shape[2:], 1), triple(tuple(attributes["strides"]), 1)
+    dilation = triple(tuple(attributes["dilations"]), 1)
+    pad = triple(tuple(attributes["pads"][:rank]), 0)
+    count = prod(map(min, stride, out))  # of those with outputs
+    if count > _MOST_PHASES:
+        raise UnsupportedError(
+            f"node {node.name!r} (ConvTranspose): strides {attributes['strides']} split the output "
+            f"into {count} phases; expected at most {_MOST_PHASES}"
+        )
+    axes = [
+        [
+            _phase(size[a], out[a], kernel[a], stride[a], dilation[a], pad[a], p)
+            for p in sorted((o + pad[a]) % stride[a] for o in range(min(stride[a], out[a])))
+        ]
+        for a in range(3)
+    ]
+    # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
+    outputs = w.shape[1]
+    grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
+    turned = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
+    spec = ConvSpec(
+        batch=in_shape[0],
+        in_channels=in_shape[1],
+        out_channels=out_shape[1],
+        size=size,
+        kernel=(1, 1, 1),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        pad_begin=(0, 0, 0),
+        pad_end=(0, 0, 0),
+        groups=groups,
+        dtype=graph.types[node.inputs[0]].dtype,
+        bias=bool(node.input(2)),
+        activation=attributes["activation"],
+    )
+    limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
+    pieces = []
+    for d in axes[0]:
+        for h in axes[1]:
+            for v in axes[2]:
+                part = (d, h, v)
+                taps = turned[:, :, d.taps, h.taps, v.taps][:, :, ::-1, ::-1, ::-1]
+                window = Window(
+                    size,
+                    _triple(p.count for p in part),
+                    _triple(taps.shape[2:]),
+                    (1, 1, 1),
+                    _triple(p.dilation for p in part),
+                    _triple(p.pad for p in part),
+                )
+                steps = _triple(s * t for s, t in zip(y.spatial, stride, strict=True))
+                offset = sum(p.first * s for p, s in zip(part, y.spatial, strict=True))
+                place = replace(y, spatial=steps)
+                problem = Problem(spec, x, place, window, offset, limit)
+                pieces.append((problem, taps))
+    return pieces
+
+
+def _triple(values: Iterable[int]) -> Triple:
+    d, h, w = values
+    return d, h, w
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """One phase along one axis.
+
+    Attributes:
+        first, count: its outputs `first + i * stride`, i < count.
+        taps: which taps it has; the convolution takes the last one first.
+        dilation, pad: of the convolution of stride 1 that computes it.
+    """
+
+    first: int
+    count: int
+    taps: slice
+    dilation: int
+    pad: int
+
+
+def _phase(
+    size: int, out: int, kernel: int, stride: int, dilation: int, pad: int, p: int
+) -> _Phase:
+    """The phase p: outputs o with (o + pad) % stride == p, of which there are some."""
+    start = max(0, ceil_div(pad - p, stride))
+    first = start * stride + p - pad
+    count = ceil_div(out - first, stride)
+    # Its taps k are those with k·dilation = p modulo the stride: every so many, or none.
+    common = gcd(dilation, stride)
+    apart, step = stride // common, dilation // common
+    low = p // common * pow(step, -1, apart) % apart
+    if p % common or low >= kernel:
+        # One tap that never touches the input: the output is the bias alone.
+        return _Phase(first, count, slice(0, 1), 1, -size - count)
+    begin = (low * dilation - p) // stride
+    # i = start + u - begin - t·step for tap t; backwards, tap t' = T-1-t adds t'·step.
+    reach = begin + (kernel - 1 - low) // apart * step
+    return _Phase(first, count, slice(low, None, apart), step, reach - start)
+
+
+def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
+    """Which phases differ in nothing but their weights and where they write: indices, in order.
+
+    Args:
+        found: each phase with how it is computed.
+    """
+    alike: dict[object, list[int]] = {}
+    for number, (_, candidate) in enumerate(found):
+        kernel = candidate.pieces[0].kernel
+        key = replace(kernel, y_offset=0) if isinstance(kernel, DirectConv) else number
+        alike.setdefault(key, []).append(number)
+    return list(alike.values())
+
+
+def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
+    """The candidate that computes several phases of one kernel; its weights are theirs, stacked.
+
+    Args:
+        found: the phases, as `one_kernel` has brought them together.
+
+    Returns:
+        A candidate whose `pack` and `stream` take weights (phases, K, C / groups, taps…).
+    """
+    (problem, first), *_ = found
+    phase = first.pieces[0].kernel
+    assert isinstance(phase, DirectConv)
+    offsets = np.array([p.y_offset for p, _ in found], np.int64)
+    kernel = replace(phase, y_offset=0, phases=len(found))
+
+    def stream(
+        w: np.ndarray, channels: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        for part in w:
+            for piece in phase.weight_pieces(problem.weights_3d(part)):
+                yield "w", piece
+        for name, values in channels.items():
+            yield name, phase.pack_channels(values)
+        yield "offsets", offsets
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: phase.pack_channels(values) for name, values in channels.items()}
+        weights = [phase.pack_weights(problem.weights_3d(part)) for part in w]
+        return {"w": np.concatenate(weights), **packed, "offsets": offsets}
+
+    pieces = (Piece(kernel, kernel.operands),)
+    return replace(first, pieces=pieces, pack=pack, stream=stream)

@@ -1,0 +1,76 @@
+"""Plans in which some layers are computed as the user says, or as the clock says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators import convolution
+from leanconv.planner import tuner
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import default_decisions, format_rules
+from leanconv.planner.operations import Accuracy
+from leanconv.progress import steps
+from leanconv.target import Target
+
+
+def with_algorithms(
+    graph: Graph, target: Target, algorithms: Mapping[str, str]
+) -> tuple[Decision, ...]:
+    """The default decisions, but for the convolutions that are named.
+
+    Args:
+        graph: after the passes, its blocks not fused.
+        target: what is emitted for.
+        algorithms: by the name of the convolution's node in the file (its output's, if it has
+            none): an algorithm as `plan_conv2d` takes it, `"winograd:m=4"`.
+
+    Raises:
+        SpecError: there is no convolution of a name.
+    """
+    names = [_name(node) for node in graph.nodes if node.op in convolution.OPS]
+    unknown = [name for name in algorithms if name not in names]
+    if unknown:
+        raise SpecError(
+            f"algorithms names {unknown[0]!r}, which is no convolution of the network; expected "
+            f"some of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+        )
+    decisions = default_decisions(format_rules(graph, target))
+    return tuple(
+        replace(decision, way=algorithms.get(_name(node), decision.way))
+        if node.op in convolution.OPS
+        else decision
+        for node, decision in zip(graph.nodes, decisions, strict=True)
+    )
+
+
+def tuned(
+    graph: Graph, target: Target, threads: int, accuracy: Accuracy, decisions: Sequence[Decision]
+) -> tuple[Decision, ...]:
+    """Decisions in which every convolution by itself is the fastest by measurement.
+
+    Each is measured with its weights as cold as the rest of the network leaves them. What is
+    decided already stays, and how fused blocks are computed is left to the model.
+
+    Raises:
+        SpecError: the accuracy is reproducible, and nothing keeps what is measured.
+    """
+    weights = sum(array.nbytes for array in graph.constants.values())
+    nodes, result = graph.nodes, list(decisions)
+    left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.way is None]
+    for number in steps("tuning layers", left, len(left)):
+        node, decision = nodes[number], result[number]
+        formats, aim = decision.formats(node), accuracy.layer_error
+        ((problem, _),) = convolution.problems(node, graph, formats, aim, accuracy.cold)
+        if accuracy.reproducible:
+            found = tuner.tune_for_any_batch(problem, target, weights)
+        else:
+            found = tuner.tune(problem, target, threads, cold_weights=weights)
+        result[number] = replace(decision, way=found.name or None)
+    return tuple(result)
+
+
+def _name(node: Node) -> str:
+    return node.name or node.outputs[0]

@@ -1,0 +1,62 @@
+"""Weights that are read once, as of a classifier: asked for while the layer before multiplies.
+
+A fully connected layer waits for memory, and its weights are of no use to anybody else; the
+convolution before it leaves the memory idle. It asks for them, line by line, into the second cache,
+from where they fall into the third. No result changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.lowered import Call
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.target import Target
+
+_USES = 16  # of each weight, at most: with more, arithmetic hides the reading
+_STEPS = 8  # multiply-adds of vectors for each line that is asked for, at least
+_BETWEEN = 3  # calls that may lie between, such as a pooling
+
+
+def asking_ahead(calls: Sequence[Call], sizes: Mapping[str, int], target: Target) -> list[Call]:
+    """The calls of a network, some of which ask for the weights of later ones.
+
+    Args:
+        calls: in order.
+        sizes: bytes of every constant.
+        target: the machine.
+    """
+    result = list(calls)
+    for place, call in enumerate(calls):
+        size = _streamed(call, sizes, target)
+        if not size:
+            continue
+        for before in range(place - 1, max(-1, place - 2 - _BETWEEN), -1):
+            kernel, values = result[before].kernel, result[before].values
+            if isinstance(kernel, DirectConv):
+                if _has_time(kernel, size):
+                    asking = replace(kernel, following=size)
+                    operands = (*values[:-1], call.values[1], values[-1])
+                    result[before] = Call(asking, operands, result[before].in_place)
+                break
+    return result
+
+
+def _streamed(call: Call, sizes: Mapping[str, int], target: Target) -> int:
+    """Bytes of a call's weights if it waits for them and the third cache may hold them, else 0."""
+    kernel = call.kernel
+    if not isinstance(kernel, DirectConv) or kernel.groups > 1:
+        return 0
+    size = sizes.get(call.values[1], 0)
+    uses = kernel.flops * ITEMSIZE[kernel.dtype] / (2 * max(1, size))
+    return size if target.l2_bytes < size <= target.l3_bytes / 2 and uses <= _USES else 0
+
+
+def _has_time(kernel: DirectConv, size: int) -> bool:
+    """Whether a kernel's steps are many enough to ask for so many bytes."""
+    if kernel.groups > 1 or kernel.following:
+        return False
+    return kernel.flops / (2 * kernel.lanes) >= _STEPS * ceil_div(size, ALIGNMENT)

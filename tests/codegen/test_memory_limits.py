@@ -1,0 +1,142 @@
+"""Little memory: what a step takes is compared with what limits leave, before LLVM is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leanconv.codegen import memory_limits
+from leanconv.errors import LeanConvError, OutOfMemoryError
+
+MIB = 2**20
+
+
+def test_nothing_is_asked_for_where_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_limits, "memory_left", lambda: ())
+    memory_limits.require(memory_limits.Need(2**60), "a step")
+    assert memory_limits.affordable_threads(64, allocating=True) == 64
+
+
+def test_too_little_is_an_error_that_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = memory_limits.Left(3 * MIB, "`ulimit -v`", "raise `ulimit -v`", 3)
+    monkeypatch.setattr(memory_limits, "memory_left", lambda: (left,))
+    memory_limits.require(memory_limits.Need(MIB, MIB, MIB), "a step")
+    with pytest.raises(OutOfMemoryError) as caught:
+        memory_limits.require_for_compiling("x" * MIB)
+    message = str(caught.value)
+    assert "compiling a kernel of 1 MiB of code takes up to 68 MiB" in message
+    assert "`ulimit -v` leaves 3 MiB; raise `ulimit -v`" in message
+    assert isinstance(caught.value, LeanConvError)
+    assert isinstance(caught.value, MemoryError)
+    assert memory_limits.affordable_threads(4, allocating=False) == 0
+
+
+def test_a_thread_that_allocates_needs_room_for_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = memory_limits.Left(400 * MIB, "a limit", "raise it", 3)
+    monkeypatch.setattr(memory_limits, "memory_left", lambda: (left,))
+    monkeypatch.setattr(memory_limits, "_stack_bytes", lambda: 8 * MIB)
+    assert memory_limits.affordable_threads(4, allocating=True) == 2
+    assert memory_limits.affordable_threads(4, allocating=False) == 4
+
+
+def test_each_limit_counts_what_the_system_counts_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container of 128 MiB may map LLVM's 150: pages of a file go where others are needed."""
+    need = memory_limits.Need(10, 20, 40)
+    for kinds, counted in ((1, 10), (2, 30), (3, 70)):
+        enough = memory_limits.Left(counted, "a limit", "raise it", kinds)
+        monkeypatch.setattr(memory_limits, "memory_left", lambda left=enough: (left,))
+        memory_limits.require(need, "a step")
+        short = enough._replace(bytes=counted - 1)
+        monkeypatch.setattr(memory_limits, "memory_left", lambda left=short: (left,))
+        with pytest.raises(OutOfMemoryError):
+            memory_limits.require(need, "a step")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limits_of_control_groups_count_pages_of_files_as_free(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = memory_limits._GROUP_1 if version == 1 else memory_limits._GROUP_2
+    cached = memory_limits._CACHED_1 if version == 1 else memory_limits._CACHED_2
+    limit, usage = tmp_path / names[0], tmp_path / names[1]
+    usage.write_text(f"{90 * MIB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 5\n{cached[0]} {7 * MIB}\n{cached[1]} {MIB}\n")
+    limit.write_text("max\n" if version == 2 else f"{2**63 - 4096}\n")
+    assert not memory_limits._limited(limit)
+    limit.write_text(f"{100 * MIB}\n")
+    assert memory_limits._limited(limit)
+    group = memory_limits._Group(tmp_path, *names, cached)
+    monkeypatch.setattr(memory_limits, "_limited_groups", lambda: (group,))
+    monkeypatch.setattr(memory_limits, "_swap_bytes", lambda: 2 * MIB)
+    (left,) = memory_limits._groups_left()
+    assert left.bytes == (100 - 90 + 7 + 1 + 2) * MIB
+    assert left.mend == f"raise {names[0]}"
+    limit.unlink()
+    assert not list(memory_limits._groups_left())
+
+
+# Children that may take so many MiB more than they have: each works, or says what is missing.
+_SWEEP = """
+import os, resource, sys
+import numpy as np
+import leanconv as lc
+if "warm" in sys.argv:  # all of it under a limit, as `ulimit -v` in a shell sets it
+    resource.setrlimit(resource.RLIMIT_AS, (2**34, resource.RLIM_INFINITY))
+    lc.conv2d(np.ones((1, 3, 9, 9), "f4"), np.ones((5, 3, 3, 3), "f4"), threads=1)
+x, w = np.ones((1, 8, 12, 12), "f4"), np.ones((16, 8, 3, 3), "f4")
+for room in sys.argv[2:]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        size = int(open("/proc/self/statm").read().split()[0]) * 4096 + int(room) * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+        try:
+            lc.conv2d(x, w, threads=2)
+            answer = lc.plan_conv2d(x.shape, w, threads=2, algorithm="winograd")(x)
+            os.write(write, b"works" if abs(answer.max() - 72) < 1e-3 else b"wrong")
+        except lc.LeanConvError as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        except BaseException as error:
+            os.write(write, f"foreign {type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(write)
+    print(room, os.waitpid(child, 0)[1], os.read(read, 10000).decode())
+    os.close(read)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets RLIMIT_AS")
+@pytest.mark.parametrize(
+    ("state", "rooms"),
+    [
+        ("cold", (0, 1, 3, 8, 40, 100, 180, 200, 215, 230, 400)),
+        ("warm", (0, 2, 4, 6, 9, 14, 20, 30, 300)),
+    ],
+)
+def test_no_limit_ends_the_process(state: str, rooms: tuple[int, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SWEEP, state, *map(str, rooms)],
+        env={
+            **os.environ,
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "LEANCONV_CACHE_BYTES": "0",
+            "OPENBLAS_NUM_THREADS": "2",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert [int(room) for room, _, _ in rows] == list(rooms), done.stderr
+    assert {status for _, status, _ in rows} == {"0"}, rows
+    answers = {int(room): answer for room, _, answer in rows}
+    kinds = {room: answer.split(":")[0] for room, answer in answers.items()}
+    assert set(kinds.values()) <= {"works", "OutOfMemoryError", "BackendError"}, answers
+    assert answers[rooms[0]] != "works"
+    assert answers[rooms[-1]] == "works"

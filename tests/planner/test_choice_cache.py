@@ -1,0 +1,114 @@
+"""Ways that the model chooses: shared by equal nodes, and recalled by later processes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import leanconv as lc
+from examples.networks import FULL_NETWORKS
+from leanconv.canonical import spelled
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.host import host
+from leanconv.graph.ir import Graph
+from leanconv.planner import choice_cache, operations
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import default_decisions, format_rules, lower_graph
+from leanconv.planner.operations import Accuracy
+
+ACCURACY = Accuracy(1e-5)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes that the model was asked about, and a store of this test's own."""
+    store, found = DiskCache(tmp_path, suffix=".json"), []
+    first_way = operations.first_way
+
+    def counted(node: object, *rest: object) -> str | None:
+        found.append(str(node))
+        return first_way(node, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choice_cache, "_store", lambda: store)
+    monkeypatch.setattr(operations, "first_way", counted)
+    return found
+
+
+@cache
+def graph(batch: int) -> Graph:
+    model = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
+    net = lc.load(model, threads=1)
+    return net._graph(((batch, 3, 64, 64),))
+
+
+def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:
+    """Decisions before and after."""
+    before = default_decisions(format_rules(graph(batch), host()))
+    return before, choice_cache.settled(graph(batch), host(), accuracy, before)
+
+
+def test_equal_nodes_are_asked_about_once(asked: list[str]) -> None:
+    before, after = decided(1)
+    several = [n for n in graph(1).nodes if n.op in operations.SEVERAL]
+    assert 0 < len(asked) < len(several)
+    for node, old, new in zip(graph(1).nodes, before, after, strict=True):
+        assert (new.way is not None) == (node.op in operations.SEVERAL)
+        assert (old.reads, old.writes) == (new.reads, new.writes)
+
+
+def test_named_ways_are_what_the_model_takes(asked: list[str]) -> None:
+    before, after = decided(1)
+    for node, old, new in zip(graph(1).nodes, before, after, strict=True):
+        given = (node, graph(1), old.formats(node), host(), ACCURACY)
+        kernels = [
+            [spelled(call.kernel) for call in operations.lower(*given, way).calls]
+            for way in (None, new.way)
+        ]
+        assert kernels[0] == kernels[1], node.name
+
+
+def test_later_processes_need_not_ask(asked: list[str], tmp_path: Path) -> None:
+    first = lower_graph(graph(1), host(), ACCURACY)
+    asked.clear()
+    again = lower_graph(graph(1), host(), ACCURACY)
+    assert not asked
+    assert [spelled(c.kernel) for s in first.steps for c in s.calls] == [
+        spelled(c.kernel) for s in again.steps for c in s.calls
+    ]
+    (entry,) = tmp_path.glob("*.json")
+    entry.write_bytes(entry.read_bytes()[:-3])
+    decided(1)
+    assert asked
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"7", b"{}", b"[1]", b"[]", b"[" * 100_000])
+def test_what_is_no_list_of_ways_is_asked_again(
+    asked: list[str], tmp_path: Path, body: bytes
+) -> None:
+    _, right = decided(1)
+    (entry,) = tmp_path.glob("*.json")
+    asked.clear()
+    DiskCache(tmp_path, suffix=".json").put(entry.stem, body)
+    assert decided(1)[1] == right
+    assert asked
+
+
+@pytest.mark.parametrize(
+    ("batch", "accuracy"), [(2, ACCURACY), (1, Accuracy(1e-3)), (1, Accuracy(1e-5, True))]
+)
+def test_another_question_has_an_answer_of_its_own(
+    asked: list[str], batch: int, accuracy: Accuracy
+) -> None:
+    decided(1)
+    asked.clear()
+    decided(batch, accuracy)
+    assert asked
+
+
+def test_what_is_named_is_kept(asked: list[str]) -> None:
+    _, after = decided(1)
+    asked.clear()
+    assert choice_cache.settled(graph(1), host(), ACCURACY, after) == after
+    assert not asked

@@ -1,0 +1,127 @@
+"""Weights that are read once are asked for by the convolution before, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from graph.builder import Builder
+from kernel_runner import run_kernel
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.lowered import Call
+from leanconv.codegen.tiling import Tile
+from leanconv.graph.ir import Graph
+from leanconv.planner.lowering import lower_graph
+from leanconv.planner.operations import Accuracy
+from leanconv.planner.weight_prefetch import asking_ahead
+from leanconv.target import preset
+
+TARGET = preset("znver4")
+
+
+def product(inputs: int, outputs: int, columns: int, batch: int = 1, rows: int = 1) -> DirectConv:
+    """A 1x1 convolution over rows of columns, in blocks of 16 channels."""
+    size = (1, rows, columns)
+    plane = rows * columns * 16
+    access = [
+        Access(-(-channels // 16) * plane, 16, plane, (plane, columns * 16, 16))
+        for channels in (inputs, outputs)
+    ]
+    return DirectConv(
+        batch=batch,
+        groups=1,
+        inputs=inputs,
+        outputs=outputs,
+        window=Window(size, size, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
+        x=access[0],
+        y=access[1],
+        dtype="float32",
+        lanes=16,
+        tile=Tile(min(7, columns), 2),
+        rows=rows,
+        panels_inside=False,
+        epilogue=Epilogue(bias=True),
+    )
+
+
+def calls(host: DirectConv, stream: DirectConv) -> list[Call]:
+    return [
+        Call(host, ("x", "w1", "b1", "h")),
+        Call(stream, ("h", "w2", "b2", "y")),
+    ]
+
+
+def sizes(*kernels: DirectConv) -> dict[str, int]:
+    return {f"w{i + 1}": 4 * kernel.group_weights for i, kernel in enumerate(kernels)}
+
+
+MOST = {  # bytes; a lone chunk asks for all of them, each line by an instruction of its own
+    (33, 40, 49, 1, 1): 3_000_000,
+    (160, 24, 13, 2, 3): 3_000_000,
+    (16, 16, 1, 1, 1): 200_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "following"),
+    [(shape, count) for shape, most in MOST.items() for count in (64, 100_000, most)],
+)
+def test_what_follows_changes_no_bit(shape: tuple[int, ...], following: int) -> None:
+    plain = product(*shape)
+    rng = np.random.default_rng(0)
+
+    def normal(count: int) -> np.ndarray:
+        return rng.standard_normal(count).astype(np.float32)
+
+    x, w = normal(plain.batch * plain.x.image), normal(plain.group_weights)
+    bias = normal(plain.panels * plain.panel_lanes)
+    y = np.full(plain.batch * plain.y.image, np.nan, np.float32)
+    wanted = run_kernel(plain, x, w, bias, y)
+    asking = replace(plain, following=following)
+    assert asking.emit(TARGET).count("call void @llvm.prefetch") > 0
+    seen = run_kernel(asking, x, w, bias, normal(16), y)
+    assert np.array_equal(seen.view(np.uint32), wanted.view(np.uint32))
+
+
+def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
+    host, stream = product(320, 1280, 49), product(1280, 1000, 1)
+    first, second = asking_ahead(calls(host, stream), sizes(host, stream), TARGET)
+    assert first.kernel == replace(host, following=4 * stream.group_weights)
+    assert first.values == ("x", "w1", "b1", "w2", "h")
+    assert len(first.values) == len(first.kernel.operands)
+    assert second.kernel == stream
+
+
+@pytest.mark.parametrize(
+    ("host", "stream", "why"),
+    [
+        (product(320, 1280, 49), product(320, 512, 1), "the second cache holds its weights"),
+        (product(320, 1280, 49), product(25088, 4096, 1), "no cache holds its weights"),
+        (product(320, 1280, 49), product(1280, 1000, 49), "arithmetic hides the reading"),
+        (product(32, 64, 49), product(1280, 1000, 1), "the layer before is too short"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_others_are_left_alone(host: DirectConv, stream: DirectConv, why: str) -> None:
+    given = calls(host, stream)
+    assert asking_ahead(given, sizes(host, stream), TARGET) == given, why
+
+
+def small_network() -> Graph:
+    """What MobileNetV2 ends with, narrower."""
+    b = Builder("float32")
+    x = b.input(1, 320, 7, 7)
+    h = b.conv(x, b.normal(1280, 320, 1, 1))
+    return b.graph(b.conv(b.pool(h, (7, 7)), b.normal(1000, 1280, 1, 1)))
+
+
+def test_a_lowered_network_asks() -> None:
+    lowered = lower_graph(small_network(), TARGET, Accuracy(1e-6))
+    given = [call for step in lowered.steps for call in step.calls]
+    asking = asking_ahead(given, lowered.constant_bytes, TARGET)
+    assert [getattr(c.kernel, "following", 0) > 0 for c in asking].count(True) == 1
+    assert all(len(c.values) == len(c.kernel.operands) for c in asking)
