@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from harness import ROOT, rewrite_page, script, write_results
-from leanconv.algorithms.problem import Candidate
+from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.select import choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
@@ -94,7 +94,7 @@ def candidate_of(spec: ConvSpec, method: str) -> Candidate:
 
 def functions_of(candidate: Candidate) -> list[str]:
     """A name for each piece's function, which cachegrind will show."""
-    return [f"{type(p.kernel).__name__}_{i}" for i, p in enumerate(candidate.pieces)]
+    return [f"{type(p.kernel).__name__}_{i}" for i, p in enumerate(candidate.kernels)]
 
 
 def main_text(spec: ConvSpec, candidate: Candidate) -> str:
@@ -116,11 +116,11 @@ def main_text(spec: ConvSpec, candidate: Candidate) -> str:
         kind = f"[{aligned(size)} x i8]"
         lines.append(f"@{role} = internal global {kind} zeroinitializer, align 64")
     calls = []
-    for i, (name, piece) in enumerate(zip(functions_of(candidate), candidate.pieces, strict=True)):
-        table = ", ".join(f"ptr @{role}" for role in piece.roles)
-        lines.append(f"@args.{i} = internal global [{len(piece.roles)} x ptr] [{table}]")
+    for i, (name, use) in enumerate(zip(functions_of(candidate), candidate.kernels, strict=True)):
+        table = ", ".join(f"ptr @{role}" for role in use.roles)
+        lines.append(f"@args.{i} = internal global [{len(use.roles)} x ptr] [{table}]")
         lines.append(f"declare void @{name}(ptr, i64, i64, ptr)")
-        chunks = piece.kernel.chunks
+        chunks = use.kernel.chunks
         calls.append(f"  call void @{name}(ptr @args.{i}, i64 0, i64 {chunks}, ptr @scratch)")
     body = "\n".join(calls)
     return (
@@ -155,8 +155,8 @@ def build(spec: ConvSpec, candidate: Candidate, folder: Path) -> Path:
         raise InputError("no gcc or cc is installed, which links the program; install one")
     target = preset(TARGET)
     texts = {"main": main_text(spec, candidate)}
-    for name, piece in zip(functions_of(candidate), candidate.pieces, strict=True):
-        kernel = piece.kernel
+    for name, use in zip(functions_of(candidate), candidate.kernels, strict=True):
+        kernel = use.kernel
         texts[name] = kernel.emit(target).replace(f"@{kernel.NAME}(", f"@{name}(", 1)
     objects = []
     for name, text in texts.items():

@@ -32,7 +32,7 @@ import numpy as np
 
 from algorithms import ABLATION
 from harness import Patience, script
-from leanconv.algorithms.problem import Candidate, Piece
+from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.select import choose
 from leanconv.algorithms.unfold.kernels import BlockConv, LowerTensor, Serial
 from leanconv.api.conv import conv_problem
@@ -74,26 +74,26 @@ class BlockLowering(BlockConv):
         """Emit nothing."""
 
 
-def only_lowered(piece: Piece) -> Piece:
-    """A piece that lowers and multiplies block by block, without the products."""
-    parts = {f.name: getattr(piece.kernel, f.name) for f in fields(piece.kernel)}
-    return replace(piece, kernel=BlockLowering(**parts))
+def only_lowered(use: KernelUse) -> KernelUse:
+    """A kernel that lowers and multiplies block by block, without the products."""
+    parts = {f.name: getattr(use.kernel, f.name) for f in fields(use.kernel)}
+    return replace(use, kernel=BlockLowering(**parts))
 
 
-def stages(candidate: Candidate) -> dict[str, tuple[Piece, ...]]:
-    """The pieces of a candidate: those that lower, those that multiply, and the rest."""
-    parts: dict[str, list[Piece]] = {"lower": [], "product": [], "rest": []}
-    for piece in candidate.pieces:
-        kernel = piece.kernel.kernel if isinstance(piece.kernel, Serial) else piece.kernel
+def stages(candidate: Candidate) -> dict[str, tuple[KernelUse, ...]]:
+    """The kernels of a candidate: those that lower, those that multiply, and the rest."""
+    parts: dict[str, list[KernelUse]] = {"lower": [], "product": [], "rest": []}
+    for use in candidate.kernels:
+        kernel = use.kernel.kernel if isinstance(use.kernel, Serial) else use.kernel
         if isinstance(kernel, BlockConv):
-            parts["lower"].append(only_lowered(piece))
+            parts["lower"].append(only_lowered(use))
         elif isinstance(kernel, LowerTensor):
-            parts["lower"].append(piece)
+            parts["lower"].append(use)
         elif isinstance(kernel, Copy):
-            parts["rest"].append(piece)
+            parts["rest"].append(use)
         else:
-            parts["product"].append(piece)
-    return {name: tuple(pieces) for name, pieces in parts.items() if pieces}
+            parts["product"].append(use)
+    return {name: tuple(uses) for name, uses in parts.items() if uses}
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Measured:
     Attributes:
         candidate: what is run.
         run: runs all of it.
-        parts: runs one kind of its pieces each; empty if there is only one kind.
+        parts: runs one kind of its kernels each; empty if there is only one kind.
         memory: that it works in.
         times: nanoseconds of a run, the median of each round's.
         apart: those of the parts.
@@ -161,8 +161,8 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
         operands[role] = blocks[-1].address
     blocks.append(Block(candidate.workspace_bytes(threads)))
 
-    def runner(pieces: tuple[Piece, ...]) -> Callable[[], int]:
-        part = replace(candidate, pieces=pieces)
+    def runner(uses: tuple[KernelUse, ...]) -> Callable[[], int]:
+        part = replace(candidate, kernels=uses)
         program: Program = candidate_program(
             part, target, threads, operands, blocks[-1].address, paced=False
         )
@@ -170,8 +170,8 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
 
     parts = stages(candidate)
     apart = parts.keys() != {"product"}
-    runs = {name: runner(pieces) for name, pieces in parts.items()} if apart else {}
-    return Measured(candidate, runner(candidate.pieces), runs, tuple(blocks))
+    runs = {name: runner(uses) for name, uses in parts.items()} if apart else {}
+    return Measured(candidate, runner(candidate.kernels), runs, tuple(blocks))
 
 
 def measure(

@@ -143,7 +143,7 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
         Access.of_format(spec.input_shape, form),
         Access.of_format(spec.output_shape, form),
     )
-    chosen = choose(problem, target, "direct").pieces[0].kernel
+    chosen = choose(problem, target, "direct").kernels[0].kernel
     assert isinstance(chosen, DirectConv)
     window = replace(chosen.window, size=(1, 1, columns), out=(1, 1, columns))
     kernel = replace(

@@ -21,7 +21,7 @@ def problem_of(text: str) -> Problem:
 
 def test_two_parts_get_equally_many_panels() -> None:
     """Three panels in two parts would keep one core waiting: a sixth of the time of both."""
-    kernel = choose(problem_of("ic48ih13oc192oh13kh3ph1"), TARGET).pieces[0].kernel
+    kernel = choose(problem_of("ic48ih13oc192oh13kh3ph1"), TARGET).kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
     assert kernel.blocks == 1
     assert kernel.parts == 2

@@ -27,7 +27,7 @@ def planned(text: str, cold: bool, **changes: bool) -> DirectConv:
     x = Access.of_format(spec.input_shape, form)
     y = Access.of_format(spec.output_shape, form)
     problem = replace(Problem.of(spec, x, y), cold=cold)
-    kernel = choose(problem, TARGET, "direct").pieces[0].kernel
+    kernel = choose(problem, TARGET, "direct").kernels[0].kernel
     assert isinstance(kernel, DirectConv)
     return kernel
 
@@ -103,7 +103,7 @@ def test_panels_pass_by_where_neither_they_nor_the_input_stay() -> None:
     def of_planes(text: str) -> DirectConv:
         spec = ConvSpec.parse(text)
         x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
-        kernel = choose(Problem.of(spec, x, y), TARGET, "direct").pieces[0].kernel
+        kernel = choose(Problem.of(spec, x, y), TARGET, "direct").kernels[0].kernel
         assert isinstance(kernel, DirectConv)
         return kernel
 

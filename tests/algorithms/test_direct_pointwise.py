@@ -100,7 +100,7 @@ def test_planes_take_it_and_blocks_do_not() -> None:
     target = preset("znver4")
 
     def chosen(text: str, form: Format | None = None) -> Kernel:
-        return choose(problem(ConvSpec.parse(text), form), target, "direct").pieces[0].kernel
+        return choose(problem(ConvSpec.parse(text), form), target, "direct").kernels[0].kernel
 
     assert isinstance(chosen("ic768ih17oc192oh17kh1"), DirectPointwise)
     others = (

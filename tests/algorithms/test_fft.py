@@ -185,7 +185,7 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
     x, w = draw(1, in_shape), draw(2, spec.weight_shape)
     stored = blocked(x, lanes, np.nan) if x_blocked else x
     y = np.full(blocked(np.zeros(out_shape, np.float32), lanes, 0).shape, np.nan, np.float32)
-    got = run_kernel(candidate.pieces[0].kernel, stored, candidate.pack(w, {})["w"], y, parts=[1])
+    got = run_kernel(candidate.kernels[0].kernel, stored, candidate.pack(w, {})["w"], y, parts=[1])
     back = got.transpose(0, 1, 4, 2, 3).reshape(2, -1, *spec.output_size)[:, :20]
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
     assert np.abs(back - expected).max() <= candidate.error * np.abs(expected).max()
@@ -326,7 +326,7 @@ def test_cost_falls_behind_for_small_kernels_and_leads_for_large_ones() -> None:
 def test_every_target_is_served(name: str) -> None:
     target = preset(name)
     for groups in (1, 20):
-        kernel = FFT.candidate(_problem(direct_spec(groups=groups)), target, {}).pieces[0].kernel
+        kernel = FFT.candidate(_problem(direct_spec(groups=groups)), target, {}).kernels[0].kernel
         assert isinstance(kernel, FftConv)
         assert kernel.chunks == kernel.layout.outer * kernel.layout.splits * prod(
             kernel.layout.blocks
@@ -340,6 +340,6 @@ def test_narrow_vectors_compute_the_same() -> None:
     x, w = draw(0, spec.input_shape), draw(1, spec.weight_shape)
     y = np.full(spec.output_shape, np.nan, np.float32)
     packed = candidate.pack(w, {})["w"]
-    got = run_kernel(candidate.pieces[0].kernel, x, packed, y, target=target)
+    got = run_kernel(candidate.kernels[0].kernel, x, packed, y, target=target)
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
     assert np.abs(got - expected).max() <= candidate.error * np.abs(expected).max()

@@ -85,9 +85,9 @@ def _plan(problem: Problem, name: str) -> None:
         algorithm.cost(problem, TARGET)
         candidate = algorithm.candidate(problem, TARGET, {})
     packed_bytes(problem, candidate)
-    for piece in candidate.pieces:
-        assert piece.kernel.chunks > 0
-        piece.kernel.emit(TARGET)
+    for use in candidate.kernels:
+        assert use.kernel.chunks > 0
+        use.kernel.emit(TARGET)
 
 
 @pytest.mark.parametrize("extent", _EXTENTS)
@@ -120,8 +120,8 @@ def test_packing_small_groups_is_not_linear_in_their_number() -> None:
     def pack(groups: int) -> None:
         spec = replace(_BASE, in_channels=groups, out_channels=groups, groups=groups)
         candidate = select.choose(_problem(spec, PLAIN), TARGET, "direct")
-        (piece,) = candidate.pieces
-        assert isinstance(piece.kernel, DirectConv)
+        (use,) = candidate.kernels
+        assert isinstance(use.kernel, DirectConv)
         candidate.pack(np.ones((groups, 1, 3, 3), np.float32), {})
 
     assert lines_of(lambda: pack(2**14)) < 3 * lines_of(lambda: pack(2**10)) + 4000

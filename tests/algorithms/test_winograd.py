@@ -156,7 +156,7 @@ def test_tiles_at_the_edges_leave_points_out(
     text = f"winograd:{parameters},edges="
     plan, narrow = run(problem, text + "narrow", threads=2)
     check(problem, text + "narrow")
-    kernel = plan._candidate.pieces[0].kernel
+    kernel = plan._candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
     assert any(kernel.left_out)
     whole = run(problem, text + "whole")[0]
@@ -172,14 +172,14 @@ def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.Mo
     for most in (1000, 3):
         monkeypatch.setattr(edge_tiles, "_MOST_ORDERED", most)
         plan, found[most] = run(problem, algorithm)
-        kernel = plan._candidate.pieces[0].kernel
+        kernel = plan._candidate.kernels[0].kernel
         assert ("x i32]" in kernel.emit(host())) == (most == 1000)
     np.testing.assert_array_equal(found[3], found[1000])
     assert winograd_edges(make_plan(problem, "winograd:m=7x6")) == "whole"
 
 
 def winograd_edges(plan: lc.ConvPlan) -> str:
-    kernel = plan._candidate.pieces[0].kernel
+    kernel = plan._candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
     return kernel.edges
 
@@ -300,10 +300,10 @@ def test_long_weights_pass_few_blocks() -> None:
     target = replace(preset("znver4"), l2_bytes=2**20, l3_bytes=2**25)
     x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
     lowering = Lowering.of(spec, x, y, max_error=1.2e-6)
-    (piece,) = WINOGRAD.candidate(lowering, target, {}).pieces
-    assert isinstance(piece.kernel, WinogradConv)
-    assert piece.kernel.blocks <= 8
-    assert piece.kernel.scratch_bytes <= 2.1 * target.l2_bytes
+    (use,) = WINOGRAD.candidate(lowering, target, {}).kernels
+    assert isinstance(use.kernel, WinogradConv)
+    assert use.kernel.blocks <= 8
+    assert use.kernel.scratch_bytes <= 2.1 * target.l2_bytes
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -344,6 +344,6 @@ def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
     spec = ConvSpec.parse("ic16ih61oc16kh3dh11ph12")
     problem = Lowering.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
     (candidate,) = select.ranked(problem, preset("znver4"), "winograd")
-    kernels = [piece.kernel for piece in candidate.pieces]
+    kernels = [use.kernel for use in candidate.kernels]
     assert len(kernels) == 4
     assert sum(k.places for k in kernels if isinstance(k, WinogradConv)) == 144

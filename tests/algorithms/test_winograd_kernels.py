@@ -59,5 +59,5 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
 def test_every_target_is_served(name: str) -> None:
     target, spec = preset(name), ConvSpec.parse("ic20ih13oc37kh3ph1", layout="NHWC")
     for text in ({"form": "fused"}, {"form": "stages"}):
-        for piece in candidate_of(spec, "NHWC", target, text).pieces:
-            assert "call" not in assembly(piece.kernel, target)
+        for use in candidate_of(spec, "NHWC", target, text).kernels:
+            assert "call" not in assembly(use.kernel, target)

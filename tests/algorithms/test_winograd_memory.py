@@ -37,7 +37,7 @@ def test_workspace_of_the_fused_form_is_below_that_of_mec(layer: str) -> None:
     problem = Problem(ConvSpec.parse(LAYERS[layer]), 0)
     for threads in (1, 2):
         winograd, mec = (make_plan(problem, name, threads) for name in ("winograd", "mec"))
-        assert len(winograd._candidate.pieces) == 1
+        assert len(winograd._candidate.kernels) == 1
         assert winograd.workspace_bytes < mec.workspace_bytes
 
 
@@ -69,7 +69,7 @@ def test_stages_of_parts_share_their_memory() -> None:
         "V": 4 * 7 * 7 * 100 * 16,
         "M": 4 * 7 * 7 * 100 * 32,
     }
-    assert len(plan._candidate.pieces) == 3 * 4
+    assert len(plan._candidate.kernels) == 3 * 4
     spec = ConvSpec.parse("g2ic10ih20oc14kh3sh2ph1", layout="NHWC")  # 2 taps for each phase
     plan = make_plan(Problem(spec, 0), "winograd:form=stages,m=2")
     assert dict(plan._candidate.temporaries) == {
@@ -93,8 +93,8 @@ def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> No
     """Shorter phases have no products at the last point of an axis."""
     spec = ConvSpec.parse(line, layout=layout, dtype="float64")
     for m in ("2", "3x2", "1x4"):
-        (piece,) = candidate_of(spec, layout, host(), {"m": m}).pieces
-        kernel = piece.kernel
+        (use,) = candidate_of(spec, layout, host(), {"m": m}).kernels
+        kernel = use.kernel
         assert isinstance(kernel, WinogradConv)
         w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)
         whole, packed = kernel.transformed(w), kernel.pack_weights(w)

@@ -10,7 +10,7 @@ import numpy as np
 import leanconv as lc
 from conv.problems import Output, Problem
 from kernel_runner import run_kernel
-from leanconv.algorithms.problem import Candidate
+from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
 from leanconv.codegen.geometry import Access
@@ -94,7 +94,7 @@ def run_pieces(candidate: Candidate, spec: ConvSpec, values: dict[str, np.ndarra
     """Run the kernels one after the other on guarded arrays, V and M of exactly their bytes."""
     for role, size in candidate.temporaries.items():
         values[role] = np.full(size // spec.itemsize, np.nan, spec.dtype)
-    for piece in candidate.pieces:
-        cuts = sorted({piece.kernel.chunks // 3, piece.kernel.chunks // 2})
-        operands = [values[role] for role in piece.roles]
-        values[piece.roles[-1]] = run_kernel(piece.kernel, *operands, parts=cuts)
+    for use in candidate.kernels:
+        cuts = sorted({use.kernel.chunks // 3, use.kernel.chunks // 2})
+        operands = [values[role] for role in use.roles]
+        values[use.roles[-1]] = run_kernel(use.kernel, *operands, parts=cuts)

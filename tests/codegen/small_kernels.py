@@ -10,7 +10,8 @@ import numpy as np
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.algorithm import plan_direct
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.problem import Candidate, Problem
+from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access
@@ -58,7 +59,7 @@ def candidate(
 ) -> Candidate:
     """How an algorithm of one kernel would compute a problem."""
     found = choose(problem(text, target, blocked, **changes), target, algorithm)
-    assert len(found.pieces) == 1
+    assert len(found.kernels) == 1
     return found
 
 
@@ -66,7 +67,7 @@ def kernel_of(
     text: str, target: Target, blocked: bool, algorithm: str = "direct", **changes: Any
 ) -> Kernel:
     """That kernel."""
-    return candidate(text, target, blocked, algorithm, **changes).pieces[0].kernel
+    return candidate(text, target, blocked, algorithm, **changes).kernels[0].kernel
 
 
 def conv_kernel(text: str, target: Target, blocked: bool = False, **changes: Any) -> DirectConv:

@@ -151,7 +151,7 @@ def test_avx2_code_runs_here_and_is_exact(blocked: bool, text: str, name: str) -
     target, spec, random = preset(name), ConvSpec.parse(text), np.random.default_rng(5)
     grouped = blocked and spec.groups > 1
     chosen = candidate(text, target, blocked, "depthwise" if grouped else "direct")
-    kernel = chosen.pieces[0].kernel
+    kernel = chosen.kernels[0].kernel
     x = random.integers(-4, 5, spec.input_shape).astype("f4")
     w = random.integers(-4, 5, spec.weight_shape).astype("f4")
     y = reference(x, w, spec)

@@ -24,7 +24,7 @@ def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
     text = f"ic{channels}ih14oc48oh{14 // stride}kh1sh{stride}"
     lanes = TARGET.lanes("float32")
     chosen = candidate(text, TARGET, True, bias=True, residual=True)
-    kernel = chosen.pieces[0].kernel
+    kernel = chosen.kernels[0].kernel
     random = np.random.default_rng(channels)
     size = 14 // stride
     x = random.integers(-3, 4, (1, channels, 14, 14)).astype("f4")
@@ -35,7 +35,7 @@ def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
     form = Format(lanes)
     operands = {"x": to_memory(x, form), "residual": to_memory(residual, form), **packed}
     y = np.full(form.elements(residual.shape), np.nan, "f4")
-    got = run_kernel(kernel, *(operands[r] for r in chosen.pieces[0].roles[:-1]), y)
+    got = run_kernel(kernel, *(operands[r] for r in chosen.kernels[0].roles[:-1]), y)
     expected = np.einsum("kc,nchw->nkhw", w[:, :, 0, 0], x[:, :, ::stride, ::stride])
     expected += bias.reshape(1, -1, 1, 1) + residual
     np.testing.assert_array_equal(from_memory(got, residual.shape, form), expected)

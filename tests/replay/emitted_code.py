@@ -92,7 +92,7 @@ def conv_kernels(spec: ConvSpec, selector: str | None, target_name: str) -> list
         if selector is None:
             raise
         return []
-    return [piece.kernel for piece in candidate.pieces]
+    return [use.kernel for use in candidate.kernels]
 
 
 def network_kernels(name: str, target_name: str) -> list[Kernel]:

@@ -3,9 +3,10 @@
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.fft import FFT
+from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.naive import NAIVE
 from leanconv.algorithms.planar import PLANAR
-from leanconv.algorithms.problem import Algorithm, Candidate, Problem
+from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold import IM2COL, IM2WIN, MEC
 from leanconv.algorithms.winograd import WINOGRAD
 

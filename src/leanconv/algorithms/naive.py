@@ -17,14 +17,9 @@ import numpy as np
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Problem,
-    single,
-    sum_error,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, single
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access

@@ -9,11 +9,12 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fft.algorithm import FftConv
 from leanconv.algorithms.fft.multiply import weight_elements as fft_weight_elements
 from leanconv.algorithms.fused.rows import channel_elements, weight_elements
+from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.naive import NaiveConv
 from leanconv.algorithms.planar.algorithm import PlanarConv
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
-from leanconv.algorithms.problem import Candidate, Problem
+from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold.kernels import BlockConv, ImageProduct, Serial
 from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.algorithms.winograd.kernel import WinogradConv
@@ -31,11 +32,11 @@ _NUMBER_BYTES = 8  # of an image's number or a phase's place, an int64
 def packed_bytes(problem: Problem, candidate: Candidate) -> dict[str, int]:
     """Bytes of each constant, by role, that the candidate's `pack` will return."""
     sizes: dict[str, int] = {}
-    for piece in candidate.pieces:
-        for operand, role in zip(piece.kernel.operands, piece.roles, strict=True):
+    for use in candidate.kernels:
+        for operand, role in zip(use.kernel.operands, use.roles, strict=True):
             if role in _GIVEN or role in candidate.temporaries:
                 continue
-            sizes[role] = _size(problem, piece.kernel, operand)
+            sizes[role] = _size(problem, use.kernel, operand)
     return sizes
 
 

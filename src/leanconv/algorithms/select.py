@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.algorithms.problem import (
-    DEFAULT_ERROR,
-    Algorithm,
-    Alternative,
-    Candidate,
-    Problem,
-    most_weight_bytes,
-    sum_error,
-)
+from leanconv.algorithms.interface import Algorithm, Alternative, Candidate
+from leanconv.algorithms.problem import DEFAULT_ERROR, Problem, most_weight_bytes
+from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError, short
 from leanconv.target import Target
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from leanconv.algorithms.fused.forms import Chain, Form
-from leanconv.algorithms.problem import Problem, sum_error
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.geometry import Access
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType

@@ -19,7 +19,7 @@ from leanconv.algorithms.fused.cost import (
     possible_forms,
     weights_cycles,
 )
-from leanconv.algorithms.fused.forms import Chain, Form, Pieces, build
+from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, build
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
@@ -67,11 +67,11 @@ def choices(
     found = [_layers_choice(convs, wide, chain, target, max_error, reproducible)]
     plain = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
     for form in possible_forms(judged, target):
-        pieces = build(chain, form, target)
-        costed = build(judged, form, target) if reproducible else pieces
+        fused = build(chain, form, target)
+        costed = build(judged, form, target) if reproducible else fused
         cycles = form_cycles(judged, form, costed, target)
-        scratch = max(piece.kernel.scratch_bytes for piece in pieces.pieces)
-        found.append(ChainChoice(str(form), cycles, scratch, pieces.temporaries, plain, form))
+        scratch = max(use.kernel.scratch_bytes for use in fused.kernels)
+        found.append(ChainChoice(str(form), cycles, scratch, fused.temporaries, plain, form))
     return sorted(found, key=lambda choice: choice.cycles)
 
 
@@ -120,25 +120,25 @@ def lower(
         form = _named_form(select, chain.alone() if reproducible else chain, target)
     if form is None:
         return _by_layers(convs, wide, formats, target, max_error, reproducible)
-    pieces = build(chain, form, target)
+    fused = build(chain, form, target)
     out = node.outputs[0]
     values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
-    temporaries = {f"{out}/{role}": size for role, size in pieces.temporaries.items()}
-    values.update({role: f"{out}/{role}" for role in pieces.temporaries})
+    temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
+    values.update({role: f"{out}/{role}" for role in fused.temporaries})
     weights = [graph.constants[conv.inputs[1]] for conv in convs]
     biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
     packing = Packing(
-        {f"{out}/{role}": size for role, size in _packed_bytes(convs, pieces).items()},
-        lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, pieces).items()},
+        {f"{out}/{role}": size for role, size in _packed_bytes(convs, fused).items()},
+        lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
     )
     calls = []
-    for piece in pieces.pieces:
-        names = tuple(values.get(role, f"{out}/{role}") for role in piece.roles)
+    for use in fused.kernels:
+        names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
         # What adds partial results up reads a residual just before it writes the same elements;
         # a chain reads rows of its input, which may be the residual, after it has written others.
-        sums = isinstance(piece.kernel, SumOfParts) and "residual" in piece.roles
-        in_place = (piece.roles.index("residual"),) if sums else ()
-        calls.append(Call(piece.kernel, names, in_place))
+        sums = isinstance(use.kernel, SumOfParts) and "residual" in use.roles
+        in_place = (use.roles.index("residual"),) if sums else ()
+        calls.append(Call(use.kernel, names, in_place))
     kind = "inverted_residual" if len(convs) > 2 else "separable"
     name = f"{kind} {form.name}"
     return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
@@ -188,10 +188,10 @@ def _layers_choice(
         problem = Problem.of(spec, x, y, max_error)
         candidate = select.choose(problem, target, None, reproducible)
         images = 1 if reproducible else spec.batch
-        judged, chunks = problem, candidate.pieces[-1].kernel.chunks
+        judged, chunks = problem, candidate.kernels[-1].kernel.chunks
         if reproducible and spec.batch > 1:
             judged = problem.alone()
-            chunks = select.choose(judged, target).pieces[-1].kernel.chunks
+            chunks = select.choose(judged, target).kernels[-1].kernel.chunks
         own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes)
         cycles += own * imbalance(chunks)
         scratch = max(scratch, candidate.scratch_bytes)
@@ -207,19 +207,19 @@ def _layers_choice(
 
 
 def _packed(
-    weights: list[np.ndarray], biases: list[np.ndarray | None], pieces: Pieces
+    weights: list[np.ndarray], biases: list[np.ndarray | None], fused: ChainKernels
 ) -> dict[str, np.ndarray]:
     """The constants of a fused chain by role."""
-    packed = pieces.chain.pack(weights, biases)
-    total, bias = pieces.pieces[-1].kernel, biases[-1]
+    packed = fused.chain.pack(weights, biases)
+    total, bias = fused.kernels[-1].kernel, biases[-1]
     if isinstance(total, SumOfParts) and bias is not None:
         packed["bias"] = total.pack_channels(bias)
     return packed
 
 
-def _packed_bytes(convs: list[Node], pieces: Pieces) -> dict[str, int]:
+def _packed_bytes(convs: list[Node], fused: ChainKernels) -> dict[str, int]:
     """Bytes of what `_packed` will return."""
-    sizes, total = pieces.chain.packed_bytes(), pieces.pieces[-1].kernel
+    sizes, total = fused.chain.packed_bytes(), fused.kernels[-1].kernel
     if isinstance(total, SumOfParts) and convs[-1].input(2):
         sizes["bias"] = total.blocks * total.lanes * ITEMSIZE[total.dtype]
     return sizes

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, select
+from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.packed_bytes import packed_bytes
-from leanconv.algorithms.problem import (
-    Candidate,
-    Problem,
-)
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
@@ -104,11 +102,11 @@ def lower(
         for role, size in chosen.temporaries.items():
             values[role] = f"{y_name}/{role}{suffix}"
             temporaries[values[role]] = size
-        for piece in chosen.pieces:
+        for use in chosen.kernels:
             # A tile reads its residual just before it writes the same elements.
-            residual = piece.roles.index("residual") if "residual" in piece.roles else None
-            in_place = () if residual is None or piece.roles[-1] != "y" else (residual,)
-            calls.append(Call(piece.kernel, tuple(values[r] for r in piece.roles), in_place))
+            residual = use.roles.index("residual") if "residual" in use.roles else None
+            in_place = () if residual is None or use.roles[-1] != "y" else (residual,)
+            calls.append(Call(use.kernel, tuple(values[r] for r in use.roles), in_place))
         names.append(chosen.algorithm)
     return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
 

@@ -9,7 +9,8 @@ from math import gcd, prod
 import numpy as np
 
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.problem import DEFAULT_ERROR, Candidate, Piece, Problem
+from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
 from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
@@ -80,7 +81,7 @@ def phases(
         activation=attributes["activation"],
     )
     limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
-    pieces = []
+    found = []
     for d in axes[0]:
         for h in axes[1]:
             for v in axes[2]:
@@ -98,8 +99,8 @@ def phases(
                 offset = sum(p.first * s for p, s in zip(part, y.spatial, strict=True))
                 place = replace(y, spatial=steps)
                 problem = Problem(spec, x, place, window, offset, limit)
-                pieces.append((problem, taps))
-    return pieces
+                found.append((problem, taps))
+    return found
 
 
 def _triple(values: Iterable[int]) -> Triple:
@@ -152,7 +153,7 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     """
     alike: dict[object, list[int]] = {}
     for number, (_, candidate) in enumerate(found):
-        kernel = candidate.pieces[0].kernel
+        kernel = candidate.kernels[0].kernel
         key = replace(kernel, y_offset=0) if isinstance(kernel, DirectConv) else number
         alike.setdefault(key, []).append(number)
     return list(alike.values())
@@ -168,7 +169,7 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
         A candidate whose `pack` and `stream` take weights (phases, K, C / groups, taps…).
     """
     (problem, first), *_ = found
-    phase = first.pieces[0].kernel
+    phase = first.kernels[0].kernel
     assert isinstance(phase, DirectConv)
     offsets = np.array([p.y_offset for p, _ in found], np.int64)
     kernel = replace(phase, y_offset=0, phases=len(found))
@@ -188,5 +189,5 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
         weights = [phase.pack_weights(problem.weights_3d(part)) for part in w]
         return {"w": np.concatenate(weights), **packed, "offsets": offsets}
 
-    pieces = (Piece(kernel, kernel.operands),)
-    return replace(first, pieces=pieces, pack=pack, stream=stream)
+    uses = (KernelUse(kernel, kernel.operands),)
+    return replace(first, kernels=uses, pack=pack, stream=stream)

@@ -33,8 +33,8 @@ def candidate_program(
     for role, size in candidate.temporaries.items():
         places[role] = workspace
         workspace += aligned(size)
-    library = compiler.load([piece.kernel for piece in candidate.pieces], target)
-    stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in candidate.pieces]
+    library = compiler.load([use.kernel for use in candidate.kernels], target)
+    stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in candidate.kernels]
     slots = sum(isinstance(place, Slot) for place in operands.values())
     stride = candidate.scratch_bytes
     return Program(stages, library, slots, workspace, stride, threads, paced)

@@ -118,8 +118,8 @@ def measure(
 
     found = _promising(problem, target, fits)
     own = choose(problem, target)
-    kernels = [piece.kernel for piece in own.pieces]
-    same = (name for name, c in found if [piece.kernel for piece in c.pieces] == kernels)
+    kernels = [use.kernel for use in own.kernels]
+    same = (name for name, c in found if [use.kernel for use in c.kernels] == kernels)
     model = next(same, None)
     if model is None and fits(own):
         model, found = own.arithmetic, [(own.arithmetic, own), *found]

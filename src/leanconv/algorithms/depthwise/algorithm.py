@@ -23,15 +23,9 @@ import numpy as np
 
 from leanconv.algorithms.common.kernel_fields import fields
 from leanconv.algorithms.common.taps import Taps
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Problem,
-    packer,
-    single,
-    sum_error,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, store_tile

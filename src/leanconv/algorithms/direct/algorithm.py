@@ -8,18 +8,9 @@ from math import prod
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.pointwise import LINE_CYCLES, DirectPointwise, plan_pointwise
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Problem,
-    cold_cycles,
-    packer,
-    plane_cycles,
-    single,
-    streamer,
-    walk_error,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single, streamer
+from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk, tile_cycles

@@ -36,7 +36,8 @@ from leanconv.algorithms.fft.multiply import (
 )
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.fft.transform import Transforms
-from leanconv.algorithms.problem import Algorithm, Candidate, Parameters, Problem, single
+from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, single
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT, ROUNDOFF

@@ -7,7 +7,7 @@ from math import prod
 
 from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.fused.forms import Chain, Form, Pieces, possible_parts
+from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
 from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.codegen.tiling import panel_cycles
 from leanconv.spec.format import ceil_div
@@ -33,9 +33,9 @@ def possible_forms(chain: Chain, target: Target) -> Iterator[Form]:
         yield Form("split", height, height, parts)
 
 
-def form_cycles(chain: Chain, form: Form, pieces: Pieces, target: Target) -> float:
+def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target) -> float:
     """Estimated cycles of one core for a form."""
-    fused = pieces.chain
+    fused = kernels.chain
     batch, block = fused.batch, fused.block
     height = block.depthwise.row_count
     steps = batch * ceil_div(height, form.rows) * ceil_div(form.rows, form.step)
@@ -51,8 +51,8 @@ def form_cycles(chain: Chain, form: Form, pieces: Pieces, target: Target) -> flo
     weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
     passes = steps if weights > target.l2_bytes / 2 else 1
     total = form.parts * (cycles + passes * weights_cycles(weights))
-    if pieces.temporaries:
-        total += 2 * sum(pieces.temporaries.values()) / _SUM
+    if kernels.temporaries:
+        total += 2 * sum(kernels.temporaries.values()) / _SUM
     if block.scratch_bytes > target.l2_bytes:
         total += form.parts * steps * 2 * block.scratch_bytes / _L3
     filled = height / (ceil_div(height, form.rows) * form.rows)

@@ -11,7 +11,8 @@ from leanconv.algorithms.depthwise.algorithm import DepthwiseConv, plan_depthwis
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.fused.rows import BlockKernels
-from leanconv.algorithms.problem import Piece, Problem
+from leanconv.algorithms.interface import KernelUse
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles
@@ -84,16 +85,16 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ChainKernels:
     """The kernels of a form.
 
     Attributes:
-        pieces: run one after the other.
+        kernels: run one after the other.
         chain: the first of them.
         temporaries: bytes of each buffer between them.
     """
 
-    pieces: tuple[Piece, ...]
+    kernels: tuple[KernelUse, ...]
     chain: FusedChain
     temporaries: Mapping[str, int] = field(default_factory=dict)
 
@@ -111,13 +112,13 @@ def possible_parts(chain: Chain, target: Target) -> list[int]:
     return [parts for parts in (2, 3, 4, 6, 8) if blocks % parts == 0]
 
 
-def build(chain: Chain, form: Form, target: Target) -> Pieces:
+def build(chain: Chain, form: Form, target: Target) -> ChainKernels:
     """The kernels of a form."""
     lanes, batch = target.lanes(chain.dtype), chain.depthwise.batch
     block = block_kernels(chain, target, form.step, form.name == "rows", form.parts)
     fused = FusedChain(batch, block, form.rows, form.parts)
     if form.parts == 1:
-        return Pieces((Piece(fused, fused.operands),), fused)
+        return ChainKernels((KernelUse(fused, fused.operands),), fused)
     total = SumOfParts(
         parts=form.parts,
         batch=batch,
@@ -128,8 +129,8 @@ def build(chain: Chain, form: Form, target: Target) -> Pieces:
         epilogue=Problem.of(chain.project, chain.y, chain.y).epilogue,
     )
     size = form.parts * batch * chain.y.image * ITEMSIZE[chain.dtype]
-    first = Piece(fused, (*fused.operands[:-1], "part"))
-    return Pieces((first, Piece(total, total.operands)), fused, {"part": size})
+    first = KernelUse(fused, (*fused.operands[:-1], "part"))
+    return ChainKernels((first, KernelUse(total, total.operands)), fused, {"part": size})
 
 
 def block_kernels(

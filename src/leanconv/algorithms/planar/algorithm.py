@@ -19,6 +19,7 @@ import numpy as np
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.kernel_fields import fields, group_fields
 from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single
 from leanconv.algorithms.planar.columns import (
     ColumnVectors,
     Masks,
@@ -29,17 +30,8 @@ from leanconv.algorithms.planar.columns import (
 )
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_pointwise
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Problem,
-    packer,
-    plane_cycles,
-    single,
-    sum_error,
-    walk_error,
-)
+from leanconv.algorithms.problem import Problem, plane_cycles
+from leanconv.algorithms.rounding import sum_error, walk_error
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.geometry import Window, merge_rows

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from leanconv.algorithms.problem import Candidate, Piece, Problem, sum_error
+from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
     CHUNK_CYCLES,
     MOVE_CYCLES,
@@ -96,7 +98,7 @@ def by_blocks(name: str, problem: Problem, cut: Cut) -> Candidate:
     view = blocks.view(*blocks.shape)
     return Candidate(
         name,
-        (Piece(cut.kernel, cut.kernel.operands),),
+        (KernelUse(cut.kernel, cut.kernel.operands),),
         packing(replace(conv, groups=problem.spec.groups), view, problem),
         sum_error(problem),
         parameters=f"{blocks.parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",

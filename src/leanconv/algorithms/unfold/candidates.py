@@ -14,7 +14,9 @@ import numpy as np
 
 from leanconv.algorithms.direct.algorithm import DIRECT, plan_direct
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.problem import Candidate, Pack, Parameters, Piece, Problem, sum_error
+from leanconv.algorithms.interface import Candidate, KernelUse, Pack, Parameters
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.kernels import LowerTensor
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
@@ -200,8 +202,8 @@ def whole_tensor(
     return Candidate(
         name,
         (
-            Piece(lower, ("x", "lowered")),
-            Piece(conv, ("lowered", *conv.operands[1:])),
+            KernelUse(lower, ("x", "lowered")),
+            KernelUse(conv, ("lowered", *conv.operands[1:])),
         ),
         packing(conv, view, problem),
         sum_error(problem),

@@ -16,14 +16,9 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Piece,
-    Problem,
-    sum_error,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
@@ -108,15 +103,15 @@ def _whole(problem: Problem, target: Target) -> Candidate:
     rows = lower_rows(unfolding, spec.groups * out[0])
     lower = LowerTensor(unfolding, 1, spec.groups, size, unfolding.elements, rows, True)
     multiply = ImageProduct(conv, problem.y.image)
-    pieces = []
+    uses = []
     for n in range(spec.batch):
-        pieces.append(Piece(lower, ("x", f"image{n}", "lowered")))
-        pieces.append(Piece(multiply, ("lowered", f"image{n}", *conv.operands[1:])))
+        uses.append(KernelUse(lower, ("x", f"image{n}", "lowered")))
+        uses.append(KernelUse(multiply, ("lowered", f"image{n}", *conv.operands[1:])))
     pack = packing(conv, view, problem)
     numbers = {f"image{n}": np.array([n], np.int64) for n in range(spec.batch)}
     return Candidate(
         "im2col",
-        tuple(pieces),
+        tuple(uses),
         lambda w, channels: {**pack(w, channels), **numbers},
         sum_error(problem),
         {"lowered": size * spec.itemsize},

@@ -34,15 +34,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
 from leanconv.algorithms.naive import naive
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Piece,
-    Problem,
-    sum_error,
-)
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import (
     Blocks,
     by_blocks,
@@ -137,13 +132,13 @@ def _scalar(
         return {"w": np.ascontiguousarray(taps).reshape(-1), **channels}
 
     source = ("lowered",) if len(kernels) == 2 else ("x",)
-    pieces = [Piece(kernels[-1], (*source, *kernels[-1].operands[1:]))]
+    uses = [KernelUse(kernels[-1], (*source, *kernels[-1].operands[1:]))]
     if len(kernels) == 2:
-        pieces.insert(0, Piece(kernels[0], kernels[0].operands))
+        uses.insert(0, KernelUse(kernels[0], kernels[0].operands))
     temporaries = _temporaries(problem) if len(kernels) == 2 else {}
     return Candidate(
         "im2win",
-        tuple(pieces),
+        tuple(uses),
         pack,
         sum_error(problem),
         temporaries,
@@ -183,14 +178,14 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
     serial = "threads" in off
     roles = [k.operands for k in kernels]
     roles[-1] = ("lowered" if made else "x", *conv.operands[1:])
-    pieces = tuple(
-        Piece(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
+    uses = tuple(
+        KernelUse(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
     )
     names = [f"{name}=off" for name in SWITCHES if name in off]
     names += ["unroll=on"] if unroll else []
     return Candidate(
         "im2win",
-        pieces,
+        uses,
         packing(conv, view, problem),
         sum_error(problem),
         _temporaries(problem) if made else {},

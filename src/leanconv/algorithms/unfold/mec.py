@@ -19,14 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Candidate,
-    Parameters,
-    Piece,
-    Problem,
-    sum_error,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
     choice_of,
@@ -134,10 +129,10 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     return Candidate(
         "mec",
         (
-            Piece(lower, ("x", "lowered")),
-            Piece(conv, ("lowered", *conv.operands[1:])),
-            Piece(copied, ("y", "lowered")),
-            Piece(_reorder(problem, hnwc), ("lowered", "y")),
+            KernelUse(lower, ("x", "lowered")),
+            KernelUse(conv, ("lowered", *conv.operands[1:])),
+            KernelUse(copied, ("y", "lowered")),
+            KernelUse(_reorder(problem, hnwc), ("lowered", "y")),
         ),
         packing(conv, view, problem),
         sum_error(problem),

@@ -10,14 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.algorithms.problem import (
-    Algorithm,
-    Alternative,
-    Candidate,
-    Parameters,
-    Problem,
-    most_weight_bytes,
-)
+from leanconv.algorithms.interface import Algorithm, Alternative, Candidate, Parameters
+from leanconv.algorithms.problem import Problem, most_weight_bytes
 from leanconv.algorithms.unfold.candidates import choice_of
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings
 from leanconv.algorithms.winograd.decompose import (

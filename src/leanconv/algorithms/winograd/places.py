@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.problem import Piece
+from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.winograd.decompose import Part, Range
 from leanconv.algorithms.winograd.kernel import WinogradConv
 
@@ -16,7 +16,7 @@ def pieces_of(
     parts: Sequence[Part],
     kernels: Sequence[WinogradConv],
     names: Mapping[tuple[Range, Range], str],
-) -> tuple[list[Piece], dict[str, np.ndarray]]:
+) -> tuple[list[KernelUse], dict[str, np.ndarray]]:
     """The kernels in order, and where those lie that compute several parts.
 
     Parts that differ in nothing but their places are one kernel. The cuts of a long kernel come
@@ -33,7 +33,7 @@ def pieces_of(
         anywhere = replace(kernel, x_offset=0, y_offset=0)
         alike.setdefault((names[part.taps], anywhere), []).append((part, kernel))
     order = list(names.values())
-    pieces: list[Piece] = []
+    uses: list[KernelUse] = []
     places: dict[str, np.ndarray] = {}
     for (name, kernel), found in sorted(alike.items(), key=lambda item: order.index(item[0][0])):
         part, one = found[0]
@@ -43,5 +43,5 @@ def pieces_of(
             offsets = [(k.x_offset, k.y_offset) for _, k in found]
             places[roles["places"]] = np.array(offsets, np.int64)
             one = replace(kernel, places=len(found))
-        pieces.append(Piece(one, tuple(roles.get(o, o) for o in one.operands)))
-    return pieces, places
+        uses.append(KernelUse(one, tuple(roles.get(o, o) for o in one.operands)))
+    return uses, places

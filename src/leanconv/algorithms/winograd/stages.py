@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.problem import Candidate, Piece, Problem
+from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.decompose import Part
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
@@ -312,15 +313,15 @@ def in_stages(
     tile = rank_tiles(target, rows, convs[0].panels, convs[0].steps)[0][1]
     products = [_products(conv, tile, target) for conv in convs]
     names = {part.taps: f"w{number or ''}" for number, (part, _) in enumerate(parts)}
-    pieces: list[Piece] = []
+    uses: list[KernelUse] = []
     for (part, _), conv, product in zip(parts, convs, products, strict=True):
         scatter = Scatter(conv, _per_chunk(conv, conv.channel_blocks, _INPUT_CYCLES))
         gather = Gather(conv, _per_chunk(conv, conv.panels, _OUTPUT_CYCLES))
         roles = {"residual": "y"} if part.adds_up else {}
-        pieces += [
-            Piece(scatter, scatter.operands),
-            Piece(product, ("V", names[part.taps], "M")),
-            Piece(gather, tuple(roles.get(o, o) for o in gather.operands)),
+        uses += [
+            KernelUse(scatter, scatter.operands),
+            KernelUse(product, ("V", names[part.taps], "M")),
+            KernelUse(gather, tuple(roles.get(o, o) for o in gather.operands)),
         ]
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -345,4 +346,4 @@ def in_stages(
     if len(parts) > 1:
         text += f", {len(parts)} pieces"
     arithmetic = f"winograd:form=stages,m={m[0]}x{m[1]}"
-    return Candidate("winograd", tuple(pieces), pack, error, temporaries, text, arithmetic)
+    return Candidate("winograd", tuple(uses), pack, error, temporaries, text, arithmetic)

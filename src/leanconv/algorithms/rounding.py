@@ -1,0 +1,34 @@
+"""The relative error to expect of sums of products."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.types import ROUNDOFF
+
+
+def products(problem: Problem) -> int:
+    """The most products that any output is the sum of, those with padding left out."""
+    window = problem.window
+    return problem.group_inputs * prod(window.most_taps(axis) for axis in range(3))
+
+
+def sum_error(problem: Problem) -> float:
+    """Expected error of a plain sum of products, added up one after the other."""
+    return walk_error(problem, products(problem))
+
+
+def walk_error(problem: Problem, length: float) -> float:
+    """Expected error of sums that round like sequential ones of that many products.
+
+    Each addition errs by up to a roundoff of the sum so far, so the error is a random walk whose
+    steps grow with the root of their number: 0.3 sqrt(L) roundoffs in the root mean square, over
+    that of the sums. The largest error over the largest sum has a wide distribution, as few sums
+    have both: of 400,000 sums of 9, 100 and 400 products (normal, uniform, all positive), alone and
+    in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
+    """
+    spec = problem.spec
+    terms = length + spec.bias + spec.residual
+    return ROUNDOFF[spec.dtype] * (1.0 + 1.5 * math.sqrt(terms))
