@@ -23,9 +23,9 @@ def test_two_parts_get_equally_many_panels() -> None:
     """Three panels in two parts would keep one core waiting: a sixth of the time of both."""
     kernel = choose(problem_of("ic48ih13oc192oh13kh3ph1"), TARGET).kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
-    assert kernel.blocks == 1
-    assert kernel.parts == 2
-    assert kernel.panels % kernel.parts == 0
+    assert kernel.shape.blocks == 1
+    assert kernel.shape.parts == 2
+    assert kernel.shape.panels % kernel.shape.parts == 0
 
 
 def test_tiles_whose_weights_are_not_allowed_leave_smaller_ones() -> None:

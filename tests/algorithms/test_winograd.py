@@ -158,7 +158,7 @@ def test_tiles_at_the_edges_leave_points_out(
     check(problem, text + "narrow")
     kernel = plan._candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
-    assert any(kernel.left_out)
+    assert any(kernel.shape.dropped_points)
     whole = run(problem, text + "whole")[0]
     assert whole.weight_bytes == plan.weight_bytes
     np.testing.assert_array_equal(narrow, run(problem, text + "narrow")[1])
@@ -181,7 +181,7 @@ def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.Mo
 def winograd_edges(plan: lc.ConvPlan) -> str:
     kernel = plan._candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
-    return kernel.edges
+    return kernel.shape.edges
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 20, 50])
@@ -302,7 +302,7 @@ def test_long_weights_pass_few_blocks() -> None:
     lowering = Lowering.of(spec, x, y, max_error=1.2e-6)
     (use,) = WINOGRAD.candidate(lowering, target, {}).kernels
     assert isinstance(use.kernel, WinogradConv)
-    assert use.kernel.blocks <= 8
+    assert use.kernel.shape.blocks <= 8
     assert use.kernel.scratch_bytes <= 2.1 * target.l2_bytes
 
 
@@ -346,4 +346,4 @@ def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
     (candidate,) = select.ranked(problem, preset("znver4"), "winograd")
     kernels = [use.kernel for use in candidate.kernels]
     assert len(kernels) == 4
-    assert sum(k.places for k in kernels if isinstance(k, WinogradConv)) == 144
+    assert sum(k.shape.places for k in kernels if isinstance(k, WinogradConv)) == 144

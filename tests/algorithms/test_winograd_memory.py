@@ -11,6 +11,7 @@ from winograd_checks import candidate_of, make_plan
 
 from conv.problems import Problem
 from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.packing import transformed_weights
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements
@@ -97,10 +98,10 @@ def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> No
         kernel = use.kernel
         assert isinstance(kernel, WinogradConv)
         w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)
-        whole, packed = kernel.transformed(w), kernel.pack_weights(w)
+        whole, packed = transformed_weights(kernel.shape, w), kernel.pack_weights(w)
         used = whole.any(axis=-1)
         if layout == "NCHW" and spec.kernel[0] >= spec.stride[0]:
-            assert used.sum() == kernel.all_steps
-        assert used.sum() <= kernel.all_steps <= used.size
-        assert packed.nbytes == kernel.weight_bytes
+            assert used.sum() == kernel.shape.all_steps
+        assert used.sum() <= kernel.shape.all_steps <= used.size
+        assert packed.nbytes == kernel.shape.weight_bytes
         np.testing.assert_allclose(np.abs(packed).sum(), np.abs(whole).sum(), rtol=1e-12)

@@ -58,7 +58,7 @@ def _size(problem: Problem, kernel: Kernel, operand: str) -> int:
             return channel_elements(kernel) * item
         return weight_elements(kernel) * kernel.group_inputs * item
     if isinstance(kernel, WinogradConv | Gather):
-        conv = kernel.conv if isinstance(kernel, Gather) else kernel
+        conv = kernel.conv if isinstance(kernel, Gather) else kernel.shape
         if operand == "places":
             return 2 * conv.places * _NUMBER_BYTES
         panels = conv.groups * conv.panels * conv.panel_lanes

@@ -24,8 +24,9 @@ from leanconv.algorithms.winograd.decompose import (
     split,
     too_many_parts,
 )
-from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.places import pieces_of
+from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.stages import in_stages, stages_cycles
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
@@ -163,7 +164,7 @@ def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
     """Those whose transformed weights are allowed unasked; all if none are."""
     lanes, most = target.lanes(problem.spec.dtype), most_weight_bytes(problem)
-    return [m for m in sizes if unplanned(problem, m, lanes).weight_bytes <= most] or sizes
+    return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
 def _worth(problem: Problem, m: Pair) -> bool:
@@ -182,23 +183,23 @@ def _worth(problem: Problem, m: Pair) -> bool:
 
 def _best(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
-) -> tuple[float, WinogradConv, Pair]:
-    """The best kernel of a part, with its cycles and the outputs of its tiles.
+) -> tuple[float, WinogradShape, Pair]:
+    """The best shape of a part, with its cycles and the outputs of its tiles.
 
     Padding and places play no part in the choice: many parts differ in nothing else.
     """
     window = replace(problem.window, pad=(0, 0, 0))
     anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
-    cycles, kernel, m = _best_anywhere(anywhere, target, given)
+    cycles, shape, m = _best_anywhere(anywhere, target, given)
     pad = problem.window.pad[1:]
-    placed = replace(kernel, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
+    placed = replace(shape, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
     return cycles, placed, m
 
 
 @lru_cache(maxsize=256)
 def _best_anywhere(
     problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
-) -> tuple[float, WinogradConv, Pair]:
+) -> tuple[float, WinogradShape, Pair]:
     parameters = dict(given)
     found = _within_bytes(problem, target, _sizes(problem, parameters))
     sizes = {m: _sums(problem, m, parameters) for m in found}
@@ -234,14 +235,14 @@ def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
 
 def _all_best(
     parts: list[Part], target: Target, given: tuple[tuple[str, str], ...]
-) -> list[tuple[float, WinogradConv, Pair]]:
-    """The best kernel of every part; all share the tile and the panels, and so the packing."""
+) -> list[tuple[float, WinogradShape, Pair]]:
+    """The best shape of every part; all share the tile and the panels, and so the packing."""
     if len(parts) > 1:  # they share the packing, but not the edges
         given = (*(pair for pair in given if pair[0] != "edges"), ("edges", "whole"))
     first = _best(parts[0].problem, target, given)
-    _, kernel, m = first
-    shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(kernel.vectors)}
-    shared["sums"], shared["edges"] = str(kernel.sums), kernel.edges
+    _, shape, m = first
+    shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(shape.vectors)}
+    shared["sums"], shared["edges"] = str(shape.sums), shape.edges
     for key in ("tiles", "rows", "parts"):
         shared.pop(key, None)
     fixed = tuple(shared.items())
@@ -284,7 +285,7 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
     given = tuple(parameters.items())
     parts = split(problem)
     chosen = _all_best(parts, target, given)
-    kernels = [kernel for _, kernel, _ in chosen]
+    kernels = [WinogradConv(shape) for _, shape, _ in chosen]
     names = {part.taps: f"w{number or ''}" for number, part in enumerate(parts)}
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -297,17 +298,19 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
                 packed[names[part.taps]] = kernel.pack_weights(taps)
         return packed | places
 
-    pieces, places = pieces_of(parts, kernels, names)
-    _, kernel, m = chosen[0]
-    text = f"F({m[0]}x{m[1]}, {kernel.taps[0]}x{kernel.taps[1]}) blocks of {kernel.tiles} tiles, "
-    text += f"{kernel.rows}x{kernel.vectors}, {kernel.parts} part(s)"
+    pieces, places = pieces_of(parts, [shape for _, shape, _ in chosen], names)
+    _, shape, m = chosen[0]
+    text = f"F({m[0]}x{m[1]}, {shape.taps[0]}x{shape.taps[1]}) blocks of {shape.tiles} tiles, "
+    text += f"{shape.rows}x{shape.vectors}, {shape.parts} part(s)"
     if len(parts) > 1:
         text += f", {len(parts)} pieces"
-    if kernel.narrow:
+    if shape.narrow:
         text += ", narrow edges"
-    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={kernel.sums},edges={kernel.edges}"
-    error = _error(problem, m, kernel.sums)
-    largest = {names[part.taps]: k.weight_bytes for part, k in zip(parts, kernels, strict=True)}
+    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={shape.sums},edges={shape.edges}"
+    error = _error(problem, m, shape.sums)
+    largest = {
+        names[part.taps]: k.shape.weight_bytes for part, k in zip(parts, kernels, strict=True)
+    }
     weights = sum(largest.values())
     return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
 

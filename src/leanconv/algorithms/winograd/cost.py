@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
-from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
+from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.codegen.types import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -38,7 +38,7 @@ _TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows
 
 
 class Tiling(NamedTuple):
-    """Blocks and register tile of a kernel, as `WinogradConv` has them."""
+    """Blocks and register tile of a kernel, as `WinogradShape` has them."""
 
     tiles: int
     rows: int
@@ -52,7 +52,7 @@ def best_kernel(
     sizes: Mapping[Pair, int],
     wanted: Mapping[str, int],
     edges: str | None = None,
-) -> tuple[float, WinogradConv] | None:
+) -> tuple[float, WinogradShape] | None:
     """The kernel with the fewest estimated cycles of one core, and these.
 
     Args:
@@ -69,7 +69,7 @@ def best_kernel(
     kernels = [
         kernel
         for m, sums in sizes.items()
-        for kernel in _with_edges(replace(unplanned(problem, m, lanes), sums=sums), edges)
+        for kernel in _with_edges(replace(WinogradShape.of(problem, m, lanes), sums=sums), edges)
     ]
     models = sorted(
         (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least_of(1)
@@ -95,7 +95,7 @@ def ranked_tilings(
     problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
-    kernel = replace(unplanned(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
+    kernel = replace(WinogradShape.of(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
     traffic = plane_cycles(problem, target)
     models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(
@@ -105,7 +105,7 @@ def ranked_tilings(
     )
 
 
-def _with_edges(kernel: WinogradConv, edges: str | None) -> list[WinogradConv]:
+def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]:
     """The kernel with whole and with narrow tiles at the far edges, where these are asked for."""
     least = prod(
         out + grid * (r - 1)
@@ -115,12 +115,12 @@ def _with_edges(kernel: WinogradConv, edges: str | None) -> list[WinogradConv]:
     if edges == "whole" or (edges is None and little):
         return [kernel]
     narrow = replace(kernel, narrow=True)
-    if not any(narrow.left_out) or (edges is None and not is_ordered(narrow)):
+    if not any(narrow.dropped_points) or (edges is None and not is_ordered(narrow)):
         return [kernel]
     return [narrow] if edges == "narrow" else [kernel, narrow]
 
 
-def _gathering(kernel: WinogradConv) -> float:
+def _gathering(kernel: WinogradShape) -> float:
     """Cycles for each vector of V that is gathered from planes.
 
     Phases along the width are turned a whole vector of columns at a time: a row of a patch that is
@@ -128,16 +128,16 @@ def _gathering(kernel: WinogradConv) -> float:
     and 16 loads, 16 in one take 24 and 8).
     """
     width, lanes = kernel.alpha[1], kernel.lanes
-    if kernel.grain == 1:
+    if kernel.reduction.columns_per_group == 1:
         return _PLANAR_CYCLES + (_WHOLE_CYCLES if 2 * width > lanes else 0.0)
-    pieces = ceil_div(width * kernel.grain, lanes)
-    return _PLANAR_CYCLES * pieces * lanes / (width * kernel.grain)
+    pieces = ceil_div(width * kernel.reduction.columns_per_group, lanes)
+    return _PLANAR_CYCLES * pieces * lanes / (width * kernel.reduction.columns_per_group)
 
 
-def _shares(kernel: WinogradConv) -> tuple[tuple[int, float], ...]:
+def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
     """Points, and the share of the tiles that take part in their products."""
     sides = []
-    for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.left_out, strict=True):
+    for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.dropped_points, strict=True):
         sides.append([(alpha - gone, 1.0)] + ([(gone, 1 - 1 / grid)] if gone else []))
     return tuple((a * b, high * wide) for a, high in sides[0] for b, wide in sides[1])
 
@@ -160,7 +160,7 @@ class _Model:
     """
 
     problem: Problem
-    kernel: WinogradConv
+    kernel: WinogradShape
     target: Target
     steps: float
     sums: int
@@ -176,7 +176,7 @@ class _Model:
     known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
 
     @staticmethod
-    def of(problem: Problem, kernel: WinogradConv, target: Target) -> _Model:
+    def of(problem: Problem, kernel: WinogradShape, target: Target) -> _Model:
         """The estimates of a kernel."""
         item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
         per_vector = _INPUT_CYCLES + (_gathering(kernel) if kernel.planar else 0.0)

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram
-
-if TYPE_CHECKING:
-    from leanconv.algorithms.winograd.kernel import WinogradConv
 
 Narrow = tuple[bool, bool]  # along height and width
 _PLACES = {(True, True): 0, (False, True): 1, (False, False): 2, (True, False): 3}
@@ -91,22 +89,22 @@ def tile_order(
     return tuple(t for block in blocks for t in block), found
 
 
-def _order(conv: WinogradConv) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
-    height, width = conv.left_out
+def _order(conv: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
+    height, width = conv.dropped_points
     return tile_order(conv.batch, conv.grid, (height > 0, width > 0), conv.tiles)
 
 
-def is_ordered(conv: WinogradConv) -> bool:
+def is_ordered(conv: WinogradShape) -> bool:
     """Whether tiles stand in an order of their own; else the products take all at every point."""
-    return any(conv.left_out) and conv.tile_count <= _MOST_ORDERED
+    return any(conv.dropped_points) and conv.tile_count <= _MOST_ORDERED
 
 
-def order_of(conv: WinogradConv) -> tuple[int, ...] | None:
+def order_of(conv: WinogradShape) -> tuple[int, ...] | None:
     """Numbers of the tiles in the order of blocks, None if it is theirs."""
     return _order(conv)[0] if is_ordered(conv) else None
 
 
-def row_ranges(conv: WinogradConv) -> dict[Narrow, RowRange]:
+def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
     """Register tiles of a block at points that narrow tiles leave out along (h, w) or not."""
     found = dict.fromkeys(_PLACES, (0, conv.tiles))
     if is_ordered(conv):
@@ -131,19 +129,19 @@ class TilePlace(NamedTuple):
     narrow: tuple[Value | None, Value | None]
 
 
-def tile_place(e: Function, conv: WinogradConv, index: Value, order: Value | None) -> TilePlace:
+def tile_place(e: Function, conv: WinogradShape, index: Value, order: Value | None) -> TilePlace:
     """Find a tile by its number in the order of blocks."""
     rows, columns = conv.grid
     if order:
         index = e.convert("zext", e.load(order.at(index, "i32"), "i32"), "i64")
     n, inside = index // (rows * columns), index % (rows * columns)
     ty, tx = inside // columns, inside % columns
-    ends = zip((ty, tx), conv.grid, conv.left_out, strict=True)
+    ends = zip((ty, tx), conv.grid, conv.dropped_points, strict=True)
     low, wide = (t.compare("eq", g - 1) if gone else None for t, g, gone in ends)
     return TilePlace(n, ty, tx, (low, wide))
 
 
-def each_way(
+def full_and_edge_tiles(
     e: Function, narrow: Value | None, programs: tuple[LinearProgram, LinearProgram]
 ) -> Iterator[LinearProgram]:
     """Emit what follows twice where tiles may be narrow: for whole ones and for narrow ones.
@@ -162,8 +160,10 @@ def each_way(
         yield programs[1]
 
 
-def skipped_points(e: Function, conv: WinogradConv, narrow: Value | None, axis: int) -> Value | int:
+def skipped_points(
+    e: Function, conv: WinogradShape, narrow: Value | None, axis: int
+) -> Value | int:
     """How many points a tile leaves out along an axis."""
     if narrow is None:
         return 0
-    return e.select(narrow, e.const("i64", conv.left_out[axis]), e.const("i64", 0))
+    return e.select(narrow, e.const("i64", conv.dropped_points[axis]), e.const("i64", 0))

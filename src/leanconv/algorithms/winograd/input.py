@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from leanconv.algorithms.winograd.edge_tiles import each_way, skipped_points, tile_place
+from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
 from leanconv.algorithms.winograd.plane_rows import RowPieces
+from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
-
-if TYPE_CHECKING:
-    from leanconv.algorithms.winograd.kernel import WinogradConv
 
 
 class _Tiles(NamedTuple):
@@ -59,7 +57,7 @@ class InputTransform:
     def __init__(
         self,
         e: Function,
-        conv: WinogradConv,
+        conv: WinogradShape,
         x: Value,
         g: Value,
         v: Value,
@@ -110,7 +108,7 @@ class InputTransform:
             span = conv.alpha[1] * conv.stride[1]
         fits = self.e.const("i64", conv.size[axis]) - start
         if narrow:
-            less = span - conv.left_out[axis] * conv.stride[axis]
+            less = span - conv.dropped_points[axis] * conv.stride[axis]
             needed = self.e.select(narrow, self.e.const("i64", less), self.e.const("i64", span))
             return start.compare("sge", 0) & fits.compare("sge", needed)
         return start.compare("sge", 0) & fits.compare("sge", span)
@@ -120,7 +118,7 @@ class InputTransform:
         e, alpha, narrow = self.e, self.conv.alpha[0], place.narrow[0]
         if narrow is None:
             return alpha
-        less = e.const("i64", alpha - self.conv.left_out[0])
+        less = e.const("i64", alpha - self.conv.dropped_points[0])
         return e.select(narrow, less, e.const("i64", alpha))
 
     # -- channels that are neighbours in memory --------------------------------------------
@@ -136,7 +134,7 @@ class InputTransform:
                 def one(place: _Place, masked: bool) -> None:
                     at = place.image.at(cb * conv.x.channel(conv.lanes), self.element)
                     moved = place._replace(image=at, y0=place.y0 + py, x0=place.x0 + px)
-                    for program in each_way(e, place.narrow[1], self.along_width):
+                    for program in full_and_edge_tiles(e, place.narrow[1], self.along_width):
                         self._patch(moved, program, live, masked)
                     self._down(first + cb * self.block_step, place, live)
 
@@ -180,29 +178,34 @@ class InputTransform:
             offset: Value | int, rows: list[_Row], block: Value
         ) -> Callable[[_Place, bool], None]:
             def one(place: _Place, masked: bool) -> None:
-                for program in each_way(e, place.narrow[1], self.along_width):
+                for program in full_and_edge_tiles(e, place.narrow[1], self.along_width):
                     self._lines(place, program, offset, rows, masked)
-                self._down(block, place, len(rows) * conv.grain)
+                self._down(block, place, len(rows) * conv.reduction.columns_per_group)
 
             return one
 
-        if conv.few_lines:
+        if conv.reduction.packs_phases:
             every = [(c * step, p) for p in range(conv.phases[0]) for c in range(conv.inputs)]
-            for block in range(ceil_div(len(every), conv.lines)):
-                chosen = every[block * conv.lines : (block + 1) * conv.lines]
+            for block in range(ceil_div(len(every), conv.reduction.rows_per_vector)):
+                chosen = every[
+                    block * conv.reduction.rows_per_vector : (block + 1)
+                    * conv.reduction.rows_per_vector
+                ]
                 rows = [_Row(offset, e.const("i64", p)) for offset, p in chosen]
                 self._each(tiles, body(0, rows, e.const("i64", block * self.block_step)))
             return
-        whole, rest = divmod(conv.inputs, conv.lines)
-        per_phase = conv.inputs * conv.grain if self.gapless else whole + (rest > 0)
+        whole, rest = divmod(conv.inputs, conv.reduction.rows_per_vector)
+        per_phase = (
+            conv.inputs * conv.reduction.columns_per_group if self.gapless else whole + (rest > 0)
+        )
         with e.loop("py", conv.phases[0]) as py:
             first = py * per_phase
-            rows = [_Row(r * step, py) for r in range(conv.lines)]
+            rows = [_Row(r * step, py) for r in range(conv.reduction.rows_per_vector)]
             with e.loop("cb", whole) as cb:
-                offset = cb * (conv.lines * step)
+                offset = cb * (conv.reduction.rows_per_vector * step)
                 self._each(tiles, body(offset, rows, first + cb * self.block_step))
             if rest:
-                offset_of_rest = whole * conv.lines * step
+                offset_of_rest = whole * conv.reduction.rows_per_vector * step
                 last = first + whole * self.block_step
                 self._each(tiles, body(offset_of_rest, rows[:rest], last))
 
@@ -216,16 +219,24 @@ class InputTransform:
     ) -> None:
         """Load row pieces of several channels or phases and turn them into vectors of lanes."""
         conv, e, width = self.conv, self.e, program.inputs
-        halves = conv.grain == 1 and 2 * width <= conv.lanes and halves_fit(self.kind)
+        halves = (
+            conv.reduction.columns_per_group == 1
+            and 2 * width <= conv.lanes
+            and halves_fit(self.kind)
+        )
         # Lanes of a piece of a row, and pieces that make up one vector of each column.
-        lanes, per = (conv.lanes // 2, conv.lanes) if halves else (conv.lanes, conv.lines)
+        lanes, per = (
+            (conv.lanes // 2, conv.lanes)
+            if halves
+            else (conv.lanes, conv.reduction.rows_per_vector)
+        )
         step = conv.x.spatial[2]
         start = place.image.at(offset, self.element).at(place.x0 * step, self.element)
         with e.loop("row", self._patch_rows(place)) as i:
             y = place.y0 + i * conv.stride[0]
             pixels: list[Value] = []
-            for q in range(ceil_div(width, lanes // conv.grain)):
-                needed = min(lanes, width * conv.grain - q * lanes)
+            for q in range(ceil_div(width, lanes // conv.reduction.columns_per_group)):
+                needed = min(lanes, width * conv.reduction.columns_per_group - q * lanes)
                 first = e.convert("trunc", place.x0 + q * lanes, "i32")
                 columns = RowPieces(e, vector(self.element, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
@@ -243,7 +254,7 @@ class InputTransform:
                         e.prefetch(ahead, locality=2)
                 pieces += [e.zero(columns.kind)] * (per - len(pieces))
                 turned = columns_of_halves(e, pieces) if halves else None
-                pixels += turned or transpose_groups(e, pieces, conv.grain)
+                pixels += turned or transpose_groups(e, pieces, conv.reduction.columns_per_group)
             self._across(pixels[:width], i, program)
 
     def _columns_of(self, line: Value) -> Value:
@@ -267,7 +278,7 @@ class InputTransform:
         stored = live if live and self.gapless else conv.lanes
         v, step = self._place(block, place.t), conv.alpha[1] * conv.lanes
         start = skipped_points(e, conv, place.narrow[1], 1)
-        for program in each_way(e, place.narrow[0], self.along_height):
+        for program in full_and_edge_tiles(e, place.narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * conv.alpha[1]
             with e.loop("point", conv.alpha[1], start=start) as j:
                 column = self.between.at(j * conv.lanes, self.element)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from leanconv.algorithms.winograd.edge_tiles import each_way, skipped_points, tile_place
+from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
 from leanconv.algorithms.winograd.plane_rows import RowPieces
+from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
@@ -16,10 +17,6 @@ from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
-
-if TYPE_CHECKING:
-    from leanconv.algorithms.winograd.kernel import WinogradConv
-
 
 _LINE_BYTES = 64
 Narrow = tuple[Value | None, Value | None]  # whether a tile is narrow along height and width
@@ -55,7 +52,7 @@ class OutputTransform:
     def __init__(
         self,
         e: Function,
-        conv: WinogradConv,
+        conv: WinogradShape,
         pointers: dict[str, Value],
         g: Value,
         m: Value,
@@ -126,7 +123,7 @@ class OutputTransform:
         """Transform columns whose points lie `step` elements apart; `live` lanes are there."""
         conv, e = self.conv, self.e
         start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
-        for program in each_way(e, narrow[0], self.along_height):
+        for program in full_and_edge_tiles(e, narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * width
             with e.loop("point", width, start=start) as point:
                 column = source.at((point + first) * step, self.element)
@@ -143,10 +140,10 @@ class OutputTransform:
         conv, e = self.conv, self.e
         last = conv.out[1] - (conv.grid[1] - 1) * conv.m[1]
         if not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes and halves_fit(self.kind):
-            for program in each_way(e, to.narrow, self.along_width):
+            for program in full_and_edge_tiles(e, to.narrow, self.along_width):
                 self._planes(to, program, last)
         elif last == conv.m[1] or to.narrow:
-            for program in each_way(e, to.narrow, self.along_width):
+            for program in full_and_edge_tiles(e, to.narrow, self.along_width):
                 self._vectors(to, program, len(program.outputs))
         else:
             if conv.grid[1] > 1:

@@ -10,11 +10,12 @@ import numpy as np
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.winograd.decompose import Part, Range
 from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.shape import WinogradShape
 
 
 def pieces_of(
     parts: Sequence[Part],
-    kernels: Sequence[WinogradConv],
+    shapes: Sequence[WinogradShape],
     names: Mapping[tuple[Range, Range], str],
 ) -> tuple[list[KernelUse], dict[str, np.ndarray]]:
     """The kernels in order, and where those lie that compute several parts.
@@ -25,23 +26,24 @@ def pieces_of(
 
     Args:
         parts: what a problem is taken apart into.
-        kernels: of each.
+        shapes: of each.
         names: roles of the packed weights, by the taps they are of.
     """
-    alike: dict[tuple[str, WinogradConv], list[tuple[Part, WinogradConv]]] = {}
-    for part, kernel in zip(parts, kernels, strict=True):
-        anywhere = replace(kernel, x_offset=0, y_offset=0)
-        alike.setdefault((names[part.taps], anywhere), []).append((part, kernel))
+    alike: dict[tuple[str, WinogradShape], list[tuple[Part, WinogradShape]]] = {}
+    for part, shape in zip(parts, shapes, strict=True):
+        anywhere = replace(shape, x_offset=0, y_offset=0)
+        alike.setdefault((names[part.taps], anywhere), []).append((part, shape))
     order = list(names.values())
     uses: list[KernelUse] = []
     places: dict[str, np.ndarray] = {}
-    for (name, kernel), found in sorted(alike.items(), key=lambda item: order.index(item[0][0])):
+    for (name, shape), found in sorted(alike.items(), key=lambda item: order.index(item[0][0])):
         part, one = found[0]
         roles = {"w": name, "residual": "y" if part.adds_up else "residual"}
         if len(found) > 1:
             roles["places"] = f"places{len(places)}"
-            offsets = [(k.x_offset, k.y_offset) for _, k in found]
+            offsets = [(s.x_offset, s.y_offset) for _, s in found]
             places[roles["places"]] = np.array(offsets, np.int64)
-            one = replace(kernel, places=len(found))
-        uses.append(KernelUse(one, tuple(roles.get(o, o) for o in one.operands)))
+            one = replace(shape, places=len(found))
+        kernel = WinogradConv(one)
+        uses.append(KernelUse(kernel, tuple(roles.get(o, o) for o in kernel.operands)))
     return uses, places

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leanconv.algorithms.winograd.edge_tiles import RowRange, row_ranges
-from leanconv.algorithms.winograd.reduction import (
-    Last,
-    SumPart,
-    reduction_runs,
-    regions,
-    steps_at,
-    steps_of_row,
-    sum_parts,
-)
+from leanconv.algorithms.winograd.reduction import AtInfinity, PartialSums, partial_sums
+from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import fits
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
-
-if TYPE_CHECKING:
-    from leanconv.algorithms.winograd.kernel import WinogradConv
 
 
 class Products:
@@ -36,7 +24,7 @@ class Products:
     def __init__(
         self,
         e: Function,
-        conv: WinogradConv,
+        conv: WinogradShape,
         v: Value,
         u: Value,
         m: Value,
@@ -54,32 +42,32 @@ class Products:
 
     def emit(self) -> None:
         """Emit the loops over points and over panels of tiles."""
-        conv, e = self.conv, self.e
-        columns = regions(conv, 1)
+        conv, e, reduction = self.conv, self.e, self.conv.reduction
+        columns = reduction.regions(1)
         ranges = row_ranges(conv)
-        for rows in regions(conv, 0):
-            row_steps = steps_of_row(conv, rows.last)
-            begin = rows.first * steps_of_row(conv, False)  # all before have the same length
+        for rows in reduction.regions(0):
+            row_steps = reduction.steps_of_row(rows.at_infinity)
+            begin = rows.first * reduction.steps_of_row(False)  # all before have the same length
             if rows.points > 1 and len(columns) == 1:
                 # Nothing between the rows: one loop over all their points.
                 count = rows.points * conv.alpha[1]
-                steps = steps_at(conv, (rows.last, False))
+                at = rows.at_infinity, False
                 with e.loop("xi", count) as xi:
-                    taken = ranges[rows.left_out, columns[0].left_out]
+                    taken = ranges[rows.dropped, columns[0].dropped]
                     before = rows.first * conv.alpha[1]
-                    self._point(xi + before, xi * steps + begin, (rows.last, False), taken)
+                    self._point(xi + before, xi * reduction.steps_at(at) + begin, at, taken)
                 continue
             with e.loop("xi.row", rows.points) as i:
                 for part in columns:
-                    steps = steps_at(conv, (rows.last, part.last))
-                    before = begin + part.first * steps_at(conv, (rows.last, False))
+                    at = rows.at_infinity, part.at_infinity
+                    steps = reduction.steps_at(at)
+                    before = begin + part.first * reduction.steps_at((rows.at_infinity, False))
                     with e.loop("xi.column", part.points) as j:
                         xi = (i + rows.first) * conv.alpha[1] + j + part.first
                         done = i * row_steps + j * steps + before
-                        taken = ranges[rows.left_out, part.left_out]
-                        self._point(xi, done, (rows.last, part.last), taken)
+                        self._point(xi, done, at, ranges[rows.dropped, part.dropped])
 
-    def _point(self, xi: Value, done: Value, last: Last, taken: RowRange) -> None:
+    def _point(self, xi: Value, done: Value, at: AtInfinity, taken: RowRange) -> None:
         """Emit the products of one point; `done` steps of U belong to those before it."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride, self.element)
@@ -94,13 +82,13 @@ class Products:
             apart = taken.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
             rows = a.at(r * (apart * conv.lanes), self.element)
             place = out.at(r * (taken.rows * width), self.element)
-            self._sums(rows, b, place, last, taken.rows)
+            self._sums(rows, b, place, at, taken.rows)
 
-    def _sums(self, a: Value, b: Value, out: Value, last: Last, rows: int) -> None:
+    def _sums(self, a: Value, b: Value, out: Value, at: AtInfinity, rows: int) -> None:
         """Emit all partial sums of one register tile, whose place in M is `out`."""
         conv, e, done = self.conv, self.e, 0
         block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
-        for number, part in enumerate(sum_parts(reduction_runs(conv, last), conv.sums)):
+        for number, part in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
             ahead = part.count * part.steps * conv.panel_lanes
             b_part = b.at(done, self.element)
             done += ahead
@@ -115,14 +103,14 @@ class Products:
                     total.add(self._part(part, a_next, b_next, rows))
         total.finish()
 
-    def _part(self, part: SumPart, a: Value, b: Value, rows: int) -> list[Value]:
+    def _part(self, part: PartialSums, a: Value, b: Value, rows: int) -> list[Value]:
         """Emit one partial sum."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
         acc = [e.zero(self.kind)] * (rows * conv.vectors)
         done = 0
         for run in part.runs:
             over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
-            group = ReductionLoop("group", run.groups, run.grain, run.kept * width)
+            group = ReductionLoop("group", run.groups, run.group_lanes, run.kept * width)
             inside = ReductionLoop("c", run.kept, 1, width)
             a_run = a.at(run.first * conv.v_rows * conv.lanes, self.element)
             b_run = b.at(done * width, self.element)

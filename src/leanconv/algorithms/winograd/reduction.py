@@ -2,21 +2,22 @@
 
 The last row of G picks the last tap, so at the last point of an axis (the one at infinity) U is
 zero for phases that have one tap less than the longest: 7 taps with a stride of 2 are phases of 4
-and 3. These are left out of the products there.
+and 3. These take no part in the products there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.spec.format import ceil_div
 
-Last = tuple[bool, bool]  # whether a point is the last one along height and width
+AtInfinity = tuple[bool, bool]  # whether a point is the last one along height and width
+_FINITE: AtInfinity = (False, False)
 
 
 class Run(NamedTuple):
@@ -27,14 +28,14 @@ class Run(NamedTuple):
         vectors: how many there are.
         groups: groups of neighbouring lanes.
         kept: lanes that take part at the beginning of each group.
-        grain: lanes from one group to the next.
+        group_lanes: lanes from one group to the next.
     """
 
     first: int
     vectors: int
     groups: int
     kept: int
-    grain: int
+    group_lanes: int
 
     @property
     def lanes(self) -> int:
@@ -42,70 +43,156 @@ class Run(NamedTuple):
         return self.groups * self.kept
 
 
-def _run(first: int, vectors: int, groups: int, kept: int, grain: int) -> Run:
+def _run(first: int, vectors: int, groups: int, kept: int, group_lanes: int) -> Run:
     """A run; lanes without gaps are one group."""
-    if kept == grain:
-        return Run(first, vectors, 1, groups * grain, groups * grain)
-    return Run(first, vectors, groups, kept, grain)
+    if kept == group_lanes:
+        return Run(first, vectors, 1, groups * group_lanes, groups * group_lanes)
+    return Run(first, vectors, groups, kept, group_lanes)
 
 
-def whole_phases(conv: WinogradConv) -> tuple[int, int]:
-    """Phases along height and width that have as many taps as the longest ones."""
-    h, w = (k - (r - 1) * s for k, r, s in zip(conv.kernel, conv.taps, conv.stride, strict=True))
-    return h, w
-
-
-def reduction_runs(conv: WinogradConv, last: Last = (False, False)) -> list[Run]:
-    """The runs of the reduction at a point."""
-    whole_h, whole_w = whole_phases(conv)
-    py = whole_h if last[0] else conv.phases[0]
-    if conv.planar:
-        px, per_block, grain = 1, conv.lines, conv.grain
-        kept = whole_w if last[1] and whole_w < conv.phases[1] else grain
-    else:
-        px, per_block, grain, kept = conv.phases[1], conv.lanes, 1, 1
-    if conv.few_lines:
-        whole, rest = divmod(py * conv.inputs, per_block)
-        runs = [_run(0, whole, per_block, kept, grain)] if whole else []
-        return runs + ([_run(whole, 1, rest, kept, grain)] if rest else [])
-    whole, rest = divmod(conv.inputs, per_block)
-    chosen = whole_w if last[1] and not conv.planar else px
-    if not rest and chosen == px:
-        return [_run(0, py * px * whole, per_block, kept, grain)]
-    runs = []
-    for row, column in product(range(py), range(chosen)):
-        first = (row * px + column) * (whole + (rest > 0))
-        if whole:
-            runs.append(_run(first, whole, per_block, kept, grain))
-        if rest:
-            runs.append(_run(first + whole, 1, rest, kept, grain))
-    return runs
-
-
-def steps_of(runs: list[Run]) -> int:
+def steps_of(runs: Sequence[Run]) -> int:
     """Products of all runs."""
     return sum(run.vectors * run.lanes for run in runs)
 
 
-def kept_steps(conv: WinogradConv, last: Last) -> np.ndarray:
-    """Numbers of the steps of the whole reduction that take part at a point, in its order."""
-    whole_h, whole_w = whole_phases(conv)
-    columns = conv.grain if conv.planar else conv.phases[1]
-    numbers = np.arange(conv.steps)
-    if conv.planar:
-        py, px = numbers // (columns * conv.inputs), numbers % columns
-    else:
-        py, px = np.divmod(numbers // conv.inputs, columns)
-    kept = np.ones(conv.steps, bool)
-    if last[0]:
-        kept &= py < whole_h
-    if last[1] and whole_w < conv.phases[1]:
-        kept &= px < whole_w
-    return numbers[kept]
+class Region(NamedTuple):
+    """Neighbouring points along one axis that are alike.
+
+    Attributes:
+        first: number of the first one.
+        points: how many there are.
+        at_infinity: whether it is the point at infinity, and short phases have no part in it.
+        dropped: whether narrow tiles leave them out.
+    """
+
+    first: int
+    points: int
+    at_infinity: bool
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
-class SumPart:
+class Reduction:
+    """Which (phase, channel) pairs are summed at each point, and in which vectors of V they lie.
+
+    Attributes:
+        inputs: channels of one group.
+        lanes: of a vector.
+        planar: whether lanes hold several columns of the image, gathered from planes.
+        kernel, stride: of the sliding window (h, w).
+        m: outputs of a tile (h, w).
+        dropped_points: points that narrow tiles leave out along (h, w).
+    """
+
+    inputs: int
+    lanes: int
+    planar: bool
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    m: tuple[int, int]
+    dropped_points: tuple[int, int]
+
+    @property
+    def taps(self) -> tuple[int, int]:
+        """Taps of one phase's filter (h, w)."""
+        return ceil_div(self.kernel[0], self.stride[0]), ceil_div(self.kernel[1], self.stride[1])
+
+    @property
+    def phases(self) -> tuple[int, int]:
+        """Phases of the stride that have taps."""
+        return min(self.stride[0], self.kernel[0]), min(self.stride[1], self.kernel[1])
+
+    @property
+    def whole_phases(self) -> tuple[int, int]:
+        """Phases along height and width that have as many taps as the longest ones."""
+        zipped = zip(self.kernel, self.taps, self.stride, strict=True)
+        height, width = (k - (r - 1) * s for k, r, s in zipped)
+        return height, width
+
+    @property
+    def columns_per_group(self) -> int:
+        """Neighbouring columns that become lanes of one vector (planar input only)."""
+        return self.stride[1]
+
+    @property
+    def rows_per_vector(self) -> int:
+        """Rows of the image that one vector's lanes come from (planar input only)."""
+        return self.lanes // self.columns_per_group
+
+    @property
+    def packs_phases(self) -> bool:
+        """Whether vectors take channels of several phases, since one phase's fill none."""
+        return self.planar and self.inputs < self.rows_per_vector
+
+    def runs(self, at: AtInfinity = _FINITE) -> list[Run]:
+        """The runs of the reduction at a point."""
+        whole_h, whole_w = self.whole_phases
+        py = whole_h if at[0] else self.phases[0]
+        if self.planar:
+            px, per_block, columns = 1, self.rows_per_vector, self.columns_per_group
+            kept = whole_w if at[1] and whole_w < self.phases[1] else columns
+        else:
+            px, per_block, columns, kept = self.phases[1], self.lanes, 1, 1
+        if self.packs_phases:
+            whole, rest = divmod(py * self.inputs, per_block)
+            runs = [_run(0, whole, per_block, kept, columns)] if whole else []
+            return runs + ([_run(whole, 1, rest, kept, columns)] if rest else [])
+        whole, rest = divmod(self.inputs, per_block)
+        chosen = whole_w if at[1] and not self.planar else px
+        if not rest and chosen == px:
+            return [_run(0, py * px * whole, per_block, kept, columns)]
+        runs = []
+        for row, column in product(range(py), range(chosen)):
+            first = (row * px + column) * (whole + (rest > 0))
+            if whole:
+                runs.append(_run(first, whole, per_block, kept, columns))
+            if rest:
+                runs.append(_run(first + whole, 1, rest, kept, columns))
+        return runs
+
+    def regions(self, axis: int) -> list[Region]:
+        """The points along an axis: those that narrow tiles leave out, others, the last one."""
+        alpha, dropped = self.m[axis] + self.taps[axis] - 1, self.dropped_points[axis]
+        stop = alpha if self.whole_phases[axis] == self.phases[axis] else alpha - 1
+        found = [
+            Region(0, dropped, False, True),
+            Region(dropped, stop - dropped, False),
+            Region(stop, alpha - stop, True),
+        ]
+        return [region for region in found if region.points]
+
+    def steps_at(self, at: AtInfinity = _FINITE) -> int:
+        """Length of the reduction at a point."""
+        return steps_of(self.runs(at))
+
+    def steps_of_row(self, at_infinity: bool) -> int:
+        """Steps of all points of one row of points."""
+        regions = self.regions(1)
+        return sum(r.points * self.steps_at((at_infinity, r.at_infinity)) for r in regions)
+
+    def steps_of_points(self) -> int:
+        """Steps of all points together."""
+        return sum(r.points * self.steps_of_row(r.at_infinity) for r in self.regions(0))
+
+    def kept_steps(self, at: AtInfinity) -> np.ndarray:
+        """Numbers of the steps of the whole reduction that take part at a point, in its order."""
+        whole_h, whole_w = self.whole_phases
+        columns = self.columns_per_group if self.planar else self.phases[1]
+        numbers = np.arange(self.steps_at())
+        if self.planar:
+            py, px = numbers // (columns * self.inputs), numbers % columns
+        else:
+            py, px = np.divmod(numbers // self.inputs, columns)
+        kept = np.ones(len(numbers), bool)
+        if at[0]:
+            kept &= py < whole_h
+        if at[1] and whole_w < self.phases[1]:
+            kept &= px < whole_w
+        return numbers[kept]
+
+
+@dataclass(frozen=True)
+class PartialSums:
     """Some equal partial sums, one after the other.
 
     Attributes:
@@ -119,12 +206,12 @@ class SumPart:
     @property
     def steps(self) -> int:
         """Products of one of the sums."""
-        return steps_of(list(self.runs))
+        return steps_of(self.runs)
 
 
-def sum_parts(runs: list[Run], length: int) -> list[SumPart]:
+def partial_sums(runs: Sequence[Run], length: int) -> list[PartialSums]:
     """Cut a reduction into partial sums of at most `length` products (one vector's at least)."""
-    parts: list[SumPart] = []
+    sums: list[PartialSums] = []
     waiting: list[Run] = []
     room = length
     for run in runs:
@@ -133,54 +220,11 @@ def sum_parts(runs: list[Run], length: int) -> list[SumPart]:
             room -= run.vectors * run.lanes
             continue
         if waiting:
-            parts.append(SumPart(1, tuple(waiting)))
+            sums.append(PartialSums(1, tuple(waiting)))
         each = max(1, length // run.lanes)
         whole, rest = divmod(run.vectors, each)
         if whole:
-            parts.append(SumPart(whole, (run._replace(vectors=each),)))
+            sums.append(PartialSums(whole, (run._replace(vectors=each),)))
         waiting = [run._replace(first=run.first + whole * each, vectors=rest)] if rest else []
         room = length - rest * run.lanes
-    return [*parts, SumPart(1, tuple(waiting))] if waiting else parts
-
-
-class Region(NamedTuple):
-    """Neighbouring points along one axis that are alike.
-
-    Attributes:
-        first: number of the first one.
-        points: how many there are.
-        last: whether it is the point at infinity, and short phases have no part in it.
-        left_out: whether narrow tiles leave them out.
-    """
-
-    first: int
-    points: int
-    last: bool
-    left_out: bool = False
-
-
-def regions(conv: WinogradConv, axis: int) -> list[Region]:
-    """The points along an axis: those that narrow tiles leave out, others, the last one."""
-    alpha, gone = conv.alpha[axis], conv.left_out[axis]
-    stop = alpha if whole_phases(conv)[axis] == conv.phases[axis] else alpha - 1
-    found = [
-        Region(0, gone, False, True),
-        Region(gone, stop - gone, False),
-        Region(stop, alpha - stop, True),
-    ]
-    return [region for region in found if region.points]
-
-
-def steps_at(conv: WinogradConv, last: Last) -> int:
-    """Length of the reduction at a point."""
-    return steps_of(reduction_runs(conv, last))
-
-
-def steps_of_row(conv: WinogradConv, last: bool) -> int:
-    """Steps of all points of one row of points."""
-    return sum(r.points * steps_at(conv, (last, r.last)) for r in regions(conv, 1))
-
-
-def steps_of_points(conv: WinogradConv) -> int:
-    """Steps of all points together."""
-    return sum(r.points * steps_of_row(conv, r.last) for r in regions(conv, 0))
+    return [*sums, PartialSums(1, tuple(waiting))] if waiting else sums

@@ -25,8 +25,9 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.decompose import Part
 from leanconv.algorithms.winograd.input import InputTransform
-from leanconv.algorithms.winograd.kernel import Pair, WinogradConv, unplanned
 from leanconv.algorithms.winograd.output import Narrow, OutputTransform
+from leanconv.algorithms.winograd.packing import pack_channels, transformed_weights
+from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
@@ -53,7 +54,7 @@ class Scatter(Kernel):
         tiles: of one chunk.
     """
 
-    conv: WinogradConv
+    conv: WinogradShape
     tiles: int
 
     @property
@@ -175,7 +176,7 @@ class Gather(Kernel):
         tiles: of one chunk.
     """
 
-    conv: WinogradConv
+    conv: WinogradShape
     tiles: int
 
     @property
@@ -213,7 +214,7 @@ class _Scattered(InputTransform):
     """Writes V as matrices [xi][tile][channel] without gaps."""
 
     def __init__(
-        self, e: Function, conv: WinogradConv, x: Value, g: Value, v: Value, between: Value
+        self, e: Function, conv: WinogradShape, x: Value, g: Value, v: Value, between: Value
     ) -> None:
         super().__init__(e, conv, x, g, v, between)
         self.gapless = True
@@ -234,7 +235,7 @@ class _Gathered(OutputTransform):
 
 
 # -- choosing ----------------------------------------------------------------------------------
-def _products(conv: WinogradConv, tile: Tile, target: Target) -> PointProducts:
+def _products(conv: WinogradShape, tile: Tile, target: Target) -> PointProducts:
     """Plan the products with a register tile: rows of a block, parts."""
     tiles, steps, vectors = conv.tile_count, conv.steps, conv.panels
     room = target.l2_bytes // _SHARE // (steps * ITEMSIZE[conv.dtype])
@@ -271,7 +272,7 @@ def _products(conv: WinogradConv, tile: Tile, target: Target) -> PointProducts:
     )
 
 
-def _per_chunk(conv: WinogradConv, vectors: int, cycles: float) -> int:
+def _per_chunk(conv: WinogradShape, vectors: int, cycles: float) -> int:
     """Tiles that one chunk of a transform takes."""
     per_tile = conv.points * vectors * cycles
     return rows_per_chunk(conv.tile_count, per_tile, conv.groups, _CHUNK_CYCLES)
@@ -281,7 +282,7 @@ def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair
     """Estimated cycles of one core: both transforms, products, V and M through the memory."""
     lanes, total = target.lanes(problem.spec.dtype), 0.0
     for part, m in parts:
-        conv = unplanned(part.problem, m, lanes)
+        conv = WinogradShape.of(part.problem, m, lanes)
         tiles, vectors = conv.tile_count, ceil_div(conv.outputs, lanes)
         rows = min(tiles, _MOST_ROWS)
         product = rank_tiles(target, rows, vectors, conv.steps)[0][0] * tiles / rows
@@ -307,7 +308,7 @@ def in_stages(
         error: to expect.
     """
     lanes, item = target.lanes(problem.spec.dtype), problem.spec.itemsize
-    convs = [unplanned(part.problem, m, lanes) for part, m in parts]
+    convs = [WinogradShape.of(part.problem, m, lanes) for part, m in parts]
     # All parts have one register tile: those with the same taps share the packed weights.
     rows = min(convs[0].tile_count, _MOST_ROWS)
     tile = rank_tiles(target, rows, convs[0].panels, convs[0].steps)[0][1]
@@ -325,12 +326,12 @@ def in_stages(
         ]
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: convs[0].pack_channels(values) for name, values in channels.items()}
+        packed = {name: pack_channels(convs[0], values) for name, values in channels.items()}
         flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
         for (part, _), conv, product in zip(parts, convs, products, strict=True):
             (top, bottom), (left, right) = part.taps
             if names[part.taps] not in packed:
-                u = conv.transformed(flat[:, :, top:bottom, left:right])
+                u = transformed_weights(conv, flat[:, :, top:bottom, left:right])
                 points = u.reshape(-1, *u.shape[2:]).astype(w.dtype)
                 packed[names[part.taps]] = product.pack_weights(points)
         return packed

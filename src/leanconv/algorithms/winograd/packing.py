@@ -1,0 +1,80 @@
+"""Weights of fused Winograd as its kernel reads them: U = G g G^T, offline, in panels.
+
+    U [panel][xi][channel][vectors·lanes]
+
+Channels of short phases have no place at the points where their U is zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leanconv.algorithms.winograd.shape import WinogradShape
+
+
+def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
+    """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
+    width, matrix = shape.panel_lanes, _transform_matrix(shape)
+    packed = np.empty((shape.groups, shape.panels, shape.all_steps * width), w.dtype)
+    taps = np.zeros((matrix.shape[1], shape.steps, width))
+    kept = _kept_steps(shape)
+    for g, group in enumerate(w.reshape(shape.groups, shape.outputs, *w.shape[1:])):
+        for panel in range(shape.panels):
+            part = group[panel * width : (panel + 1) * width]
+            taps[..., len(part) :] = 0.0
+            taps[..., : len(part)] = _taps_first(shape, part)
+            u = (matrix @ taps.reshape(len(taps), -1)).reshape(-1, width)
+            packed[g, panel].reshape(-1, width)[...] = u if kept is None else u[kept]
+    return packed.reshape(-1)
+
+
+def _kept_steps(shape: WinogradShape) -> np.ndarray | None:
+    """Which of (points, steps), flat, have a place in U; None if all have one."""
+    if shape.all_steps == shape.points * shape.steps:
+        return None
+    reduction = shape.reduction
+    kept = [
+        reduction.kept_steps((rows.at_infinity, columns.at_infinity))
+        + (i * shape.alpha[1] + j) * shape.steps
+        for rows in reduction.regions(0)
+        for i in range(rows.first, rows.first + rows.points)
+        for columns in reduction.regions(1)
+        for j in range(columns.first, columns.first + columns.points)
+    ]
+    return np.concatenate(kept)
+
+
+def transformed_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
+    """U of weights (K, C/g, kh, kw): (g, points, steps, K/g), float64."""
+    matrix = _transform_matrix(shape)
+    u = [
+        matrix @ _taps_first(shape, group).reshape(matrix.shape[1], -1)
+        for group in w.reshape(shape.groups, shape.outputs, *w.shape[1:])
+    ]
+    return np.stack(u).reshape(shape.groups, shape.points, shape.steps, shape.outputs)
+
+
+def _transform_matrix(shape: WinogradShape) -> np.ndarray:
+    """G of both axes as one matrix (points, taps of a phase)."""
+    g_h, g_w = (np.array(t.g, float) for t in shape.transforms())
+    return np.asarray(np.kron(g_h, g_w))
+
+
+def _taps_first(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
+    """Weights (K, C, kh, kw) of a group as (taps of a phase, steps, K), float64."""
+    (rh, rw), (ph, pw) = shape.taps, shape.stride
+    padded = np.zeros((rh * ph, rw * pw, *w.shape[1::-1]))
+    padded[: shape.kernel[0], : shape.kernel[1]] = w.transpose(2, 3, 1, 0)
+    # (i, p, j, q, C, K) -> (i, j, (p, q, C in the order of the reduction), K)
+    phased = padded.reshape(rh, ph, rw, pw, *w.shape[1::-1])
+    columns = shape.reduction.columns_per_group if shape.planar else shape.phases[1]
+    phased = phased[:, : shape.phases[0], :, :columns]
+    order = (0, 2, 1, 4, 3, 5) if shape.planar else (0, 2, 1, 3, 4, 5)
+    return np.asarray(phased.transpose(order).reshape(rh * rw, shape.steps, w.shape[0]))
+
+
+def pack_channels(shape: WinogradShape, values: np.ndarray) -> np.ndarray:
+    """Pack one number for each output channel, zero past the last of each group."""
+    packed = np.zeros((shape.groups, shape.panels * shape.panel_lanes), values.dtype)
+    packed[:, : shape.outputs] = values.reshape(shape.groups, shape.outputs)
+    return packed.reshape(-1)

@@ -1,0 +1,288 @@
+"""What the modules of fused Winograd know of a convolution: its sizes, tiles, blocks and buffers.
+
+Nothing is emitted here. `reduction` says which (phase, channel) pairs are summed, `edge_tiles` in
+which order tiles lie in blocks; `kernel` is the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.winograd.reduction import Reduction
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.partial_sums import LENGTH
+from leanconv.codegen.types import ITEMSIZE
+from leanconv.spec.format import aligned, ceil_div
+from leanconv.winograd.matrices import Transform, transform
+from leanconv.winograd.narrow import as_accurate, narrowed, ordered
+
+Pair = tuple[int, int]
+_LARGE_V_BYTES = 640 * 1024  # V that does not stay in L2 beside its weights
+
+
+@dataclass(frozen=True)
+class WinogradShape:
+    """One convolution without dilation or depth, and how fused Winograd cuts it.
+
+    Attributes:
+        batch, groups: N and g.
+        inputs, outputs: channels of one group.
+        size, out: input and output extents (h, w).
+        kernel, stride, pad: of the sliding window (h, w); pad before.
+        m: outputs of a tile (h, w).
+        x, y: where input and output lie; a residual lies like y.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+        tiles: tiles of one block, a multiple of `rows`.
+        rows, vectors: the register tile of the products.
+        parts: parts into which the panels of output channels are split.
+        epilogue: bias, residual, activation.
+        sums: products of one partial sum, at most.
+        x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
+        narrow: whether tiles that have fewer outputs, at the far edges, leave points out.
+        places: how many convolutions there are that differ in nothing but where they lie: so many
+            elements further on in x and y than an operand of pairs of 64-bit numbers says.
+    """
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    size: Pair
+    out: Pair
+    kernel: Pair
+    stride: Pair
+    pad: Pair
+    m: Pair
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    tiles: int
+    rows: int
+    vectors: int
+    parts: int
+    epilogue: Epilogue
+    sums: int = LENGTH
+    x_offset: int = 0
+    y_offset: int = 0
+    narrow: bool = False
+    places: int = 1
+
+    @staticmethod
+    def of(problem: Problem, m: Pair, lanes: int) -> WinogradShape:
+        """The shape for tiles of m outputs (h, w), blocks and register tile still to choose.
+
+        Args:
+            problem: without dilation or depth.
+            m: outputs of a tile.
+            lanes: of a vector.
+        """
+        spec, window = problem.spec, problem.window
+        return WinogradShape(
+            batch=spec.batch,
+            groups=spec.groups,
+            inputs=problem.group_inputs,
+            outputs=problem.group_outputs,
+            size=window.size[1:],
+            out=window.out[1:],
+            kernel=window.kernel[1:],
+            stride=window.stride[1:],
+            pad=window.pad[1:],
+            m=m,
+            x=problem.x,
+            y=problem.y,
+            dtype=spec.dtype,
+            lanes=lanes,
+            tiles=1,
+            rows=1,
+            vectors=1,
+            parts=1,
+            epilogue=problem.epilogue,
+            x_offset=problem.x_offset,
+            y_offset=problem.y_offset,
+        )
+
+    @cached_property
+    def reduction(self) -> Reduction:
+        """What is summed at each point."""
+        return Reduction(
+            self.inputs,
+            self.lanes,
+            self.planar,
+            self.kernel,
+            self.stride,
+            self.m,
+            self.dropped_points,
+        )
+
+    @property
+    def taps(self) -> Pair:
+        """Taps of one phase's filter (h, w)."""
+        return ceil_div(self.kernel[0], self.stride[0]), ceil_div(self.kernel[1], self.stride[1])
+
+    @property
+    def alpha(self) -> Pair:
+        """Points along each axis: m + r - 1."""
+        return self.m[0] + self.taps[0] - 1, self.m[1] + self.taps[1] - 1
+
+    @property
+    def points(self) -> int:
+        """Products of one tile and channel pair."""
+        return self.alpha[0] * self.alpha[1]
+
+    def transforms(self) -> tuple[Transform, Transform]:
+        """F(m, r) along height and width."""
+        height, width = (
+            ordered(m, r, m - dropped) if dropped else transform(m, r)
+            for m, r, dropped in zip(self.m, self.taps, self.dropped_points, strict=True)
+        )
+        return height, width
+
+    def narrow_transforms(self) -> tuple[Transform, Transform]:
+        """F of the last tiles along height and width, at the last points of `transforms`."""
+        height, width = (
+            narrowed(made, made.m - dropped) if dropped else made
+            for made, dropped in zip(self.transforms(), self.dropped_points, strict=True)
+        )
+        return height, width
+
+    @property
+    def dropped_points(self) -> Pair:
+        """Points that the last tiles along height and width leave out, if they may be narrow.
+
+        None where leaving them out would amplify rounding more than whole tiles do.
+        """
+        if not self.narrow:
+            return 0, 0
+        sides = zip(self.grid, self.m, self.out, self.taps, strict=True)
+        height, width = (_dropped(grid, m, out, taps) for grid, m, out, taps in sides)
+        return height, width
+
+    @property
+    def edges(self) -> str:
+        """How tiles at the far edges are computed, as the user selects it."""
+        return "narrow" if self.narrow else "whole"
+
+    @property
+    def tile_points(self) -> int:
+        """Points of all tiles together."""
+        sides = zip(self.grid, self.alpha, self.dropped_points, strict=True)
+        return self.batch * prod(grid * alpha - dropped for grid, alpha, dropped in sides)
+
+    @property
+    def grid(self) -> Pair:
+        """Tiles along height and width."""
+        return ceil_div(self.out[0], self.m[0]), ceil_div(self.out[1], self.m[1])
+
+    @property
+    def tile_count(self) -> int:
+        """Tiles of the whole batch."""
+        return self.batch * prod(self.grid)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of tiles."""
+        return ceil_div(self.tile_count, self.tiles)
+
+    @property
+    def planar(self) -> bool:
+        """Whether input channels lie in planes, so that vectors must be gathered by transposing."""
+        return not self.x.lanes_contiguous
+
+    @property
+    def phases(self) -> Pair:
+        """Phases of the stride that have taps."""
+        return self.reduction.phases
+
+    @property
+    def channel_blocks(self) -> int:
+        """Vectors of (phase, channel) pairs."""
+        return sum(run.vectors for run in self.reduction.runs())
+
+    @property
+    def steps(self) -> int:
+        """Length of the reduction: (phase, channel) pairs."""
+        return self.reduction.steps_at()
+
+    @property
+    def all_steps(self) -> int:
+        """Steps of all points together: fewer at those where short phases have no part."""
+        return self.reduction.steps_of_points()
+
+    @property
+    def panel_lanes(self) -> int:
+        """Output channels of one panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels."""
+        return ceil_div(self.outputs, self.panel_lanes)
+
+    @property
+    def point_stride(self) -> int:
+        """Elements of V between two points; a line more than needed, against cache aliasing."""
+        return self.channel_blocks * self.tiles * self.lanes + 64 // ITEMSIZE[self.dtype]
+
+    @property
+    def v_rows(self) -> int:
+        """Tiles that lie side by side in V: all of a block, or a register tile's if V is large."""
+        if self.narrow:  # register tiles differ
+            return self.tiles
+        v_bytes = self.points * self.point_stride * ITEMSIZE[self.dtype]
+        return self.rows if v_bytes > _LARGE_V_BYTES else self.tiles
+
+    @property
+    def m_stride(self) -> int:
+        """Elements of M between two points; a line more than needed, against cache aliasing."""
+        return self.tiles * self.panel_lanes + 64 // ITEMSIZE[self.dtype]
+
+    @property
+    def between_bytes(self) -> int:
+        """Bytes between the two passes of a transform."""
+        between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
+        return aligned(between * ITEMSIZE[self.dtype])
+
+    def areas(self) -> tuple[int, int, int]:
+        """Bytes of V, of M and of the transforms' scratch."""
+        item = ITEMSIZE[self.dtype]
+        return (
+            aligned(self.points * self.point_stride * item),
+            aligned(self.points * self.m_stride * item),
+            self.between_bytes,
+        )
+
+    @property
+    def scratch_bytes(self) -> int:
+        """V, M and the transforms' own scratch of one thread."""
+        return sum(self.areas())
+
+    @property
+    def x_bytes(self) -> int:
+        """Bytes of the input."""
+        values = self.batch * self.groups * self.inputs * prod(self.size)
+        return values * ITEMSIZE[self.dtype]
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum that this replaces, padding counted."""
+        taps = self.inputs * prod(self.kernel)
+        outputs = self.places * self.batch * self.groups * self.outputs * prod(self.out)
+        return 2 * outputs * taps
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the transformed weights."""
+        panels = self.groups * self.panels * self.panel_lanes
+        return self.all_steps * panels * ITEMSIZE[self.dtype]
+
+
+def _dropped(grid: int, m: int, out: int, taps: int) -> int:
+    """Points that the last tile along an axis leaves out."""
+    spare = grid * m - out if grid > 1 and min(taps, m) > 1 else 0
+    return spare if spare and as_accurate(m, taps, m - spare) else 0
