@@ -41,6 +41,19 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("", "reference"),
     "__main__": ("cli",),
 }
+# Inside `algorithms`, each method may import those named here; what is no method (the problem, the
+# table of algorithms, the choice among them) may be imported by all of them if it imports none.
+METHOD_ARROWS: dict[str, tuple[str, ...]] = {
+    "common": (),
+    "naive": ("common",),
+    "direct": ("common",),
+    "planar": ("common",),
+    "depthwise": ("common",),
+    "fft": ("common",),
+    "unfold": ("common", "direct", "naive"),
+    "winograd": ("common", "direct", "unfold"),
+    "fused": ("common", "direct", "depthwise"),
+}
 # Modules from outside that one folder alone may import.
 ONLY_IN: dict[str, str] = {
     "llvmlite": "codegen",
@@ -138,8 +151,26 @@ def edge_violations(imports: list[Import]) -> list[str]:
     return found
 
 
+def method_of(module: str) -> str | None:
+    """The method of `algorithms` that a module belongs to; None for all other modules."""
+    parts = module.split(".")
+    found = parts[2] if parts[:2] == ["leanconv", "algorithms"] and len(parts) > 2 else None
+    return found if found in METHOD_ARROWS else None
+
+
+def method_violations(imports: list[Import]) -> list[str]:
+    """The imports of one method by another along which no arrow points."""
+    found = []
+    for i in imports:
+        inside = ("leanconv", *i.file.relative_to(PACKAGE).with_suffix("").parts)
+        method, target = method_of(".".join(inside)), method_of(i.module)
+        if method and target and target not in (method, *METHOD_ARROWS[method]):
+            found.append(f"{i}: {method} may not import {target}")
+    return found
+
+
 def module_cycle(imports: list[Import], files: list[Path]) -> list[str]:
-    """Modules that import one another in a circle when they are loaded; empty if none do."""
+    """Modules that import one another in a circle; empty if none do."""
     names = {}
     for file in files:
         parts = ["leanconv", *file.relative_to(PACKAGE).with_suffix("").parts]
@@ -210,19 +241,15 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_no_module_takes_part_in_a_circle() -> None:
-    # What stands only for the type checker or inside a function is not loaded with the module.
-    at_load = []
-    for file, source in SOURCES:
-        tree = ast.parse(source)
-        late = {
-            line
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        }
-        at_load += [i for i in IMPORTS if i.file == file and i.line not in late]
-    assert module_cycle(at_load, [file for file, _ in SOURCES]) == []
+    # Imports for the type checker alone, and those inside functions, count like all others.
+    assert module_cycle(IMPORTS, [file for file, _ in SOURCES]) == []
+
+
+def test_methods_of_convolution_follow_their_arrows() -> None:
+    inside = (PACKAGE / "algorithms").iterdir()
+    folders = {each.name for each in inside if (each / "__init__.py").exists()}
+    assert folders | {"naive"} == METHOD_ARROWS.keys()
+    assert method_violations(IMPORTS) == []
 
 
 def test_outside_modules_are_imported_in_one_folder() -> None:
@@ -300,6 +327,18 @@ def test_a_circle_is_seen() -> None:
     ]
     assert set(module_cycle(imports, [a, b])) == {"leanconv.spec.a", "leanconv.spec.b"}
     assert module_cycle(imports[:1], [a, b]) == []
+
+
+def test_a_wrong_edge_between_methods_is_seen() -> None:
+    file = PACKAGE / "algorithms" / "direct" / "bad.py"
+    for source in (
+        "from leanconv.algorithms.fft.layout import FftLayout",
+        "from ..fft import layout",
+        "def f():\n    from leanconv.algorithms.naive import NAIVE",
+    ):
+        assert len(method_violations(list(imports_of(file, source)))) == 1, source
+    fine = "from leanconv.algorithms.common.taps import Taps\nfrom ..problem import Problem"
+    assert method_violations(list(imports_of(file, fine))) == []
 
 
 def test_environment_and_prints_are_seen() -> None:
