@@ -19,13 +19,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 # Each folder may import those named here and what these may import, and nothing else of leanconv.
 ARROWS: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "dtypes": (),
     "units": ("errors",),
     "canonical": (),
     "progress": ("errors",),
     "files": ("errors",),
     "settings": ("errors", "units"),
-    "spec": ("files", "settings", "canonical"),
-    "winograd": ("errors",),
+    "spec": ("files", "settings", "canonical", "dtypes"),
+    "winograd": ("errors", "dtypes"),
     "reference": ("spec", "winograd"),
     "target": ("spec",),
     "codegen": ("target", "progress"),
@@ -66,6 +67,7 @@ ONLY_IN: dict[str, str] = {
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (
     "errors",
+    "dtypes",
     "units",
     "canonical",
     "progress",

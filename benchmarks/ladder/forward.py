@@ -23,7 +23,7 @@ from leanconv.codegen import compiler
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program, Slot, Stage
 

@@ -14,9 +14,9 @@ import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.compiler import constants_of, function_of
 from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 
 assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1 before triton is imported"
 _DTYPES = {kind: name for name, kind in TRITON_TYPES.items()}

@@ -20,7 +20,7 @@ from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.stages import Gather, PointProducts
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 
 _GIVEN = ("x", "y", "residual")
 # Weights stand as they are given, or in another order; bias and slopes as they are given.

@@ -6,7 +6,7 @@ import math
 from math import prod
 
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.types import ROUNDOFF
+from leanconv.dtypes import ROUNDOFF
 
 
 def products(problem: Problem) -> int:

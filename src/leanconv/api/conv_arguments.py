@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.api.inputs import array_mend
+from leanconv.dtypes import CPU_DTYPES
 from leanconv.errors import InputError, memory_reported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
-from leanconv.spec.conv import DTYPES
 from leanconv.spec.mends import mended
 from leanconv.units import type_text
 
-_NAMES = {np.dtype(name): name for name in DTYPES}
+_NAMES = {np.dtype(name): name for name in CPU_DTYPES}
 
 
 class Constants(NamedTuple):

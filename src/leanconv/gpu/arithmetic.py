@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 
 
@@ -36,13 +37,13 @@ class Arithmetic:
     split: bool = False
 
 
-IEEE = Arithmetic("ieee", 0, 2.0**-24)
+IEEE = Arithmetic("ieee", 0, ROUNDOFF["float32"])
 TF32 = Arithmetic("tf32", 1, 2.0**-10)
 TF32X3 = Arithmetic("tf32x3", 2, 2.0**-20, split=True)
 FP16X3 = Arithmetic("fp16x3", 3, 2.0**-21, split=True)
 HALF = Arithmetic("native", 4, 2.0**-11)
 BRAIN = Arithmetic("native", 4, 2.0**-8)
-DOUBLE = Arithmetic("ieee", 4, 2.0**-53)
+DOUBLE = Arithmetic("ieee", 4, ROUNDOFF["float64"])
 
 # What may be used for arrays of a dtype, by the precision that the user asks for.
 _CHOICES: dict[str, dict[str | None, tuple[Arithmetic, ...]]] = {

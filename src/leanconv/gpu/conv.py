@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import BudgetError, InputError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
@@ -20,7 +21,7 @@ from leanconv.gpu.device_inputs import arrived, finish_reading
 from leanconv.gpu.launch import Launch
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
 from leanconv.gpu.lowering.gemm import Epilogue, sum_error
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored, unstored
+from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
 from leanconv.gpu.lowering.moves import permute
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import plane

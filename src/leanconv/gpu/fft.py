@@ -17,14 +17,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.units import format_bytes, type_text
 
-_UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _PRECISIONS = (None, "ieee")
 _FACTORS = (2, 3, 5, 7)  # of lengths that a transform is fast for
 
@@ -151,7 +150,7 @@ class TorchFft:
 
 def fft_rejects(spec: ConvSpec, precision: str | None) -> str | None:
     """Why a convolution has no form by transforms here, or None."""
-    if spec.dtype not in _UNIT:
+    if spec.dtype not in ROUNDOFF:
         return f"dtype is {spec.dtype}; expected float32 or float64"
     if precision not in (*_PRECISIONS, spec.dtype):
         return f"precision is {precision!r}; expected 'ieee', {spec.dtype!r} or None"
@@ -218,7 +217,7 @@ class FftConvPlan(Unpicklable):
         self.weight_bytes = spectra + channels
         # A transform's error grows with the root of its depth; sums over channels with random signs
         # keep it. The factor is that of the transforms of the CPU, which were measured.
-        self.predicted_error = _UNIT[spec.dtype] * 4 * log2(max(2, prod(self.size)))
+        self.predicted_error = ROUNDOFF[spec.dtype] * 4 * log2(max(2, prod(self.size)))
         self._check(memory_limit, max_error)
         self._spectra = self._transformed(w)
         self._bias, self._slope = (None if a is None else library.given(a) for a in (bias, slope))

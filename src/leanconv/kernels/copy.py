@@ -23,11 +23,10 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.target import Target
 
-ELEMENT = {"float32": "float", "float64": "double"}
-ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _UNROLL = 4
 BODY_EXTENTS = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.kernels.copy import BODY_EXTENTS, ELEMENT_BYTES, Piece
+from leanconv.dtypes import ITEMSIZE
+from leanconv.kernels.copy import BODY_EXTENTS, Piece
 from leanconv.spec.format import ceil_div
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
@@ -101,7 +102,7 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    return cut(piece, CHUNK_BYTES // ELEMENT_BYTES[dtype])
+    return cut(piece, CHUNK_BYTES // ITEMSIZE[dtype])
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:

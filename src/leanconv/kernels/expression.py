@@ -7,22 +7,9 @@ from dataclasses import dataclass
 
 from leanconv.codegen import activations, math
 from leanconv.codegen.emitter import Function, Value
+from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.spec.activation import KINDS, Activation
-
-_ACTIVATIONS = {
-    "Relu": ("relu", ()),
-    "LeakyRelu": ("leaky_relu", ("alpha",)),
-    "Sigmoid": ("sigmoid", ()),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
-    "HardSwish": ("hard_swish", ()),
-    "Silu": ("silu", ()),
-    "Tanh": ("tanh", ()),
-    "Gelu": ("gelu", ()),
-    "Elu": ("elu", ("alpha",)),
-    "Clip": ("clip", ("min", "max")),
-}
-
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Sqrt": lambda e, x: e.unary("sqrt", x),
@@ -45,7 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
 }
 BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
-UNARY = (*_ACTIVATIONS, "Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
+UNARY = (*UNARY_ACTIVATIONS, "Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
 _POWERS = {2.0: "Square", 3.0: "Cube", 0.5: "Sqrt", -1.0: "Reciprocal"}
 
 
@@ -82,9 +69,7 @@ def step_of(node: Node, args: tuple[int, ...], exponent: float | None = None) ->
     """
     if node.op == "Pow" and exponent in _POWERS:
         return Step(_POWERS[exponent], args[:1])
-    if node.op not in _ACTIVATIONS:
+    activation = activation_of(node) if node.op in UNARY_ACTIVATIONS else None
+    if activation is None:
         return Step(node.op, args)
-    kind, names = _ACTIVATIONS[node.op]
-    if kind == "gelu" and node.attributes["approximate"] == "tanh":
-        kind = "gelu_tanh"
-    return Step(kind, args, tuple(float(node.attributes[n]) for n in names))
+    return Step(activation.kind, args, activation.parameters)

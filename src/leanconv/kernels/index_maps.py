@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.channel_blocks import ChannelBlocks, ChannelRun, channel_blocks
-from leanconv.kernels.copy import ELEMENT_BYTES, Piece
+from leanconv.kernels.copy import Piece
 from leanconv.kernels.copy_plan import CHUNK_BYTES, Box, cut, pieces_of, row_major
 from leanconv.kernels.index_runs import Run
 from leanconv.spec.format import Format, ceil_div
@@ -187,7 +188,7 @@ def _group_pieces(
         value,
         group.picks,
     )
-    return cut(_joined(piece), CHUNK_BYTES // ELEMENT_BYTES[dtype])
+    return cut(_joined(piece), CHUNK_BYTES // ITEMSIZE[dtype])
 
 
 def _joined(piece: Piece) -> Piece:

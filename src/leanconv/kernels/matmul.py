@@ -25,8 +25,10 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import Tile, rank_tiles
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.copy import ELEMENT, ELEMENT_BYTES, cover
+from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.register_transpose import transpose
 from leanconv.spec.format import Format, ceil_div
@@ -103,7 +105,7 @@ class MatMul(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        return 0 if self.packed else self.k * self.width * ELEMENT_BYTES[self.dtype]
+        return 0 if self.packed else self.k * self.width * ITEMSIZE[self.dtype]
 
     @property
     def flops(self) -> int:
@@ -349,12 +351,12 @@ def _kernel(problem: _Problem, dtype: str, packed: bool, target: Target) -> MatM
     m, n, k = problem.m, problem.n, problem.k
     lanes = target.lanes(dtype)
     ranked = [tile for _, tile in rank_tiles(target, m, ceil_div(n, lanes), k)]
-    if problem.a.row * ELEMENT_BYTES[dtype] % _ALIAS_BYTES == 0:
+    if problem.a.row * ITEMSIZE[dtype] % _ALIAS_BYTES == 0:
         ranked = [tile for tile in ranked if tile.rows <= _ALIASED_ROWS]
     tile = ranked[0]
     whole = m // tile.rows
     flops = 2 * tile.rows * tile.vectors * lanes * k
-    kept = tile.rows * k * ELEMENT_BYTES[dtype]
+    kept = tile.rows * k * ITEMSIZE[dtype]
     tiles = min(_CHUNK_FLOPS // flops, _GROUP_BYTES // kept)
     tiles = max(1 if packed else _LEAST_TILES, min(whole, tiles))
     tiles = ceil_div(whole, ceil_div(whole, tiles))

@@ -22,8 +22,8 @@ from leanconv.codegen.emitter import Carry, Function, Value, vector
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.copy import ELEMENT
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

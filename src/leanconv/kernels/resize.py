@@ -17,9 +17,9 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
-from leanconv.kernels.copy import ELEMENT
 from leanconv.kernels.copy_plan import row_major
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target

@@ -23,7 +23,7 @@ from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, build
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import block_chain, convolution

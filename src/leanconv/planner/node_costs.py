@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leanconv.codegen.lowered import Lowered
-from leanconv.codegen.types import ROUNDOFF
+from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner import operations
 from leanconv.planner.decision import Decision, node_key

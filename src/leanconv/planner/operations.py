@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from leanconv import kernels
 from leanconv.algorithms import select
 from leanconv.codegen.lowered import Lowered
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import conv_chain, convolution

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.lowered import Call
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 

@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from math import prod
 
+from leanconv.dtypes import GPU_DTYPES, ITEMSIZE
 from leanconv.errors import SpecError, short
 from leanconv.spec.activation import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
-DTYPES = {"float32": 4, "float64": 8}
-DEVICE_DTYPES = {**DTYPES, "float16": 2, "bfloat16": 2}  # what a GPU computes in
 LAYOUTS = ("NCHW", "NHWC")
 _AXES = "dhw"
 # Elements of one tensor, and what a stride, a dilation or a padding may be: offsets of elements,
@@ -88,7 +87,7 @@ class ConvSpec:
                 count % self.groups == 0, f"{label} divisible by {self.groups} groups, got {count}"
             )
         _expect(
-            self.dtype in DEVICE_DTYPES,
+            self.dtype in GPU_DTYPES,
             f"dtype float32 or float64 (on a GPU float16 or bfloat16 too), got {self.dtype}",
         )
         _expect(self.layout in LAYOUTS, f"layout NCHW or NHWC, got {self.layout!r}")
@@ -144,7 +143,7 @@ class ConvSpec:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return DEVICE_DTYPES[self.dtype]
+        return ITEMSIZE[self.dtype]
 
     @property
     def reduction(self) -> int:

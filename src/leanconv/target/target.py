@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_ELEMENT_BYTES = {"float32": 4, "float64": 8}
+from leanconv.dtypes import ITEMSIZE
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Target:
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register, which is also the channel block."""
-        return self.vector_bytes // _ELEMENT_BYTES[dtype]
+        return self.vector_bytes // ITEMSIZE[dtype]
 
     @property
     def accumulators(self) -> int:

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.winograd.matrices import Row, Transform, transform
-
-_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 
 
 def output_gamma_squared(made: Transform, filters: Sequence[int] = ()) -> Row:
@@ -126,14 +125,14 @@ def error_estimate(
     Raises:
         SpecError: another dtype, or a reduction below 1.
     """
-    if dtype not in _UNIT_ROUNDOFF or reduction < 1:
+    if dtype not in ROUNDOFF or reduction < 1:
         raise SpecError(
-            f"an error is estimated for {' or '.join(_UNIT_ROUNDOFF)} and sums of at least 1 "
+            f"an error is estimated for {' or '.join(ROUNDOFF)} and sums of at least 1 "
             f"product, got {dtype} and {reduction}"
         )
     parts = sums is not None and sums < reduction
     length = sums + reduction / sums if sums and parts else reduction
-    rounding = math.sqrt(0.2 + 0.6 * len(axes) + 0.085 * length) * _UNIT_ROUNDOFF[dtype]
+    rounding = math.sqrt(0.2 + 0.6 * len(axes) + 0.085 * length) * ROUNDOFF[dtype]
     if not peak:
         return rounding * amplification(*axes)
     growth = peak_amplification(*axes, filters=filters)

@@ -14,7 +14,7 @@ from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk, tile_cycles
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -36,7 +36,8 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
 from leanconv.codegen.tiling import Tile
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

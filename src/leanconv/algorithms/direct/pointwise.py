@@ -29,7 +29,8 @@ from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile, fits, rows_per_chunk, step_cycles
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -40,7 +40,8 @@ from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, sing
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT, ROUNDOFF
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.target import Target
 

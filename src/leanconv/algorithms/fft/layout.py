@@ -19,7 +19,7 @@ from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 

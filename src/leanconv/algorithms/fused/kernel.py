@@ -40,7 +40,8 @@ from leanconv.algorithms.fused.rows import (
 )
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

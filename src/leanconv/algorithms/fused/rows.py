@@ -9,7 +9,8 @@ from math import prod
 from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 
 

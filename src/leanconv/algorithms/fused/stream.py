@@ -21,7 +21,8 @@ from leanconv.algorithms.fused.kernel import pack_part, packed_bytes
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
 

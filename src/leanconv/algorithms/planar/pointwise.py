@@ -26,7 +26,8 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

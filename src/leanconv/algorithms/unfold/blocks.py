@@ -26,7 +26,7 @@ from leanconv.algorithms.unfold.candidates import (
 )
 from leanconv.algorithms.unfold.kernels import Block, BlockConv
 from leanconv.algorithms.unfold.unfolding import Unfolding
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -21,7 +21,7 @@ from leanconv.algorithms.unfold.kernels import LowerTensor
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

@@ -62,7 +62,7 @@ from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.target import Target
 

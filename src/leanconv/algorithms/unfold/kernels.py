@@ -9,7 +9,8 @@ from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -17,7 +17,8 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.types import ELEMENT, ITEMSIZE
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.target import Target
 
 _WRITTEN_OUT = 8  # vectors of a window that are not looped over

@@ -12,7 +12,7 @@ from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import fits, step_cycles
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

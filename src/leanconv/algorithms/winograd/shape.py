@@ -15,7 +15,7 @@ from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
-from leanconv.codegen.types import ITEMSIZE
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered

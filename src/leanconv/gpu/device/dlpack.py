@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
-from leanconv.gpu.lowering.lowered import ITEMSIZE, unstored
+from leanconv.gpu.lowering.lowered import unstored
 
 _CUDA = 2
 _CODES = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}

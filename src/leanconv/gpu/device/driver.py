@@ -7,8 +7,8 @@ import functools
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import DeviceError
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _SHARED_LIMIT = 48 * 1024  # more must be asked for

@@ -9,9 +9,9 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.dlpack import DeviceArray
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.spec.format import aligned
 
 _MOST_KEPT = 8

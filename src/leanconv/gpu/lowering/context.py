@@ -8,10 +8,11 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic, accumulator
 from leanconv.gpu.launch import Launch, dense_strides
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.moves import copy_box, permute
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.lowering.context import LAST, Context
 from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.windows import plane
 from leanconv.graph.ir import Node

@@ -7,10 +7,11 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
 from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
 from leanconv.gpu.machine import Machine

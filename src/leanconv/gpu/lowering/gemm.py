@@ -8,9 +8,10 @@ from math import sqrt
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings, tiles
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine

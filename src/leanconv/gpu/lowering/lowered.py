@@ -9,8 +9,6 @@ import numpy as np
 
 from leanconv.gpu.launch import Launch
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4}
-
 
 @dataclass(frozen=True, eq=False)
 class Lowered:

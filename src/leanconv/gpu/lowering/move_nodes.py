@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.gpu.lowering.moves import copy_box, fill, is_wide, permute
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells

@@ -7,13 +7,14 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
 from leanconv.gpu.lowering.gemm import ACTIVATION_NUMBERS
-from leanconv.gpu.lowering.lowered import ITEMSIZE
 from leanconv.gpu.lowering.moves import box_arguments, is_wide, merged
+from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
 from leanconv.units import shape_text
@@ -41,18 +42,6 @@ OPERATION_NUMBERS = {
             "PRelu",
         )
     )
-}
-# Operations that are activations, and the attributes that are their parameters.
-_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Relu": ("relu", ()),
-    "LeakyRelu": ("leaky_relu", ("alpha",)),
-    "Sigmoid": ("sigmoid", ()),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
-    "HardSwish": ("hard_swish", ()),
-    "Silu": ("silu", ()),
-    "Tanh": ("tanh", ()),
-    "Elu": ("elu", ("alpha",)),
-    "Clip": ("clip", ("min", "max")),
 }
 _UNARY = ("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
@@ -110,18 +99,14 @@ def lower_unary(context: Context, node: Node) -> None:
     """Lower an operation of one tensor, in the order that it stands in."""
     source, result = node.inputs[0], node.outputs[0]
     form = context.form(source)
-    op, kind = node.op, ""
-    names: tuple[str, ...] = ()
-    if op == "Gelu":
-        kind = "gelu_tanh" if node.attributes["approximate"] == "tanh" else "gelu"
-    elif op in _ACTIVATIONS:
-        kind, names = _ACTIVATIONS[op]
-    first, second = (*(node.attributes[n] for n in names), 0.0, 0.0)[:2]
+    activation = activation_of(node)
+    kind = activation.kind if activation else ""
+    first, second = (*(activation.parameters if activation else ()), 0.0, 0.0)[:2]
     a, shape = context.read(source, form), context.physical(source, form)
     y = context.define(result, form)
     strides = (dense_strides(shape), dense_strides(shape))
     launch = elementwise(
-        context, "Activation" if kind else op, a, "", y, shape, strides, kind, (first, second)
+        context, "Activation" if kind else node.op, a, "", y, shape, strides, kind, (first, second)
     )
     context.launch(node, "elementwise", launch)
 
@@ -396,7 +381,7 @@ def _lower_gemm(context: Context, node: Node) -> None:
 
 
 HANDLERS = {
-    **dict.fromkeys((*_ACTIVATIONS, "Gelu", *_UNARY), lower_unary),
+    **dict.fromkeys((*UNARY_ACTIVATIONS, *_UNARY), lower_unary),
     **dict.fromkeys(_BINARY, lower_binary),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), lower_reduction),
     **dict.fromkeys(("Softmax", "LogSoftmax"), lower_softmax),

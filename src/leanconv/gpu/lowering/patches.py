@@ -12,10 +12,11 @@ from math import prod, sqrt
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
 from leanconv.gpu.launch import Boxes, Launch, Pointer, divisor, make_launch
 from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, lowered_windows

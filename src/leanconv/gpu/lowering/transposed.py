@@ -8,11 +8,12 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.geometry import Access, Window
+from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.context import LAST, Context
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.moves import copy_box
 from leanconv.gpu.lowering.tiles import LAUNCH_S
 from leanconv.gpu.lowering.windows import Depth, Windows, lowered_windows

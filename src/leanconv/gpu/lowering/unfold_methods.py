@@ -8,11 +8,12 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import IEEE, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered
+from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.moves import copy_box
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile

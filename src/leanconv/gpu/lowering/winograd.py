@@ -13,11 +13,12 @@ from math import prod
 
 import numpy as np
 
+from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import ITEMSIZE, Lowered, stored
+from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S
 from leanconv.gpu.lowering.windows import lowered_windows
@@ -149,7 +150,7 @@ def lower_winograd(
 
 
 def _unit(task: ConvTask) -> float:
-    return 2.0**-53 if task.dtype == "float64" else 2.0**-24
+    return ROUNDOFF.get(task.dtype, ROUNDOFF["float32"])  # halves are summed in float32
 
 
 def _last_launch(

@@ -25,7 +25,7 @@ from leanconv.graph.ops.base import (
 from leanconv.graph.ops.pointwise import activate
 from leanconv.graph.ops.windows import transposed_extent, window_extent
 from leanconv.spec.activation import Activation
-from leanconv.spec.conv import effective_extent
+from leanconv.spec.conv import output_extent
 
 MAX_STEP = (1 << 31) - 1
 
@@ -140,7 +140,7 @@ def _evaluate_conv(arrays: Arrays, attributes: Attributes) -> Array:
     padded = padded.reshape(x.shape[0], group, w.shape[1], *padded.shape[2:])
     kernel = w.shape[2:]
     extents = [
-        (padded.shape[3 + i] - effective_extent(kernel[i], dilations[i])) // strides[i] + 1
+        output_extent(padded.shape[3 + i], kernel[i], strides[i], dilations[i], 0)
         for i in range(spatial)
     ]
     weights = w.reshape(group, w.shape[0] // group, w.shape[1], *kernel)
@@ -194,9 +194,9 @@ def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
     strides, dilations, pads = (attributes[n] for n in ("strides", "dilations", "pads"))
     inner, kernel = x.shape[2:], w.shape[2:]
     full = [
-        (inner[i] - 1) * strides[i]
-        + effective_extent(kernel[i], dilations[i])
-        + attributes["output_padding"][i]
+        transposed_extent(
+            inner[i], kernel[i], strides[i], dilations[i], 0, 0, attributes["output_padding"][i]
+        )
         for i in range(spatial)
     ]
     columns = x.reshape(x.shape[0], group, x.shape[1] // group, math.prod(inner))

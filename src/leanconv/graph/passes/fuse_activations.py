@@ -2,34 +2,9 @@
 
 from __future__ import annotations
 
+from leanconv.graph.activations import activation_of
 from leanconv.graph.edit import Editor, channel_extent, channel_vector, node_like, rewrite
 from leanconv.graph.ir import Graph, Node
-from leanconv.spec.activation import Activation
-
-# operation -> (kind of Activation, the attributes that are its parameters)
-_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Relu": ("relu", ()),
-    "Clip": ("clip", ("min", "max")),
-    "LeakyRelu": ("leaky_relu", ("alpha",)),
-    "PRelu": ("prelu", ()),
-    "Sigmoid": ("sigmoid", ()),
-    "Silu": ("silu", ()),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
-    "HardSwish": ("hard_swish", ()),
-    "Tanh": ("tanh", ()),
-    "Gelu": ("gelu", ()),
-    "Elu": ("elu", ("alpha",)),
-}
-
-
-def activation_of(node: Node) -> Activation | None:
-    """The activation that a node applies to its first input, None for other operations."""
-    if node.op not in _ACTIVATIONS:
-        return None
-    kind, names = _ACTIVATIONS[node.op]
-    if node.op == "Gelu" and node.attributes["approximate"] == "tanh":
-        kind = "gelu_tanh"
-    return Activation(kind, tuple(node.attributes[name] for name in names))
 
 
 def fuse_activations(graph: Graph) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leanconv.graph.activations import activation_of
 from leanconv.graph.edit import (
     Editor,
     channel_extent,
@@ -11,7 +12,6 @@ from leanconv.graph.edit import (
     rewrite,
 )
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.passes.fuse_activations import activation_of
 
 
 def hoist_activations(graph: Graph) -> Graph:
