@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import leanconv as lc
 from kernel_runner import run_kernel
-from leanconv.algorithms.fft.algorithm import FFT, FftConv
+from leanconv.algorithms.fft.algorithm import FFT
+from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.codegen.compiler import assembly

@@ -12,13 +12,13 @@ from small_kernels import kernel_of, problem, reference
 
 from kernel_runner import run_kernel
 from leanconv.algorithms.common.kernel_fields import fields
-from leanconv.algorithms.planar.algorithm import PlanarConv
 from leanconv.algorithms.planar.columns import column_vectors, shared_loads
 from leanconv.algorithms.planar.depthwise import (
     PlanarDepthwise,
     halves_are_twice_as_fast,
     plan_planar_depthwise,
 )
+from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host

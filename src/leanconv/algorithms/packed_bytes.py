@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.fft.algorithm import FftConv
+from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.multiply import weight_elements as fft_weight_elements
 from leanconv.algorithms.fused.rows import channel_elements, weight_elements
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.naive import NaiveConv
-from leanconv.algorithms.planar.algorithm import PlanarConv
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise
+from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold.kernels import BlockConv, ImageProduct, Serial

@@ -1,46 +1,24 @@
-"""Convolution by tiled Fourier transforms: overlap-save, for large kernels.
-
-    Y[tile, k, f] = sum over c of X[tile, c, f] · V[c, k, f]        for every frequency f
-
-with X the T x T transform of a tile of the input, V that of the kernel (conjugated, computed once,
-in float64), and the outputs a part of Y's inverse transform: a circular correlation is the wanted
-one wherever the kernel does not wrap around. T is 16 or 32; a kernel that is too long for T is cut
-into parts, each input tile still being transformed once (`fft_tiles`). `tile=image` transforms
-whole images, as with a library's FFT: one tile, T of at most 256, only when asked for.
-
-Within a tile every output depends, in rounding, on every input: an infinity or a NaN spoils the
-outputs of its tile, not only those whose windows hold it.
-
-A chunk takes a block of tiles all the way: transform, products by the micro-kernel, transform
-back, epilogue. Its workspace belongs to the thread and does not grow with the image. (Zlateski and
-others, ICS 2019, arXiv 1809.07851, and its follow-up on fusing tiles, arXiv 1912.02165; a kernel
-in parts is the uniformly partitioned convolution of audio.)
-"""
+"""Which transforms, and into how many parts a kernel is cut; what is refused; error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import prod, sqrt
+from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
 from leanconv.algorithms.fft.cost import Choices, best
+from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import (
-    bin_weights,
-    multiply,
     pack_weights,
     reduction_steps,
     weight_elements,
 )
 from leanconv.algorithms.fft.tiles import least_length
-from leanconv.algorithms.fft.transform import Transforms
 from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, single
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.emitter import Function
-from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.target import Target
@@ -49,62 +27,6 @@ LENGTHS, PRODUCTS = (16, 32), (4, 3)
 LONG = (64, 128, 256)  # asked for only: code of several thousand instructions
 
 
-@dataclass(frozen=True)
-class FftConv(Kernel):
-    """One convolution's code: a chunk is a block of tiles of one group."""
-
-    layout: FftLayout
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.layout.epilogue.operands, "y")
-
-    @property
-    def chunks(self) -> int:
-        """Groups (or vectors of channels) by slices of their outputs by blocks of tiles."""
-        return self.layout.outer * self.layout.splits * prod(self.layout.blocks)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The bins of a block, one half-transformed tile, one row."""
-        return self.layout.places[2] * self.layout.item
-
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted, as for every algorithm."""
-        layout = self.layout
-        taps = layout.height.kernel * layout.width.kernel * layout.inputs
-        outputs = layout.batch * layout.groups * layout.outputs
-        return 2 * outputs * layout.height.out * layout.width.out * taps
-
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel (bias, slope), zero past a group's last."""
-        layout = self.layout
-        if layout.depthwise:
-            packed = np.zeros(layout.outer * layout.lanes, values.dtype)
-            packed[: layout.groups] = values
-            return packed
-        grouped = np.zeros((layout.groups, layout.group_vectors * layout.lanes), values.dtype)
-        grouped[:, : layout.outputs] = values.reshape(layout.groups, layout.outputs)
-        return grouped.reshape(-1)
-
-    def emit(self, target: Target) -> str:
-        """Emit: for each chunk transform, multiply, transform back."""
-        layout = self.layout
-        e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, part, *block):
-            image, down, right = block
-            transforms = Transforms(e, layout, pointers, outer, part, (image, down, right))
-            transforms.forward()
-            weights = (outer * layout.splits + part) * (layout.bins * bin_weights(layout))
-            multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))
-            transforms.inverse()
-        return e.finish()
-
-
-# -- the algorithm -----------------------------------------------------------------------------
 def error_of(layout: FftLayout) -> float:
     """Expected error relative to the largest output, for data of random sign.
 

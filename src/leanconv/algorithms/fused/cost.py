@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
 from leanconv.algorithms.fused.rows import BlockKernels

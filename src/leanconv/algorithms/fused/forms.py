@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from leanconv.algorithms.common.partial_results import SumOfParts
-from leanconv.algorithms.depthwise.algorithm import DepthwiseConv, plan_depthwise
+from leanconv.algorithms.depthwise.algorithm import plan_depthwise
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.fused.rows import BlockKernels

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from leanconv.algorithms.depthwise.algorithm import DepthwiseConv
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.types import ELEMENT

@@ -1,0 +1,369 @@
+"""Depthwise and narrow grouped convolution with lanes along the channels.
+
+    y[n, k, o…] = act(bias[k] + residual + sum over kd, kh, kw, j of
+        x[n, k // og · ig + j, i…] · w[k, j, kd, kh, kw])
+
+for groups of `ig` input and `og` output channels: one vector of output channels covers lanes/og
+whole groups, and its inputs are `lanes/og·ig` neighbouring channels, moved to their lanes by a
+shuffle (none for a plain depthwise layer). No broadcast, and no lane is wasted unless `og` does not
+divide the lanes.
+
+One tile is a few output columns of one row. Per tap row kh, each input vector is loaded once and
+used for every (column, kw) that meets it; the weights of the tap row stay in registers. Rows of
+taps outside the input are left out by the loop's bounds, columns by tiles of their own at both
+ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from leanconv.algorithms.common.taps import Taps
+from leanconv.codegen.column_tiles import ColumnTile, written_tiles
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import Epilogue, store_tile
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers
+_KERNEL_UNROLLED = 9  # taps along a row that are written out
+_MOST_RUNS = 64  # of the taps of all columns that are written out; 31 taps, padded, have 33
+
+
+@dataclass(frozen=True)
+class DepthwiseConv(Kernel):
+    """One grouped convolution's code, lanes along channels on both sides.
+
+    Attributes:
+        batch: N.
+        channels: output channels in all.
+        group_inputs, group_outputs: channels of one group.
+        window: the sliding window.
+        x, y: where input and output lie; lanes are contiguous in both.
+        dtype: `"float32"` or `"float64"`.
+        lanes: lanes of a vector.
+        columns: output columns of one tile.
+        rows: output rows of one chunk.
+        epilogue: bias, residual, activation.
+        ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
+    """
+
+    batch: int
+    channels: int
+    group_inputs: int
+    group_outputs: int
+    window: Window
+    x: Access
+    y: Access
+    dtype: str
+    lanes: int
+    columns: int
+    rows: int
+    epilogue: Epilogue
+    ring: int = 0
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, packed weights, what the epilogue needs, output."""
+        return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def width(self) -> int:
+        """Output channels in one vector: as many whole groups as fit."""
+        return self.lanes // self.group_outputs * self.group_outputs
+
+    @property
+    def blocks(self) -> int:
+        """Vectors of output channels."""
+        return ceil_div(self.channels, self.width)
+
+    @property
+    def span(self) -> int:
+        """Input channels that feed one vector of output channels."""
+        return self.lanes // self.group_outputs * self.group_inputs
+
+    @property
+    def row_count(self) -> int:
+        """Output rows of one image: depth by height."""
+        return self.window.out[0] * self.window.out[1]
+
+    @property
+    def blocks_inside(self) -> bool:
+        """Whether a chunk computes all channels of its rows: where they are neighbours."""
+        return self.x.block == 1
+
+    @property
+    def chunks(self) -> int:
+        """Images by vectors of channels (unless they are inside) by blocks of rows."""
+        blocks = 1 if self.blocks_inside else self.blocks
+        return self.batch * blocks * ceil_div(self.row_count, self.rows)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted."""
+        taps = prod(self.window.kernel) * self.group_inputs
+        return 2 * self.batch * self.channels * prod(self.window.out) * taps
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
+        padded = np.zeros((self.blocks * self.width, *w.shape[1:]), w.dtype)
+        padded[: self.channels] = w
+        split = padded.reshape(self.blocks, self.width, *w.shape[1:])
+        packed = np.zeros((self.blocks, *w.shape[2:], w.shape[1], self.lanes), w.dtype)
+        packed[..., : self.width] = split.transpose(0, 3, 4, 5, 2, 1)
+        return packed.reshape(-1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel, zero past the last."""
+        padded = np.zeros(self.blocks * self.width, values.dtype)
+        padded[: self.channels] = values
+        packed = np.zeros((self.blocks, self.lanes), values.dtype)
+        packed[:, : self.width] = padded.reshape(self.blocks, self.width)
+        return packed.reshape(-1)
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, rows, tiles."""
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        row_blocks = ceil_div(self.row_count, self.rows)
+        rest = self.channels % self.width
+        outer = 1 if self.blocks_inside else self.blocks
+        with e.chunks(self.batch, outer, row_blocks) as (n, block, part):
+            first = part * self.rows
+            last = e.smin(first + self.rows, self.row_count)
+            if self.blocks_inside:
+                with e.loop("row", last, start=first) as row:
+                    self._all_blocks(e, pointers, n, row)
+            else:
+                rest = self.channels % self.width if self.y.block == 1 else 0
+                self._one_block(e, pointers, n, block, rest, first, last)
+        return e.finish()
+
+    def emit_rows(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        image: Value,
+        block: Value,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """Emit the output rows first … last - 1 (one at least) of one vector of channels.
+
+        Both tensors stand in blocks of channels.
+        """
+        self._one_block(e, pointers, image, block, 0, first, last)
+
+    def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
+        whole, rest = divmod(self.channels, self.width)
+        if whole:
+            with e.loop("block", whole) as block:
+                _VectorRows(e, self, pointers, n, block, self.width).row(row)
+        if rest:
+            _VectorRows(e, self, pointers, n, e.const("i64", whole), rest).row(row)
+
+    def _one_block(
+        self,
+        e: Function,
+        pointers: dict[str, Value],
+        n: Value,
+        block: Value,
+        rest: int,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """Emit the rows of one vector of channels; `rest` channels are in the last one, 0: all."""
+
+        def rows(live: int) -> None:
+            body = _VectorRows(e, self, pointers, n, block, live)
+            with e.loop("row", last, start=first) as row:
+                body.row(row)
+
+        if not rest:
+            rows(self.width)
+        elif self.blocks == 1:
+            rows(rest)
+        else:
+            with e.when(block.compare("ult", self.blocks - 1)):
+                rows(self.width)
+            with e.when(block.compare("uge", self.blocks - 1)):
+                rows(rest)
+
+
+class _VectorRows:
+    """Emission of some rows of one vector of output channels."""
+
+    def __init__(
+        self,
+        e: Function,
+        conv: DepthwiseConv,
+        pointers: dict[str, Value],
+        n: Value,
+        block: Value,
+        live: int,
+    ) -> None:
+        self.e, self.conv, self.live = e, conv, live
+        self.element = ELEMENT[conv.dtype]
+        self.kind = vector(self.element, conv.lanes)
+        taps = prod(conv.window.kernel) * conv.group_inputs * conv.lanes
+        self.w = pointers["w"].at(block * taps, self.element)
+        channel = block * conv.span
+        place = n * conv.x.image
+        if conv.x.block > 1 and conv.span % conv.lanes == 0:
+            place = place + block * conv.x.channel(conv.span)
+        elif conv.x.block > 1:
+            place = place + channel // conv.x.block * conv.x.block_stride + channel % conv.x.block
+        else:
+            place = place + channel * conv.x.block_stride
+        self.x = pointers["x"].at(place, self.element)
+        out = n * conv.y.image + block * conv.y.channel(conv.width)
+        self.y = pointers["y"].at(out, self.element)
+        residual, bias = pointers.get("residual"), pointers.get("bias")
+        slope = pointers.get("slope")
+        self.residual = residual.at(out, self.element) if residual else None
+        lanes = block * conv.lanes
+        self.bias = e.load(bias.at(lanes, self.element), self.kind) if bias else e.zero(self.kind)
+        self.slope = slope.at(lanes, self.element) if slope else None
+
+    def row(self, row: Value) -> None:
+        """Emit one row of output columns."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        od, oh = row // window.out[1], row % window.out[1]
+        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        start = self.taps[0].start * conv.x.spatial[0]
+        if not conv.ring:
+            start = start + self.taps[1].start * conv.x.spatial[1]
+        row_x = self.x.at(start, self.element)
+        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
+        for run in written_tiles(window, conv.columns, _MOST_RUNS):
+            if run.count == 1:
+                self.tile(row_x, place, e.const("i64", run.first), run)
+            else:
+                with e.loop("tile", run.count) as index:
+                    self.tile(row_x, place, index * run.pixels + run.first, run)
+
+    def tile(self, row_x: Value, place: Value, column: Value, run: ColumnTile) -> None:
+        """Emit one tile: start values, taps, epilogue, store."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        step = conv.x.spatial[2]
+        x = row_x.at(column * (window.stride[2] * step) - window.pad[2] * step, self.element)
+        acc = [self.bias] * run.pixels
+        depth, height = self.taps
+        wide = conv.group_inputs * conv.lanes
+        per_row = window.kernel[2] * wide
+        across = Taps(e, window, 2, column) if run.computed else None
+        with depth.guard(e, acc), height.guard(e, acc):
+            planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
+            lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], 1)
+            with e.loop(planes.label, planes.extent, [acc], start=planes.start) as kd:
+                with e.loop(lines.label, lines.extent, [acc], start=lines.start) as kh:
+                    down = kh * lines.a_stride
+                    if conv.ring:
+                        row = height.start + kh * window.dilation[1]
+                        down = row % conv.ring * conv.x.spatial[1]
+                    line = x.at(kd * planes.a_stride + down, self.element)
+                    taps = self.w.at((kd * planes.b_stride + kh) * per_row, self.element)
+                    if across:
+                        with across.guard(e, acc):
+                            self._taps_between(across.low, across.high, acc, line, taps, (0,))
+                    else:
+                        self._tap_row(run, acc, line, taps)
+        tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
+        out = place + column * conv.y.spatial[2]
+        residual = self.residual.at(out, self.element) if self.residual else None
+        y = self.y.at(out, self.element)
+        store_tile(e, tile, conv.epilogue, conv.y, acc, y, residual, self.slope, self.live)
+
+    def _tap_row(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
+        conv, window = self.conv, self.conv.window
+        short = window.kernel[2] <= _KERNEL_UNROLLED
+        if short and window.kernel[2] * conv.group_inputs <= WEIGHTS_KEPT:
+            self._sliding(run, acc, line, taps)
+            return
+        for low, high, columns in run.runs:
+            if short:
+                for kw in range(low, high):
+                    self._one_tap(acc, line, taps, self.e.const("i64", kw), columns)
+            else:
+                self._taps_between(low, high, acc, line, taps, columns)
+
+    def _taps_between(
+        self,
+        low: Value | int,
+        high: Value | int,
+        acc: list[Value],
+        line: Value,
+        taps: Value,
+        columns: tuple[int, ...],
+    ) -> None:
+        """Add the taps low … high - 1 (one at least) of a row to these columns of the tile."""
+        with self.e.loop("kw", high, [acc], start=low) as index:
+            self._one_tap(acc, line, taps, index, columns)
+
+    def _sliding(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
+        """Load each input vector once, and use it for every tap and column that meets it."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        weights = [
+            [self._weight(taps, kw, j) for j in range(conv.group_inputs)]
+            for kw in range(window.kernel[2])
+        ]
+        meets: dict[int, list[tuple[int, int]]] = {}
+        for low, high, columns in run.runs:
+            for kw in range(low, high):
+                for p in columns:
+                    position = p * window.stride[2] + kw * window.dilation[2]
+                    meets.setdefault(position, []).append((p, kw))
+        for position, uses in sorted(meets.items()):
+            sources = self._inputs(line.at(position * conv.x.spatial[2], self.element))
+            for p, kw in uses:
+                for j, source in enumerate(sources):
+                    acc[p] = e.fma(source, weights[kw][j], acc[p])
+
+    def _one_tap(
+        self, acc: list[Value], line: Value, taps: Value, kw: Value, columns: tuple[int, ...]
+    ) -> None:
+        conv, e, window = self.conv, self.e, self.conv.window
+        wide = conv.group_inputs * conv.lanes
+        at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]), self.element)
+        here = taps.at(kw * wide, self.element)
+        weights = [self._weight(here, 0, j) for j in range(conv.group_inputs)]
+        for p in columns:
+            place = at.at(p * window.stride[2] * conv.x.spatial[2], self.element)
+            for j, source in enumerate(self._inputs(place)):
+                acc[p] = e.fma(source, weights[j], acc[p])
+
+    def _weight(self, taps: Value, kw: int, j: int) -> Value:
+        conv = self.conv
+        offset = (kw * conv.group_inputs + j) * conv.lanes
+        return self.e.load(taps.at(offset, self.element), self.kind)
+
+    def _inputs(self, address: Value) -> list[Value]:
+        """The vectors that output lanes multiply with, one for each input of a group."""
+        conv, e = self.conv, self.e
+        span, lanes = conv.span, conv.lanes
+        plain = conv.x.block == 1
+        live = self.live // conv.group_outputs * conv.group_inputs if plain else span
+        if conv.group_inputs == conv.group_outputs == 1:
+            return [e.load_first(address, self.kind, live)]
+        if span <= lanes:
+            low = e.load_first(address, self.kind, live)
+            high = None
+        else:
+            low = e.load_first(address, self.kind, min(live, lanes))
+            above = address.at(conv.x.channel(lanes), self.element)
+            high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
+        picks = [
+            [
+                lane // conv.group_outputs * conv.group_inputs + j if lane < conv.width else -1
+                for lane in range(lanes)
+            ]
+            for j in range(conv.group_inputs)
+        ]
+        return [e.shuffle(low, high, pick) for pick in picks]
