@@ -9,7 +9,7 @@ WORKERS ?= auto
 # Files stay whole: what a module's tests share is made once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile \
 	--no-loadscope-reorder
-# Machines of tests/machine, and what depends on the machine by choices and bytes.
+# Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
 MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
 BENCH_ARGS ?=

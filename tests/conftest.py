@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "machine"))
-
-import machines
+from support import machines
 
 # Now, because other conftest.py, which come next, import leanconv.
 MACHINE = machines.describe_host()

@@ -15,13 +15,13 @@ import pytest
 from onnx import TensorProto
 
 import leanconv as lc
-from graph.hostile import bounded, held
 from leanconv.cli import verify
 from leanconv.cli.images import Preprocessing, read_image, read_labels
 from leanconv.errors import InputError, LeanConvError
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner.plan_file import read_plan
+from support.hostile import bounded, held
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "leanconv"

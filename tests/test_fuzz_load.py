@@ -23,7 +23,7 @@ HANG_S = 300.0  # of time: nobody waits so long, however busy the machine
 def test_damaged_models(kind: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src")])
     result = subprocess.run(
-        [sys.executable, str(HERE / "fuzz_load_worker.py"), kind, "1", str(SECONDS)],
+        [sys.executable, "-m", "support.fuzz_load_worker", kind, "1", str(SECONDS)],
         env={**os.environ, "PYTHONPATH": path, "LEANCONV_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from graph.hostile import cpu_limit
 from leanconv.algorithms import ALGORITHMS
+from support.hostile import cpu_limit
 
 VALUES = ("", "0", "-1", "1e9", "0x10", "1_0", "\u00b2", "\u0663", "x", "1x", "1x1x1", "9" * 30,
           "9" * 64, "9" * 500, f"{'9' * 60}x1")  # fmt: skip

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder
-from kernel_runner import run_kernel
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
@@ -21,7 +19,9 @@ from leanconv.graph.verify import verify
 from leanconv.operators import conv_chain
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
-from node_runner import all_constants, pack, unpack
+from support.graph_builder import Builder
+from support.kernel_runner import run_kernel
+from support.node_runner import all_constants, pack, unpack
 
 RELU6 = Activation("clip", (0.0, 6.0))
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.problem import Problem
@@ -17,6 +16,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import preset
+from support.kernel_runner import run_kernel
 
 TARGET = preset("znver4")
 

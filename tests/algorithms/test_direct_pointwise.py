@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
@@ -20,6 +19,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
+from support.kernel_runner import run_kernel
 
 # The form is for many registers; with fewer it is not chosen, but adds up the same.
 HERE = replace(host(), registers=max(32, host().registers))

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import leanconv as lc
-from kernel_runner import run_kernel
 from leanconv.algorithms.fft.algorithm import FFT
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.problem import Problem
@@ -24,6 +23,7 @@ from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
+from support.kernel_runner import run_kernel
 
 KERNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 16, 17, 18, 31])
 SIZES = st.sampled_from([1, 2, 5, 13, 15, 16, 17, 23, 31, 40])

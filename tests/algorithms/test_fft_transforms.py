@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from leanconv.algorithms.fft.layout import bin_count
 from leanconv.algorithms.fft.tiles import axes_of
 from leanconv.codegen.emitter import Function, vector
@@ -24,6 +23,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
+from support.kernel_runner import run_kernel
 
 LENGTHS = (4, 8, 16, 32, 64)
 

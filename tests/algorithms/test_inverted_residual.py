@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from chains import RELU6, Block, Runner
 
 from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.fused.kernel import FusedChain
@@ -15,6 +14,7 @@ from leanconv.errors import SpecError
 from leanconv.operators import conv_chain
 from leanconv.spec import Activation
 from leanconv.target import preset
+from support.block_chains import RELU6, Block, Runner
 
 SILU, SWISH = Activation("silu", ()), Activation("hard_swish", ())
 BLOCKS = {

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from graph.hostile import bounded
 from leanconv.algorithms import select
 from leanconv.algorithms.planar import algorithm, depthwise
 from leanconv.api.conv import conv_problem
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from support.hostile import bounded
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import leanconv as lc
-from conv.problems import EXACT, SMOOTH, Output, Problem, problems
 from leanconv.api import conv as api
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from support.problems import EXACT, SMOOTH, Output, Problem, problems
 
 BOTH = ("float32", "float64")
 METHODS = (

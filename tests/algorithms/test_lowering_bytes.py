@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 import leanconv as lc
-from conv.problems import EXACT, Problem, problems
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.select import choose
 from leanconv.cli.bench import LAYERS
@@ -20,6 +19,7 @@ from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target, preset
+from support.problems import EXACT, Problem, problems
 
 # MiB of the lowered tensors at batch 1, float32: im2col, MEC and im2win alike.
 TABLE = {

@@ -20,7 +20,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.target import preset
-from planner.counted import check_growth, lines_of
+from support.counted import check_growth, lines_of
 
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
@@ -15,7 +14,8 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import convolution
 from leanconv.spec import PLAIN
 from leanconv.target import preset
-from node_runner import run_node
+from support.graph_builder import Builder
+from support.node_runner import run_node
 
 TARGET = preset("znver4")
 

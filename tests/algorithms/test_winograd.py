@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from winograd_checks import FORMS, check, make_plan, run
 
 import leanconv as lc
-from conv.problems import Problem
 from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd import edge_tiles
@@ -29,6 +27,8 @@ from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
+from support.problems import Problem
+from support.winograd_checks import FORMS, check, make_plan, run
 
 FEW = st.sampled_from([1, 2, 3, 7, 8, 9, 15, 16, 17, 20, 33, 40])
 SIZES = st.sampled_from([1, 2, 5, 7, 12, 13, 16, 17, 23, 31])

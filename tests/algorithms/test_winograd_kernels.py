@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from winograd_checks import candidate_of, run_pieces
 
-from conv.problems import Problem
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from support.problems import Problem
+from support.winograd_checks import candidate_of, run_pieces
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

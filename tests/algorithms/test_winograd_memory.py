@@ -7,9 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from winograd_checks import candidate_of, make_plan
 
-from conv.problems import Problem
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import transformed_weights
 from leanconv.cli.bench import LAYERS
@@ -17,6 +15,8 @@ from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
+from support.problems import Problem
+from support.winograd_checks import candidate_of, make_plan
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from winograd_checks import FORMS, make_plan
 
 import leanconv as lc
-from conv.problems import Problem
 from leanconv.algorithms.winograd.stages import PointProducts
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
+from support.problems import Problem
+from support.winograd_checks import FORMS, make_plan
 
 
 def test_the_fused_form_is_meant_if_none_is_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from graph.onnx_models import FLOAT, model, small_cnn
+from support.onnx_models import FLOAT, model, small_cnn
 
 A, B = np.full((3, 4), 5, "f4"), np.full((3, 4), 2, "f4")
 

@@ -15,11 +15,11 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from graph.onnx_models import model, small_cnn
 from leanconv.api import network as network_module
 from leanconv.planner import tuner
 from leanconv.settings import Settings
 from leanconv.spec import ConvSpec
+from support.onnx_models import model, small_cnn
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype("f4")
 W = np.random.default_rng(1).standard_normal((16, 8, 3, 3)).astype("f4")

@@ -13,7 +13,6 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from graph.onnx_models import model, small_cnn
 from leanconv.api import network as network_module
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import (
@@ -27,6 +26,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner import lowering
 from leanconv.settings import Settings
+from support.onnx_models import model, small_cnn
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype("f4")
 

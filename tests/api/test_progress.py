@@ -14,13 +14,13 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from graph.onnx_models import model, small_cnn
 from leanconv import progress
 from leanconv.api import convolve
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.planner import choice_cache, tuner
+from support.onnx_models import model, small_cnn
 
 Step = tuple[str, int, int]
 X, W = np.ones((1, 8, 10, 12), "f4"), np.ones((16, 8, 3, 3), "f4")

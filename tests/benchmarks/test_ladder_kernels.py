@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from ladder.kernels import ItemAdd, ItemConv, ItemDense, ItemMean, Items, Plane, RowCopy
 from leanconv.codegen.host import host
+from support.kernel_runner import run_kernel
 
 RNG = np.random.default_rng(0)
 

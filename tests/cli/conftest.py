@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import Call, FakeNetwork, Result
 
 import leanconv
 from leanconv.cli import output
 from leanconv.cli.main import main
 from leanconv.errors import ModelError
+from support.cli_fakes import Call, FakeNetwork, Result
 
 
 @pytest.fixture

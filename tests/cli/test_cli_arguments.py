@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_fakes import Call, FakeNetwork
 
 from leanconv.cli.common import named_shape, shape_text
 from leanconv.cli.main import build_parser
+from support.cli_fakes import Call, FakeNetwork
 
 Picture = Callable[..., str]
 MODEL = "examples/digits/digits.onnx"

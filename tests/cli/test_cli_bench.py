@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_fakes import Call
 
 import leanconv
 from leanconv.cli import bench
@@ -20,6 +19,7 @@ from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
 from leanconv.cli.engines.rounds import Effort, Outcome, Work, measure, ratios
 from leanconv.cli.output import printable, progress
 from leanconv.spec.conv import ConvSpec
+from support.cli_fakes import Call
 
 QUICK = Effort(threads=1, processes=2, rounds=2, seconds=0.01, warmup_seconds=0.0)
 

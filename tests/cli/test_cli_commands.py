@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_fakes import Call, FakeNetwork
 
 import leanconv
 from leanconv.cli.main import build_parser
+from support.cli_fakes import Call, FakeNetwork
 
 Picture = Callable[..., str]
 

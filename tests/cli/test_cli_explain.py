@@ -13,13 +13,13 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
-from cli_fakes import Call
 from onnx import helper
 
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS
-from graph import onnx_models
 from leanconv.cli.explain_page import explain_page
+from support import onnx_models
+from support.cli_fakes import Call
 
 MODEL = "examples/digits/digits.onnx"
 

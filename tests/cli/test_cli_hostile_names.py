@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from graph.onnx_models import model
+from support.onnx_models import model
 
 NAME = "<script>alert(1)</script>\x1b[2J\x1b]0;title\x07\r&\u202e"
 Call = Callable[..., Any]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cli_fakes import Call
 from onnx import helper
 
-from graph.onnx_models import model, small_cnn
 from leanconv.cli import bench
 from leanconv.cli.engines import machine
+from support.cli_fakes import Call
+from support.onnx_models import model, small_cnn
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = str(DIGITS / "digits.onnx")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_fakes import Call, FakeNetwork
 from onnx import helper
 
-from graph.onnx_models import model
 from leanconv.cli.answers import class_scores
+from support.cli_fakes import Call, FakeNetwork
+from support.onnx_models import model
 
 Picture = Callable[..., str]
 RNG = np.random.default_rng(0)

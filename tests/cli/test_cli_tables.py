@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from cli_fakes import Call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from leanconv.cli.engines.report import print_document
 from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
+from support.cli_fakes import Call
 
 WIDTHS = (60, 80, 100, 130, 200)
 Terminal = Callable[[int], None]

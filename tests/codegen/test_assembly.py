@@ -6,15 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from listing import innermost_loops, multiply_loops
-from small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
 
-from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import fits, rank_tiles
 from leanconv.spec import ConvSpec
 from leanconv.target import PRESETS, preset
+from support.kernel_runner import run_kernel
+from support.listing import innermost_loops, multiply_loops
+from support.small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
 
 WIDE = [(14, 2), (9, 3), (8, 3), (6, 4), (7, 2), (28, 1)]
 NARROW = [(6, 2), (4, 3), (12, 1)]

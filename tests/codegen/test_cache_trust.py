@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_kernels import Scale
 
-from graph.hostile import bounded
-from kernel_runner import run_kernel
 from leanconv.canonical import spelled
 from leanconv.codegen import compiler, private_folder
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
+from support.hostile import bounded
+from support.kernel_runner import run_kernel
+from support.small_kernels import Scale
 
 KEY = "ab" * 20
 BODY = bytes(range(256)) * 40

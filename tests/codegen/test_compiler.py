@@ -14,10 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cache_check import python_path, run_program
-from small_kernels import Scale, conv_kernel
 
-from kernel_runner import run_kernel
 from leanconv.canonical import spelled
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
@@ -25,6 +22,9 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
 from leanconv.target import PRESETS, Target, preset
+from support.cache_check import python_path, run_program
+from support.kernel_runner import run_kernel
+from support.small_kernels import Scale, conv_kernel
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_invalid_code_among_others_is_reported(folder: Path) -> None:
 
 # -- processes -----------------------------------------------------------------------------
 _COMPILE = """
-from small_kernels import Scale, conv_kernel
+from support.small_kernels import Scale, conv_kernel
 from leanconv.codegen import compiler
 from leanconv.codegen.host import host
 print("begun", flush=True)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cache_check import assert_whole, expected, filler, kill_after
 
 from leanconv.codegen.cache import DiskCache
+from support.cache_check import assert_whole, expected, filler, kill_after
 
 KEY = "ab" * 20
 BODY = bytes(range(256)) * 40

@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from cache_check import run_program
-from emitted import compiles, integer_function, map_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +21,8 @@ from leanconv.codegen.emitter import (
     vector,
 )
 from leanconv.errors import CompileError
+from support.cache_check import run_program
+from support.emitted import compiles, integer_function, map_arrays
 
 
 # -- types and literals --------------------------------------------------------------------

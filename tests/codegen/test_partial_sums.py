@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from listing import multiply_loops
-from small_kernels import candidate, conv_kernel, with_tile
 
-from kernel_cases import from_memory, to_memory
-from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.spec import Format
 from leanconv.target import preset
+from support.kernel_cases import from_memory, to_memory
+from support.kernel_runner import run_kernel
+from support.listing import multiply_loops
+from support.small_kernels import candidate, conv_kernel, with_tile
 
 TARGET = host()
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listing import multiply_loops
-from small_kernels import kernel_of, problem, reference
 
-from kernel_runner import run_kernel
 from leanconv.algorithms.common.kernel_fields import fields
 from leanconv.algorithms.planar.columns import column_vectors, shared_loads
 from leanconv.algorithms.planar.depthwise import (
@@ -26,6 +23,9 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
+from support.kernel_runner import run_kernel
+from support.listing import multiply_loops
+from support.small_kernels import kernel_of, problem, reference
 
 EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}
 

@@ -6,7 +6,6 @@ import ctypes
 
 import numpy as np
 import pytest
-from emitted import DTYPE
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, vector
@@ -18,6 +17,7 @@ from leanconv.codegen.shuffles import (
     transpose,
 )
 from leanconv.target import preset
+from support.emitted import DTYPE
 
 SQUARES = [
     *[("float", n) for n in (1, 2, 4, 8, 16, 32)],

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import EXACT, GUARD, SMOOTH, Output, Problem, guarded, problems
-from stated import check_stated
 
 import leanconv as lc
 from leanconv.api import conv as api
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from support.problems import EXACT, GUARD, SMOOTH, Output, Problem, guarded, problems
+from support.stated import check_stated
 
 BOTH = ("float32", "float64")
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import Output
 
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
@@ -17,6 +16,7 @@ from leanconv.api import convolve as api
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
 from leanconv.reference.direct import convolve
+from support.problems import Output
 
 
 def whole(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:

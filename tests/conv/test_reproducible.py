@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
-from problems import Problem
-from test_stated_errors import FORMS, Form, cases
 
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
+from support.convolution_forms import FORMS, Form, cases
+from support.problems import Problem
 
 LINES = ("ic20ih35iw23oc35kh3sh2ph1", "ic16ih9oc32kh3ph1", "g32ic32ih9oc32kh3ph1")
 OPEN = (

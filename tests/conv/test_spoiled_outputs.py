@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import Problem
 
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec
+from support.problems import Problem
 
 # Algorithms that multiply transformed numbers: a number spoils the outputs of its tile.
 TILES = ("winograd", "fft")

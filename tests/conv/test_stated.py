@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 import pytest
-import stated
-from problems import Problem
-from stated import Data, check_stated, exact_sums
 
 import leanconv as lc
 from leanconv.spec import ConvSpec
+from support import stated
+from support.problems import Problem
+from support.stated import Data, check_stated, exact_sums
 
 LINE = "ic3ih6oc4kh3ph1"
 

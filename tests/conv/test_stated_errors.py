@@ -6,119 +6,20 @@ A few problems for each form always; thousands with `pytest -m exhaustive tests/
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
-from hypothesis import strategies as st
-from problems import ANY_CHANNELS, EXACT, SMOOTH, Problem, long_kernels, problems
-from stated import KINDS, check_stated
 
 from leanconv.algorithms import ALGORITHMS
 from leanconv.errors import SpecError
+from support.convolution_forms import FORMS, Form, cases
+from support.problems import Problem
+from support.stated import check_stated
 
-BOTH = ("float32", "float64")
 FEW, MANY, ROUNDS = 6, 50, 3  # problems of a form: always, and in each round of all
 always = settings(
     max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-
-
-@dataclass(frozen=True)
-class Form:
-    """An algorithm with parameters; `{}` are drawn from 1 to `most`.
-
-    Attributes:
-        text: as the user would write it.
-        most: the largest number drawn.
-        flat: only what transforms are made for.
-        long: kernels of up to 31 taps along an axis.
-    """
-
-    text: str
-    most: int = 1
-    flat: bool = False
-    long: bool = False
-
-    @property
-    def name(self) -> str:
-        """Of the algorithm."""
-        return self.text.partition(":")[0]
-
-    def __str__(self) -> str:
-        return self.text + ("-long" if self.long else "")
-
-
-def _transforms(text: str, most: int = 1) -> Form:
-    return Form(text, most, flat=True)
-
-
-FORMS = (
-    Form("naive"),
-    Form("direct"),
-    Form("direct", long=True),
-    Form("planar"),
-    Form("planar", long=True),
-    Form("depthwise"),
-    Form("depthwise", long=True),
-    Form("im2col"),
-    Form("im2col:rows=whole"),
-    Form("im2col:rows={}", 60),
-    Form("mec"),
-    Form("mec:solution=A"),
-    Form("mec:solution=B"),
-    Form("mec:T={}", 20),
-    Form("im2win"),
-    Form("im2win:rows=whole"),
-    Form("im2win:rows={}", 9),
-    Form("im2win:form=base"),
-    Form("im2win:form=vector"),
-    Form("im2win:form=high"),
-    Form("im2win:form=high,reorder=off"),
-    Form("im2win:form=high,vectorise=off"),
-    Form("im2win:form=high,register=off"),
-    Form("im2win:form=high,cache=off"),
-    Form("im2win:form=high,threads=off"),
-    Form("im2win:form=high,unroll=on"),
-    _transforms("winograd"),
-    Form("winograd", flat=True, long=True),
-    _transforms("winograd:m=2"),
-    _transforms("winograd:m={}x{}", 8),
-    _transforms("winograd:form=stages"),
-    _transforms("winograd:form=stages,m={}", 6),
-    _transforms("winograd:sums={}", 40),
-    _transforms("winograd:tiles={}", 8),
-    _transforms("winograd:rows={}", 6),
-    _transforms("winograd:vectors={}", 3),
-    _transforms("winograd:parts={}", 2),
-    _transforms("winograd:edges=narrow"),
-    _transforms("winograd:edges=narrow,m={}x{}", 6),
-    _transforms("fft"),
-    Form("fft", flat=True, long=True),
-    _transforms("fft:tile=16,products=4"),
-    _transforms("fft:tile=16,products=3"),
-    _transforms("fft:tile=32,products=4"),
-    _transforms("fft:tile=32,products=3"),
-    Form("fft:tile=16", flat=True, long=True),
-    Form("fft:tile=image", flat=True, long=True),
-    Form("fft:parts={}x{}", 3, flat=True, long=True),
-)
-
-
-@st.composite
-def cases(draw: st.DrawFn, form: Form) -> tuple[Problem, str, str]:
-    """A problem, a kind of data, and the algorithm with its parameters."""
-    kind = draw(st.sampled_from(KINDS))
-    # Half without an activation: only then the stated error can be found too large.
-    activations = (None,) * 8 + EXACT + (() if kind == "whole" else SMOOTH)
-    if form.long:
-        problem = draw(long_kernels(activations, BOTH))
-    else:
-        channels = ("depthwise",) if form.name == "depthwise" else ANY_CHANNELS
-        problem = draw(problems(activations, BOTH, form.flat, channels))
-    holes = form.text.count("{}")
-    numbers = [draw(st.integers(1, form.most)) for _ in range(holes)]
-    return problem, kind, form.text.format(*numbers)
 
 
 def _keeps_its_word(form: Form) -> Callable[[], None]:

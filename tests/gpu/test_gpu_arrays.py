@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
-from fake_plans import SPEC, plan_on
 
 from leanconv.errors import InputError
 from leanconv.gpu.device.dlpack import DeviceArray, take
 from leanconv.gpu.device.driver import Driver
+from support.gpu.fake_cuda import FakeCuda
+from support.gpu.fake_plans import SPEC, plan_on
 
 
 class Foreign:

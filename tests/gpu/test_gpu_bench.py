@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
 
 from leanconv.gpu import entry, loaded
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.spec import ConvSpec
+from support.gpu.fake_cuda import FakeCuda
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

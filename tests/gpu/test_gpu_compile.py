@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from gpu_workers import HAS_TRITON, REASON, rows, start
+
+from support.gpu.workers import HAS_TRITON, REASON, rows, start
 
 pytestmark = [
     pytest.mark.skipif(not HAS_TRITON, reason=REASON),
@@ -27,7 +28,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     """Both architectures at once, each in a process, with a cache of their own."""
     folder = str(tmp_path_factory.mktemp("cubins"))
     workers = {
-        arch: start("compile_worker.py", str(arch), LEANCONV_CACHE_DIR=folder) for arch in (80, 90)
+        arch: start("compile_worker", str(arch), LEANCONV_CACHE_DIR=folder) for arch in (80, 90)
     }
     return {arch: rows(worker, SECONDS) for arch, worker in workers.items()}
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 
 import pytest
-from fake_cuda import FakeCuda
-from gpu_cases import KINDS_OF_CASES, run_case
-from gpu_conv_cases import TENSOR, convolution
-from gpu_stand import Stand
-from gpu_workers import HAS_TRITON
-from guarded_driver import GuardedDriver
 
 from leanconv.errors import DeviceError
 from leanconv.gpu.device.compiler import compile_cubin
 from leanconv.gpu.device.driver import load_library
+from support.gpu.cases import KINDS_OF_CASES, run_case
+from support.gpu.conv_cases import TENSOR, convolution
+from support.gpu.fake_cuda import FakeCuda
+from support.gpu.guarded_driver import GuardedDriver
+from support.gpu.stand import Stand
+from support.gpu.workers import HAS_TRITON
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
 
 import leanconv
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
@@ -18,6 +17,7 @@ from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.spec.arguments import ConvArguments
+from support.gpu.fake_cuda import FakeCuda
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpu_workers import HAS_TRITON, REASON, rows, start
+
+from support.gpu.workers import HAS_TRITON, REASON, rows, start
 
 pytestmark = [
     pytest.mark.skipif(not HAS_TRITON, reason=REASON),
@@ -19,7 +20,7 @@ LEAST = {"conv": 78, "node": 79, "small network": 7, "sample": 3}
 def found() -> dict[str, list[dict[str, Any]]]:
     """The rows of each kind; two processes at once."""
     workers = [
-        start("interpret_worker.py", *kinds, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+        start("interpret_worker", *kinds, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
         for kinds in (("conv",), ("node", "small network", "sample"))
     ]
     made = [row for worker in workers for row in rows(worker, SECONDS)]

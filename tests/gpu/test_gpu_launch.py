@@ -5,12 +5,8 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-import network_models
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
-from fake_plans import BIAS, SPEC, plan_on
-from gpu_workers import HAS_TRITON
 
 import leanconv as lc
 from leanconv.errors import (
@@ -28,7 +24,11 @@ from leanconv.gpu.launch import BOXES
 from leanconv.gpu.lowering.gemm import pack
 from leanconv.gpu.network import BoundDeviceNetwork
 from leanconv.spec import Activation, ConvSpec
-from node_runner import one_node
+from support import network_models
+from support.gpu.fake_cuda import FakeCuda
+from support.gpu.fake_plans import BIAS, SPEC, plan_on
+from support.gpu.workers import HAS_TRITON
+from support.node_runner import one_node
 
 
 # -- launches ----------------------------------------------------------------------------------

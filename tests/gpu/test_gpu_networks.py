@@ -6,10 +6,8 @@ import copy
 import pickle
 from typing import Any
 
-import network_models
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
 
 from leanconv.errors import BudgetError, InputError, UnsupportedError
 from leanconv.gpu.conv import DeviceConvPlan
@@ -18,6 +16,8 @@ from leanconv.gpu.fft import FftConvPlan
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
 from leanconv.runtime.unpicklable import Unpicklable
+from support import network_models
+from support.gpu.fake_cuda import FakeCuda
 
 
 def network_on(fake: FakeCuda, **changes: Any) -> tuple[DeviceNetwork, np.ndarray]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import Encoded, FakeCuda
-from fake_plans import plan_on
 
 from leanconv.errors import DeviceError, SpecError
 from leanconv.gpu.device.driver import Driver
 from leanconv.spec import ConvSpec
+from support.gpu.fake_cuda import Encoded, FakeCuda
+from support.gpu.fake_plans import plan_on
 
 STRIDED = ConvSpec.parse("mb2ic8ih11iw16oc24kh3kw5sh2sw3", layout="NHWC")
 

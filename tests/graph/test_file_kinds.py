@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from graph.hostile import bounded
-from graph.onnx_models import small_cnn
 from leanconv.errors import InputError, ModelError
 from leanconv.graph.file_kinds import file_kind
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
+from support.hostile import bounded
+from support.onnx_models import small_cnn
 
 
 def zipped(*members: str) -> bytes:

@@ -11,14 +11,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 import leanconv as lc
-from graph.hostile import MIB, bounded, network, node
-from graph.onnx_models import agree, model, reference
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, is_filled
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
+from support.hostile import MIB, bounded, network, node
+from support.onnx_models import agree, model, reference
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder, assert_equal, ops
 from leanconv.errors import ModelError
 from leanconv.graph.ops import infer
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.spec.activation import Activation
+from support.graph_builder import Builder, assert_equal, ops
 
 RELU6 = Activation("clip", (0.0, 6.0))
 

@@ -14,13 +14,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from graph.hostile import cpu_limit
-from graph.onnx_models import model, small_cnn
 from leanconv.errors import LeanConvError
 from leanconv.graph.convert import RULES
 from leanconv.graph.interpret import interpret
@@ -28,59 +25,15 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.verify import verify
+from support.damaged_models import FILES, FLOATS, NUMBERS, damaged_bytes, damaged_fields
+from support.hostile import cpu_limit
+from support.onnx_models import model
 
 CASES = 400  # of each kind of damage
 CASE_SECONDS = 3.0  # of CPU time, for the slowest case; the usual one takes a few milliseconds
 PEAK_BYTES = 300 << 20
 RUN_BYTES = 8 << 20
 LIMITS = Limits(fold_bytes=16 << 20)
-NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**60, 2**62, 2**63 - 1, -(2**63)]
-FLOATS = [0.0, -1.0, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40]
-
-
-def shapes_and_pools() -> onnx.ModelProto:
-    """A model of what the small network lacks: slices, resizing, pads, ranges, windows."""
-    held = {
-        "starts": np.array([1, 0]),
-        "ends": np.array([9, -1]),
-        "axes": np.array([2, 3]),
-        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
-        "scales": np.array([1, 1, 2, 1.5], "f4"),
-        "zero": np.int64(0),
-        "four": np.int64(4),
-        "one": np.int64(1),
-        "w": np.ones((4, 2, 3, 3), "f4"),
-        "slope": np.full((4, 1, 1), 0.1, "f4"),
-        "shape": np.array([4, 1, 1]),
-        "parts": np.array([1, 3]),
-        "last": np.array([-1]),
-    }
-    nodes = [
-        helper.make_node("Slice", ["x", "starts", "ends", "axes"], ["a"]),
-        helper.make_node("Pad", ["a", "pads"], ["b"], mode="reflect"),
-        helper.make_node("Resize", ["b", "", "scales"], ["c"], mode="linear"),
-        helper.make_node("ConvTranspose", ["c", "w"], ["d"], group=2, strides=[2, 1]),
-        helper.make_node("PRelu", ["d", "slope"], ["e"]),
-        helper.make_node("AveragePool", ["e"], ["f"], kernel_shape=[3, 2], strides=[2, 2],
-                         ceil_mode=1, count_include_pad=1, pads=[1, 0, 1, 1]),
-        helper.make_node("LRN", ["f"], ["g"], size=3),
-        helper.make_node("Range", ["zero", "four", "one"], ["r"]),
-        helper.make_node("Cast", ["r"], ["rf"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Reshape", ["rf", "shape"], ["rs"]),
-        helper.make_node("Mul", ["g", "rs"], ["h"]),
-        helper.make_node("Split", ["h", "parts"], ["i", "j"], axis=1),
-        helper.make_node("ConstantOfShape", ["shape"], ["k"]),
-        helper.make_node("Concat", ["j", "i"], ["l"], axis=1),
-        helper.make_node("Sum", ["l", "k", "h"], ["m"]),
-        helper.make_node("Transpose", ["m"], ["n"], perm=[0, 2, 3, 1]),
-        helper.make_node("ReduceMax", ["n"], ["o"], axes=[-1], keepdims=0),
-        helper.make_node("Unsqueeze", ["o", "last"], ["y"]),
-    ]  # fmt: skip
-    return model(nodes, {"x": (1, 4, "H", 8)}, ["y"], held)
-
-
-MODELS = [small_cnn(), shapes_and_pools()]
-FILES = [each.SerializeToString() for each in MODELS]
 
 
 def survive(data: bytes, what: str) -> bool:
@@ -125,88 +78,6 @@ def trial(damage: Callable[[random.Random], bytes]) -> None:
     finally:
         tracemalloc.stop()
     assert 0 < passed < CASES, "all or none went through: the damage is too small or too large"
-
-
-def damaged_bytes(choose: random.Random) -> bytes:
-    """Flip, insert, remove and repeat bytes; cut the end off."""
-    data = bytearray(choose.choice(FILES))
-    for _ in range(choose.choice([1, 1, 2, 4, 16])):
-        place = choose.randrange(len(data))
-        kind = choose.randrange(6)
-        if kind < 3:
-            data[place] ^= 1 << choose.randrange(8)
-        elif kind == 3:
-            data[place:place] = choose.randbytes(choose.randrange(1, 9))
-        elif kind == 4:
-            del data[place : place + choose.randrange(1, 9)]
-        else:
-            end = place + choose.randrange(1, 40)
-            data[place:place] = data[place:end]
-    return bytes(data[: choose.randrange(len(data))] if choose.random() < 0.1 else data)
-
-
-def damaged_fields(choose: random.Random) -> bytes:
-    """Set, clear, repeat or exchange fields anywhere in the message."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(choose.choice(MODELS))
-    for _ in range(choose.choice([1, 1, 2, 3])):
-        message: Message = changed
-        while True:
-            filled = [f for f in message.ListFields() if f[0].name != "opset_import"]
-            if not filled:
-                break
-            field, value = choose.choice(filled)
-            if field.message_type is None:
-                _change(choose, message, field, value)
-                break
-            if not field.is_repeated:
-                message = value
-            elif choose.random() < 0.12:
-                _rearrange(choose, value)
-                break
-            else:
-                message = choose.choice(value)
-    return changed.SerializeToString()
-
-
-def _rearrange(choose: random.Random, items: object) -> None:
-    kind = choose.randrange(3)
-    if kind == 0:
-        del items[choose.randrange(len(items))]  # type: ignore[attr-defined, arg-type]
-    elif kind == 1:
-        items.add().CopyFrom(choose.choice(items))  # type: ignore[attr-defined, call-overload]
-    else:
-        a, b = choose.choice(items), choose.choice(items)  # type: ignore[call-overload]
-        b.CopyFrom(a)
-
-
-def _change(choose: random.Random, message: Message, field: object, value: object) -> None:
-    name = field.name  # type: ignore[attr-defined]
-    if choose.random() < 0.15:
-        message.ClearField(name)
-        return
-    new = _replacement(choose, value[0] if field.is_repeated else value)  # type: ignore[attr-defined, index]
-    try:
-        if not field.is_repeated:  # type: ignore[attr-defined]
-            setattr(message, name, new)
-        elif choose.random() < 0.3:
-            getattr(message, name).append(new)
-        else:
-            getattr(message, name)[choose.randrange(len(value))] = new  # type: ignore[arg-type]
-    except ValueError:  # out of the field's range
-        message.ClearField(name)
-
-
-def _replacement(choose: random.Random, old: object) -> object:
-    if isinstance(old, float):
-        return choose.choice(FLOATS)
-    if isinstance(old, int):
-        return choose.choice([*NUMBERS, old + 1, old - 1])
-    if isinstance(old, bytes):
-        return choose.choice([b"", old[:-1], old + b"\xff", old[::-1], b"SAME_UPPER"])
-    names = [name for each in MODELS for node in each.graph.node for name in node.output]
-    ops = [node.op_type for each in MODELS for node in each.graph.node]
-    return choose.choice([*names, *ops, "", "x", "y", "If"])
 
 
 @pytest.mark.parametrize("damage", [damaged_bytes, damaged_fields])

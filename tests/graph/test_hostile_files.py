@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from graph.hostile import MIB, bounded, held, network, node, refused, varint
-from graph.onnx_models import model, small_cnn
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
+from support.hostile import MIB, bounded, held, network, node, refused, varint
+from support.onnx_models import model, small_cnn
 
 # -- the bytes of the file ---------------------------------------------------------------------
 

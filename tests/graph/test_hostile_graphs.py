@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graph.hostile import MIB, WINDOW_ERRORS, bounded, network, node, refused, varint
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.onnx_import import read_model
+from support.hostile import MIB, WINDOW_ERRORS, bounded, network, node, refused, varint
 
 # -- the graph ---------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from graph.import_cases import Cases, Numbers
-from graph.onnx_models import Const, agree, floats, imported, ints, model, single
-from graph.test_import_decomposed import TESTED
-from graph.test_import_folded import FOLDS
 from leanconv.graph.convert import LAST_OPSET, RULES
+from support.decomposed_cases import TESTED
+from support.folded_cases import FOLDS
+from support.import_cases import Cases, Numbers
+from support.onnx_models import Const, agree, floats, imported, ints, model, single
 
 RANDOM = Numbers(7)
 normal, positive = RANDOM.normal, RANDOM.positive

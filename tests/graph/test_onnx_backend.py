@@ -14,13 +14,13 @@ import onnx.backend.test.case.node as backend
 from onnx import numpy_helper
 
 import leanconv as lc
-from graph.onnx_models import agree
 from leanconv.errors import InputError, UnsupportedError
 from leanconv.graph.convert import RULES
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing, verify
+from support.onnx_models import agree
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.merge_pads import merge_pads
 from leanconv.spec.activation import Activation
+from support.graph_builder import Builder, applied, only, ops
 
 WEIGHTS = {  # operation, group -> shape of weights from 4 to 6 channels
     ("Conv", 1): (6, 4, 3, 2),

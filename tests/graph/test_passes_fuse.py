@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_residual import fuse_residual
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.spec.activation import Activation
+from support.graph_builder import Builder, applied, only, ops
 
 Pattern = Callable[[Builder, str], str]
 ROOT = math.sqrt(0.5)

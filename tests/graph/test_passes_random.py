@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph.builder import Builder, applied, assert_equal, ops
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.drop_dead import drop_dead
+from support.graph_builder import Builder, applied, assert_equal, ops
 
 CLIPS = [(0.0, 6.0), (0.0, np.inf), (-1.0, 1.0), (-np.inf, 0.5), (0.0, 1.0)]
 UNARY: list[tuple[str, dict[str, Any]]] = [

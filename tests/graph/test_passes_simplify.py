@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph.builder import Builder, applied, only, ops
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.simplify import simplify
+from support.graph_builder import Builder, applied, only, ops
 
 
 def test_drop_dead_removes_chains_and_constants() -> None:

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from graph.hostile import network, node
-from graph.onnx_models import agree, imported, model
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
+from support.hostile import network, node
+from support.onnx_models import agree, imported, model
 
 X = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype("f4")
 

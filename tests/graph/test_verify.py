@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graph.builder import Builder
 from leanconv.errors import ModelError
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
+from support.graph_builder import Builder
 
 
 @pytest.fixture

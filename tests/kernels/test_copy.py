@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
-from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
@@ -17,6 +15,8 @@ from leanconv.kernels.index_runs import Run, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
+from support.kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
+from support.kernel_runner import run_kernel
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

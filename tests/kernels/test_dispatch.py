@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_cases import Case, distinct
 from leanconv import kernels
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
@@ -12,6 +11,7 @@ from leanconv.graph.ir import Node
 from leanconv.graph.ops import OPS
 from leanconv.kernels import layout
 from leanconv.spec.format import PLAIN
+from support.kernel_cases import Case, distinct
 
 
 def test_every_operation_but_convolution_has_kernels() -> None:

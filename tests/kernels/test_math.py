@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from leanconv.codegen import activations
 from leanconv.codegen import math as vector_math
 from leanconv.codegen.compiler import assembly
@@ -18,6 +17,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.target import Target, preset
+from support.kernel_runner import run_kernel
 
 TARGETS = [host(), preset("haswell")]
 DTYPES = ["float32", "float64"]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from kernel_cases import DTYPES, TARGETS, Case, distinct, integers
 from leanconv.codegen.host import host
 from leanconv.errors import LeanConvError
 from leanconv.kernels import pool
 from leanconv.target import Target, preset
+from support.kernel_cases import DTYPES, TARGETS, Case, distinct, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

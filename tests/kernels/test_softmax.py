@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.kernels.softmax import OPS, Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from node_runner import one_node, run_in_place, run_node
+from support.kernel_runner import run_kernel
+from support.node_runner import one_node, run_in_place, run_node
 
 TARGETS = [host(), preset("haswell")]
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-import machines
 import pytest
 
 from leanconv.codegen import host
 from leanconv.target import PRESETS, Target, preset
+from support import machines
 
 WIDE = replace(preset("znver5"), name="host", cpu="a wide one", features="+its,+own")
 _HOST = """
@@ -35,7 +35,7 @@ def test_a_process_takes_itself_for_the_machine(name: str) -> None:
         env={
             **os.environ,
             "TEST_MACHINE": name,
-            "PYTHONPATH": os.pathsep.join([str(Path(machines.__file__).parent), *sys.path]),
+            "PYTHONPATH": os.pathsep.join([machines.STARTUP, *sys.path]),
         },
     )
     wanted = replace(preset(name), **machines.MACHINES[name])

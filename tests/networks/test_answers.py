@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from network_models import NAMES, by_numpy, by_onnxruntime, error, images, model
 
 import leanconv as lc
+from support.network_models import NAMES, by_numpy, by_onnxruntime, error, images, model
 
 BOUND = 1e-5
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from network_models import by_numpy, by_onnxruntime, error, small, weights
 from onnx import helper
 
 import leanconv as lc
+from support.network_models import by_numpy, by_onnxruntime, error, small, weights
 
 node = helper.make_node
 

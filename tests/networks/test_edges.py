@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 from onnx import TensorProto, helper
 
 import leanconv as lc
+from support.network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 
 node = helper.make_node
 W = weights(20, 3, 3, 3)

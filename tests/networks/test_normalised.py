@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 from onnx import helper
 
 import leanconv as lc
 from examples.networks import convnext_like
 from leanconv.graph.onnx_import import read_model
+from support.network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
 
 node = helper.make_node
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_models import small, weights
 from onnx import NodeProto, helper
 
 import leanconv as lc
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
+from support.network_models import small, weights
 
 SHAPE = (2, 5, 7, 9)
 SPECIAL = (np.nan, -np.float32(np.nan), np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0)

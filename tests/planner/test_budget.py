@@ -10,7 +10,6 @@ import pytest
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
-from graph.builder import Builder
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
 from leanconv.planner.budget import Planner
@@ -23,6 +22,7 @@ from leanconv.planner.storage import place
 from leanconv.planner.weights import weight_places
 from leanconv.spec import PLAIN
 from leanconv.target import preset
+from support.graph_builder import Builder
 
 THREADS = 2
 

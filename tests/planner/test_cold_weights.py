@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from graph.builder import Builder
 from leanconv.graph.ir import Graph
 from leanconv.planner.operations import Accuracy, ways
 from leanconv.spec import PLAIN
 from leanconv.target import Target, preset
+from support.graph_builder import Builder
 
 TARGET = preset("skylake-avx512")
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from network_models import small
 from onnx.helper import make_node
 
 from leanconv.errors import UnsupportedError
@@ -21,7 +20,8 @@ from leanconv.graph.verify import check_flowing
 from leanconv.planner.budget import Planner
 from leanconv.planner.operations import Accuracy
 from leanconv.target import preset
-from planner.counted import check_growth
+from support.counted import check_growth
+from support.network_models import small
 
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from network_models import by_numpy, error, images, model, small, weights
 from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.codegen.cache import DiskCache
 from leanconv.planner import tuner
+from support.network_models import by_numpy, error, images, model, small, weights
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from network_models import FULL_NETWORKS
+
+from support.network_models import FULL_NETWORKS
 
 # Beside the plan: tables, stacks of the pool, a layer's packed weights on their way, the input.
 # (What Winograd by stages packs is in memory five times, in float64: this network has none of it.)

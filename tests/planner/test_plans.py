@@ -7,13 +7,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from storage_check import check, lowered_network
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.codegen.host import host
 from leanconv.planner.storage import place
 from leanconv.target import preset
+from support.storage_check import check, lowered_network
 
 NARROW = {
     "mobilenetv2": {"width": 0.25, "image": 96},

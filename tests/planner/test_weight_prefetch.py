@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graph.builder import Builder
-from kernel_runner import run_kernel
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
@@ -19,6 +17,8 @@ from leanconv.planner.lowering import lower_graph
 from leanconv.planner.operations import Accuracy
 from leanconv.planner.weight_prefetch import asking_ahead
 from leanconv.target import preset
+from support.graph_builder import Builder
+from support.kernel_runner import run_kernel
 
 TARGET = preset("znver4")
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_specs import operands, specs
 
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import evaluate_node
@@ -14,6 +13,7 @@ from leanconv.reference.algorithms import CORES, convolve_as
 from leanconv.reference.direct import convolve, seven_loops
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
+from support.small_specs import operands, specs
 
 EXACT = [name for name in CORES if not name.startswith(("winograd", "fft"))]
 ROUNDED = [name for name in CORES if name not in EXACT]

@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from small_specs import operands, specs
 
 from leanconv.reference import formulas, im2col, im2win, mec
 from leanconv.reference.layers import NAMES, RESNET101, layer
 from leanconv.spec import ConvSpec
+from support.small_specs import operands, specs
 
 MIB = 2**20
 # name: output, GMAC, MiB of input, im2col, MEC = im2win, output; im2col/MEC, im2col/input

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from small_specs import operands, specs
 
 from leanconv.reference import im2win
 from leanconv.reference.direct import convolve
 from leanconv.reference.formulas import im2col_elements, im2win_elements
 from leanconv.spec import ConvSpec
+from support.small_specs import operands, specs
 
 
 def test_example_of_figure_2_5() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import emitted_code as replay
 import pytest
 
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from replay import emitted_code as replay
 
 OUTLINES = Path(__file__).parent / "outlines"
 SOME = ("cv5 NCHW", "cv11 NHWC", "MobileNet-v1/conv4.dw", "ResNet-50/layer2.0.downsample")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from programs import run_program
+
+from support.programs import run_program
 
 # Alarms after random times up to `most` seconds, each of which raises an `Interrupt`. Python itself
 # drops what is raised in a `__del__`; those are counted apart.

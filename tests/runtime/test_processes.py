@@ -6,7 +6,8 @@ import os
 import sys
 
 import pytest
-from programs import lines, run_program
+
+from support.programs import lines, run_program
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

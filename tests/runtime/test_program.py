@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function
@@ -20,6 +19,7 @@ from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.target import Target
+from support.tick_kernels import Chain, Count, Mix, Square, counter, together, word
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from programs import lines
+
+from support.programs import lines
 
 # `within(owner, name)` sends a signal from within that method, once; the handler makes a call.
 _HEAD = """

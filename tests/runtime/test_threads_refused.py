@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from programs import lines
+
+from support.programs import lines
 
 # `messages` are leanconv's warnings; `refuse` makes threads beyond so many fail as the system does.
 _HEAD = """

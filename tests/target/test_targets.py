@@ -8,12 +8,12 @@ from dataclasses import FrozenInstanceError, replace
 
 import llvmlite.binding as llvm
 import pytest
-from small_target_kernel import Add
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import _closest_preset, host, usable_cores
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target, preset
+from support.small_target_kernel import Add
 
 NAMED = (
     "haswell",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from published import rationals
 
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import MATRICES, balance
 from leanconv.winograd.error import gamma_squared
 from leanconv.winograd.matrices import Transform, transform, transpose, verify
+from support.published import rationals
 
 UNEVEN = transform(8, 3, rationals("0 1 -1 1/2 -1/2 2 -2 -1/4 4"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from float_conv import direct
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from leanconv.winograd.counts import (
     saving,
     split_multiplications,
 )
+from support.float_conv import direct
 
 
 def test_tiles() -> None:

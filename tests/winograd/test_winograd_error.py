@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from float_conv import direct, winograd
-from published import GAMMA_SQUARED, rationals
 
 from leanconv.errors import SpecError
 from leanconv.winograd.error import (
@@ -16,6 +14,8 @@ from leanconv.winograd.error import (
     peak_amplification,
 )
 from leanconv.winograd.matrices import Transform, transform
+from support.float_conv import direct, winograd
+from support.published import GAMMA_SQUARED, rationals
 
 
 def rounded(value: float, like: str) -> str:

@@ -8,8 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from float_conv import direct, winograd
-from published import (
+
+from leanconv.errors import SpecError
+from leanconv.winograd.matrices import Transform, apply, polynomial, transform, verify
+from support.float_conv import direct, winograd
+from support.published import (
     F23_AT,
     F23_BT,
     F23_G,
@@ -20,9 +23,6 @@ from published import (
     F43_POINTS,
     rationals,
 )
-
-from leanconv.errors import SpecError
-from leanconv.winograd.matrices import Transform, apply, polynomial, transform, verify
 
 
 def check_fir(made: Transform, seed: int) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from published import F23_POINTS, F43_POINTS, rationals
 
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance
 from leanconv.winograd.matrices import Matrix, transform
 from leanconv.winograd.program import LinearProgram, Op, compile_matrix, evaluate
+from support.published import F23_POINTS, F43_POINTS, rationals
 
 
 def matrix_of(program: LinearProgram) -> Matrix:

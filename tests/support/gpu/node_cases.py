@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gpu_stand import Case, Row, Stand, relative
 
 from leanconv.gpu.network import BoundDeviceNetwork
 from leanconv.graph.ops import evaluate
 from leanconv.spec import Activation
-from node_runner import one_node
+from support.gpu.stand import Case, Row, Stand, relative
+from support.node_runner import one_node
 
 
 def _array(*shape: int, positive: bool = False) -> np.ndarray:

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from graph.onnx_models import model
 from leanconv.errors import LeanConvError
 from leanconv.graph.onnx_import import read_model
+from support.onnx_models import model
 
 MIB = 1 << 20
 

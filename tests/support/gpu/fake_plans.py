@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fake_cuda import FakeCuda
 
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.spec import ConvSpec
+from support.gpu.fake_cuda import FakeCuda
 
 SPEC = ConvSpec.parse("mb2ic16ih9oc24kh3ph1", layout="NHWC", bias=True)
 W, BIAS = np.ones(SPEC.weight_shape, np.float32), np.ones(24, np.float32)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gpu_stand import Case, Row, Stand, relative
 
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
+from support.gpu.stand import Case, Row, Stand, relative
 
 TENSOR, VIEW = "direct:loads=tma", "direct:loads=windows"
 

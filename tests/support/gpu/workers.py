@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-HERE = Path(__file__).resolve().parent
-TESTS, ROOT = HERE.parents[:2]
+TESTS, ROOT = Path(__file__).resolve().parents[2:4]
 HAS_TRITON = find_spec("triton") is not None
 REASON = "triton is not installed: pip install 'leanconv[gpu]'"
 
@@ -26,14 +25,14 @@ class Worker:
     printed: IO[str]
 
 
-def start(script: str, *arguments: str, **environment: str) -> Worker:
-    """Start a worker; its lines of JSON are read by `rows`."""
-    path = os.pathsep.join(str(p) for p in (ROOT / "src", ROOT, TESTS, TESTS / "networks", HERE))
+def start(worker: str, *arguments: str, **environment: str) -> Worker:
+    """Start a worker, a module beside this one; its lines of JSON are read by `rows`."""
+    path = os.pathsep.join(str(p) for p in (ROOT / "src", ROOT, TESTS))
     # TRITON_INTERPRET is read where kernels are defined, so that every layer needs its process.
     held = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `rows`
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(HERE / script), *arguments],
+        [sys.executable, "-W", "ignore", "-m", f"support.gpu.{worker}", *arguments],
         stdout=printed,
         stderr=subprocess.PIPE,
         text=True,

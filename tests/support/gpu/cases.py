@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-import network_models
 import numpy as np
-from gpu_conv_cases import convolutions
-from gpu_node_cases import nodes
-from gpu_stand import Case, Row, Stand, relative
-from gpu_tile_cases import sampled_tiles, tile_cases
 
 from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
+from support import network_models
+from support.gpu.conv_cases import convolutions
+from support.gpu.node_cases import nodes
+from support.gpu.stand import Case, Row, Stand, relative
+from support.gpu.tile_cases import sampled_tiles, tile_cases
 
 NETWORKS = (
     ("squeezenet_like", None),

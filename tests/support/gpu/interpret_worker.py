@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from fake_cuda import FakeCuda
-from gpu_cases import KINDS_OF_CASES, run_case
-from gpu_stand import Stand
-from interpreter import execute
-
 from leanconv.gpu.device.driver import Driver
+from support.gpu.cases import KINDS_OF_CASES, run_case
+from support.gpu.fake_cuda import FakeCuda
+from support.gpu.interpreter import execute
+from support.gpu.stand import Stand
 
 
 def main(kinds: Sequence[str]) -> None:

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from problems import Arrays, Output, Problem, guarded
 
 import leanconv as lc
 from leanconv.reference.activations import activate
 from leanconv.reference.direct import channels_back, channels_first, convolve
+from support.problems import Arrays, Output, Problem, guarded
 
 ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 # Algorithms that multiply transformed numbers: whole numbers do not stay whole.

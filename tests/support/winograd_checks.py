@@ -8,8 +8,6 @@ from math import prod
 import numpy as np
 
 import leanconv as lc
-from conv.problems import Output, Problem
-from kernel_runner import run_kernel
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
@@ -17,6 +15,8 @@ from leanconv.codegen.geometry import Access
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
+from support.kernel_runner import run_kernel
+from support.problems import Output, Problem
 
 FORMS = ("winograd", "winograd:form=stages")
 

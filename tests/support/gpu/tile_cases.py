@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from configurations import KINDS
-from gpu_stand import Case, Row, Stand, relative
 
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.device.memory import Memory
@@ -30,6 +28,8 @@ from leanconv.gpu.machine import machine_of
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
+from support.gpu.configurations import KINDS
+from support.gpu.stand import Case, Row, Stand, relative
 
 # Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
 TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from kernel_runner import run_kernel
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
@@ -16,6 +15,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate_node, infer_node
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
+from support.kernel_runner import run_kernel
 
 TARGETS = [host(), preset("haswell")]
 DTYPES = ["float32", "float64"]

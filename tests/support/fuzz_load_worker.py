@@ -15,8 +15,8 @@ import warnings
 import numpy as np
 
 import leanconv
-from graph.test_fuzz_files import damaged_bytes, damaged_fields
 from leanconv.errors import LeanConvError
+from support.damaged_models import damaged_bytes, damaged_fields
 
 MEMORY_LIMIT = "32 MiB"
 FLOPS = 10**8  # what runs longer is planned only

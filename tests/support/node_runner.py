@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from kernel_runner import SIGNATURE, Guarded, run_kernel
 from leanconv.codegen.compiler import load
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
@@ -17,6 +16,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate, infer
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from support.kernel_runner import SIGNATURE, Guarded, run_kernel
 
 Lower = Callable[[Node, Graph, Mapping[str, Format], Target], Lowered]
 Arrays = Mapping[str, np.ndarray]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from configurations import depthwise_codes, gemm_codes, method_codes, patch_codes
 
 from leanconv.gpu.device.compiler import compile_cubin
+from support.gpu.configurations import depthwise_codes, gemm_codes, method_codes, patch_codes
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "TEST_MACHINE"
 OBJECTS = "TEST_OBJECTS"  # a folder
+STARTUP = str(Path(__file__).parent / "startup")  # on PYTHONPATH, it describes the host
 _HOST, _CODE = "leanconv.codegen.host", "leanconv.codegen.machine_code"
 _KEY = re.compile(r"@k([0-9a-f]{40})\(")
 # By the preset that each begins with: what differs from it, bytes.
@@ -63,9 +64,8 @@ def describe_host() -> str | None:
     sys.meta_path.insert(0, _Finder(changes))
     if not name:
         return None
-    folder = str(Path(__file__).parent)
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *(p for p in paths if p != folder)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *(p for p in paths if p != STARTUP)])
     return name
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graph.builder import Builder
-from kernel_runner import run_kernel
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.interpret import interpret
@@ -18,7 +16,9 @@ from leanconv.graph.verify import verify
 from leanconv.operators import conv_chain
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
-from node_runner import all_constants, pack, unpack
+from support.graph_builder import Builder
+from support.kernel_runner import run_kernel
+from support.node_runner import all_constants, pack, unpack
 
 RELU6 = Activation("clip", (0.0, 6.0))
 
