@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.algorithms.problem import Problem, most_weight_bytes, plane_cycles
+from leanconv.algorithms.problem import Problem, most_weight_bytes, strided_walk_cycles
 from leanconv.algorithms.select import choose
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen.geometry import Access
@@ -42,7 +42,7 @@ def lines(text: str) -> float:
     spec = problem.spec
     sizes = [4 * shape[1] * shape[2] * shape[3] for shape in (spec.input_shape, spec.output_shape)]
     outside = 1 - TARGET.l2_bytes / sum(sizes)
-    return plane_cycles(problem, TARGET) / (sum(sizes) / 64 * outside)
+    return strided_walk_cycles(problem, TARGET) / (sum(sizes) / 64 * outside)
 
 
 def test_lines_of_few_planes_cost_less() -> None:

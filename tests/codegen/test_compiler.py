@@ -87,6 +87,7 @@ def test_every_field_of_the_target_is_in_the_key() -> None:
         "l1_bytes": 1,
         "l2_bytes": 1,
         "l3_bytes": 1,
+        "costs": replace(base.costs, prefetch_bytes=1),
     }
     targets = [base, *(replace(base, **{field: value}) for field, value in changes.items())]
     assert set(changes) == set(base.__dataclass_fields__)

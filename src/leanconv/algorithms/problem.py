@@ -13,16 +13,9 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.format import ALIGNMENT
 from leanconv.target import Target
 
-# Cycles of a line of a tensor in planes that does not stay in the second cache: a walk along the
-# channels takes a line of another page at every step, which no processor asks for ahead. Of few
-# planes the pages are known and the rows are asked for, if their lines do not share a set of the
-# first cache, and if there is enough of the third one.
-_LINE_CYCLES, _FEW_PLANES_CYCLES = 20.0, 5.0
-_FEW_PLANES, _WAYS, _PAGE, _L3_SHARE = 64, 8, 4096, 1 / 3
+_L3_PARTS = 3  # input and output of at most one part of L3 leave room for what is prefetched
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
-
-_COLD_BYTES = 6.0  # that memory gives one core in a cycle
 
 # Transformed weights of one layer may take so many bytes, and so many times the weights given, if
 # the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
@@ -90,38 +83,43 @@ class Problem:
         return w.reshape(*w.shape[:2], *self.window.kernel)
 
 
-def plane_cycles(problem: Problem, target: Target, line: float | None = None) -> float:
-    """Cycles of bringing input and output through the caches where they stand in planes.
+def strided_walk_cycles(problem: Problem, target: Target, line: float | None = None) -> float:
+    """Cycles of bringing input and output through the caches where channels are planes.
+
+    A walk along the channels takes a line of another page at every step, which no hardware
+    prefetcher follows. Rows of few planes are prefetched: as many as the TLB has pages for, if
+    their lines do not share a set of L1 and L3 has room.
 
     Args:
-        problem: what is computed. Tensors whose channels are neighbours cost nothing here: the
-            processor asks for their lines ahead.
+        problem: what is computed. Tensors whose channels are neighbours cost nothing here: their
+            lines are prefetched.
         target: the machine.
         line: cycles of one line; those of a walk along the channels if None.
 
     Returns:
-        0.0 where both together stay in the second cache, little where they nearly do.
+        0.0 where both tensors together fit L2, little where they nearly do.
     """
-    spec = problem.spec
+    spec, costs = problem.spec, target.costs
     tensors = (
         (problem.x, problem.group_inputs, spec.itemsize * prod(spec.input_shape)),
         (problem.y, problem.group_outputs, spec.itemsize * prod(spec.output_shape)),
     )
     everything = sum(size for _, _, size in tensors)
-    large = everything > _L3_SHARE * target.l3_bytes
+    large = _L3_PARTS * everything > target.l3_bytes
     cycles = 0.0
     for access, planes, size in tensors:
         if not access.lanes_contiguous:
             apart = access.block_stride * spec.itemsize
-            near = planes <= _FEW_PLANES and (apart % _PAGE or planes <= _WAYS) and not large
-            walk = _FEW_PLANES_CYCLES if near else _LINE_CYCLES
+            one_set = apart % costs.l1_way_bytes == 0 and planes > costs.l1_ways
+            near = planes <= costs.tlb_pages and not one_set and not large
+            walk = costs.prefetched_line if near else costs.strided_line
             cycles += (walk if line is None else line) * size / ALIGNMENT
     return cycles * max(0.0, 1 - target.l2_bytes / everything)
 
 
-def cold_cycles(problem: Problem, weight_bytes: float) -> float:
-    """Cycles of one core to bring weights from memory; none where a cache holds them."""
-    return weight_bytes / _COLD_BYTES if problem.cold else 0.0
+def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
+    """Cycles of one core to bring weights from DRAM; none where a cache holds them."""
+    return weight_bytes / target.costs.dram_read if problem.cold else 0.0
 
 
 def most_weight_bytes(problem: Problem) -> int:

@@ -36,8 +36,11 @@ def generator_hash() -> str:
 
 
 def _key(description: str, target: Target) -> str:
-    text = f"{generator_hash()}\n{spelled(target)}\n{description}"
+    text = f"{generator_hash()}\n{_spelled_target(target)}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+_spelled_target = functools.cache(spelled)
 
 
 @functools.cache

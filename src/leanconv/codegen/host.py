@@ -69,7 +69,7 @@ def host() -> Target:
         triple=triple,
         l1_bytes=sizes.get(1, base.l1_bytes),
         l2_bytes=sizes.get(2, base.l2_bytes),
-        l3_bytes=sizes.get(3, base.l3_bytes),
+        l3_bytes=base.costs.l3_found(sizes.get(3, base.l3_bytes)),
     )
 
 

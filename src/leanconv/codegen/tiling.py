@@ -13,16 +13,6 @@ from functools import lru_cache
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-# Cycles of a tile besides its multiply-adds, for each accumulator: start value, epilogue, store.
-_EPILOGUE = 1.5
-# The part of that which the processor hides behind the next tile's multiply-adds when the tile is
-# small enough for both to stand in its window.
-_SMALL_TILE, _HIDDEN = 18, 0.5
-# What operands cost beside the arithmetic: a tile of few rows or few vectors reads more of them.
-_TRAFFIC = 0.04
-# Bytes a cycle of packed weights that the second cache delivers beside everything else.
-_STREAM = 24.0
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -41,19 +31,19 @@ def fits(target: Target, rows: int, vectors: int) -> bool:
 def step_cycles(target: Target, rows: int, vectors: int) -> float:
     """Cycles of one reduction step: the slowest of arithmetic, loads, weights and latency."""
     arithmetic = rows * vectors / target.fma_units
-    wide = 1.0 if target.vector_bytes <= 32 or target.fma_units > 1 else 2.0
-    loads = (rows + vectors * wide) / 2
-    stream = vectors * target.vector_bytes / _STREAM
+    slots = 2 if target.splits_vectors else 1  # of a load port, for a vector of weights
+    loads = (rows + vectors * slots) / target.costs.loads_per_cycle
+    stream = vectors * target.vector_bytes / target.costs.l2_read_beside_fma
     return max(arithmetic, loads, stream, float(target.fma_latency))
 
 
 def tile_cycles(target: Target, rows: int, vectors: int, steps: int) -> float:
     """Estimated cycles of one tile over `steps` reduction steps."""
-    size = rows * vectors
-    overhead = _EPILOGUE * size
-    if size <= _SMALL_TILE:
-        overhead *= _HIDDEN
-    return step_cycles(target, rows, vectors) * steps + overhead + 8
+    size, costs = rows * vectors, target.costs
+    ends = costs.accumulator * size
+    if size <= costs.small_tile:
+        ends *= costs.small_tile_shown
+    return step_cycles(target, rows, vectors) * steps + ends + costs.tile
 
 
 def panel_cycles(target: Target, columns: int, tile: Tile, vectors: int, steps: int) -> float:
@@ -85,7 +75,7 @@ def rank_tiles(
             cycles = panels * panel_cycles(target, columns, tile, vectors, steps)
             if rest:
                 cycles += panel_cycles(target, columns, tile, rest, steps)
-            cycles *= 1 + _TRAFFIC * (1 / rows + 1 / vectors)
+            cycles *= 1 + target.costs.operand_traffic * (1 / rows + 1 / vectors)
             ranked.append((cycles, tile))
     return tuple(sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors)))
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,8 @@ def graph_digest(graph: Graph) -> str:
 
 
 def target_facts(target: Target) -> dict[str, Any]:
-    """What of a target decides the code, as JSON."""
-    return asdict(target)
+    """What of a target decides the code of given choices, as JSON: all but its costs."""
+    return {f.name: getattr(target, f.name) for f in fields(target) if f.name != "costs"}
 
 
 def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leanconv.dtypes import ITEMSIZE
+from leanconv.target.costs import Costs
+from leanconv.target.zen4 import ZEN4
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Target:
         fma_latency: cycles from a multiply-add's start to its result's use.
         l1_bytes, l2_bytes: data caches of one core.
         l3_bytes: the shared cache, 0 if there is none.
+        costs: the record from which times are estimated; Zen 4's where nobody has made one for
+            this processor, which `has_own_costs` tells.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Target:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
+    costs: Costs = ZEN4
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register, which is also the channel block."""
@@ -51,3 +56,27 @@ class Target:
     def least_accumulators(self) -> int:
         """Independent accumulators needed to keep the multiply-add units busy."""
         return int(self.fma_units * self.fma_latency)
+
+    @property
+    def has_own_costs(self) -> bool:
+        """Whether `costs` are those of this processor, and not another's for want of them."""
+        return self.costs.cpu == self.cpu
+
+    @property
+    def splits_vectors(self) -> bool:
+        """Whether two multiply-adds of half a register start where one of a whole one does."""
+        return self.vector_bytes == 64 and self.fma_units == 1
+
+    @property
+    def folds_broadcast(self) -> bool:
+        """Whether a broadcast that is used once can be a part of the multiply-add."""
+        return self.isa == "avx512"
+
+    @property
+    def runtime_masks(self) -> bool:
+        """Whether vectors are loaded and stored under masks that are computed at run time."""
+        return self.isa != "neon"
+
+    def with_half_vectors(self) -> Target:
+        """A core that `splits_vectors`, seen through registers of half the width."""
+        return replace(self, vector_bytes=self.vector_bytes // 2, fma_units=2 * self.fma_units)

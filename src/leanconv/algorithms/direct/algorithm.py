@@ -7,9 +7,9 @@ from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.pointwise import LINE_CYCLES, DirectPointwise, plan_pointwise
+from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single, streamer
-from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
@@ -18,22 +18,18 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 40_000.0  # about 10 us
-_TRANSPOSED_STORE = 9.0  # cycles for each vector of results that is turned before it is stored
-_SEEN = 1.06  # what layers take over the sum of their tiles
-# Bytes a cycle of weights that the second cache does not hold, and of those that it does.
-_STREAM, _NEAR_STREAM = 8.0, 24.0
-_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
-_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in the second cache while rows pass by
-# In networks whose weights come from memory, two threads share a 1x1 layer by pixels and not by
-# output channels, so that each finds its half of a tensor in its own second cache. Weights of a
-# quarter of that cache pass by each row; those of at most the whole of it by each half of the rows.
-_INSIDE_SHARE, _BANDS_SHARE = 0.25, 1
-# Weights from memory: bytes of them a cycle that the first tile of a panel is given, the fewest
-# columns of a row for which tiles are chosen by that, and the most accumulators of such a tile
-# (what larger ones leave to do at their end stands still while the next one's weights arrive).
-_COLD_STREAM, _COLD_COLUMNS, _COLD_TILE = 9.0, 7, 24
-_RESIDUAL_SHARE = 3 / 8  # of the second cache that a residual fills when tiles ask for it ahead
+_MEASURED_OVER_MODEL = 1.06  # what layers take over the sum of their tiles
+_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 while rows pass by
+# In networks whose weights come from DRAM, two threads share a 1x1 layer by pixels and not by
+# output channels, so that each finds its half of a tensor in its own L2. Weights of at most that
+# share of L2 pass by each row; those of at most the whole of it by each half of the rows.
+_INSIDE_SHARE = 0.25
+# Weights from DRAM: the fewest columns of a row for which tiles are chosen by the wait for them,
+# and the most accumulators of such a tile (the end of a larger one waits while the next one's
+# weights arrive).
+_DRAM_COLUMNS, _DRAM_TILE = 7, 24
+_RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
+_PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where tiles pass by a part of the channels
 
 
 def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> DirectConv:
@@ -50,7 +46,7 @@ def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> Direc
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
     by_pixels = cold and prod(kernel.window.kernel) == 1 and kernel.batch * kernel.groups == 1
     few = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
-    halves = by_pixels and few < weights <= _BANDS_SHARE * target.l2_bytes
+    halves = by_pixels and few < weights <= target.l2_bytes
     if halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
         merged = _cut_rows(merged, merged.window.out[2] // 2)
     cycles, tile = _best_tile(merged, target, cold)
@@ -66,28 +62,29 @@ def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> Direc
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
     pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
-    block = rows_per_chunk(rows // bands, per_row, pieces, _CHUNK_CYCLES)
+    block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
     return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands)
 
 
 def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, Tile]:
     """The register tile, and the estimated cycles of all rows of one image.
 
-    The first tile of each panel waits for weights that come from memory: the more rows it has, the
+    The first tile of each panel waits for weights that come from DRAM: the more rows it has, the
     less. The others find them in the cache.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
     ranked = _ranked(kernel, target)
     cycles, tile = ranked[0]
-    if not cold or columns < _COLD_COLUMNS:
+    if not cold or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
     bytes_ = kernel.reduction * kernel.lanes * ITEMSIZE[kernel.dtype]  # of one vector of a panel
 
     def total(cycles: float, tile: Tile) -> float:
         first = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction) / tile.vectors
-        return kernel.row_count * cycles + vectors * max(0.0, bytes_ / _COLD_STREAM - first)
+        wait = max(0.0, bytes_ / target.costs.dram_read_first - first)
+        return kernel.row_count * cycles + vectors * wait
 
-    small = [r for r in ranked if r[1].rows * r[1].vectors <= _COLD_TILE]
+    small = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = min(small, key=lambda r: total(*r))
     return cycles * kernel.row_count, tile
 
@@ -106,7 +103,8 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
             return 0.0
         one = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction)
         tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
-        stream = (panel - target.l2_bytes) / _STREAM + target.l2_bytes / _NEAR_STREAM
+        stream = (panel - target.l2_bytes) / target.costs.l3_read_unprefetched
+        stream += target.l2_bytes / target.costs.l2_read_beside_fma
         return tiles * max(0.0, stream - one)
 
     ranked = rank_tiles(target, columns, vectors, kernel.reduction)
@@ -198,14 +196,15 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _cost(problem: Problem, target: Target) -> float:
     kernel, cycles = _planned(problem, target)
-    planes = plane_cycles(problem, target)
+    costs, line = target.costs, None
     if isinstance(kernel, DirectPointwise):
-        planes = plane_cycles(problem, target, LINE_CYCLES)
-    cycles, weights = _SEEN * cycles, problem.spec.weight_bytes
+        line = _PREFETCHED_SHARE * costs.prefetched_line
+    planes = strided_walk_cycles(problem, target, line)
+    cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.spec.weight_bytes
     if problem.cold:
-        return cycles + cold_cycles(problem, weights) + planes
-    stream = weights / _STREAM if weights > target.l2_bytes else 0.0
-    return max(cycles, stream) + _BEHIND * min(cycles, stream) + planes
+        return cycles + dram_cycles(problem, target, weights) + planes
+    stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
+    return costs.overlapped(cycles, stream) + planes
 
 
 def _live_share(window: Window) -> float:
@@ -224,7 +223,7 @@ def _planned(problem: Problem, target: Target) -> tuple[DirectConv, float]:
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     cycles, _ = _ranked(kernel, target)[0]
     if not kernel.y.lanes_contiguous:
-        cycles += _TRANSPOSED_STORE * window.out[2] * vectors
+        cycles += target.costs.transposed_store * window.out[2] * vectors
     cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
     pointwise = plan_pointwise(kernel, target)
     return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)

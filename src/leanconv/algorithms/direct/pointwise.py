@@ -34,14 +34,12 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 100_000.0
 _ROWS = 16  # pixels of a tile, at most
 _LEAST_ROWS = 8  # fewer read too many weights for each product
-_PART_CYCLES = 24.0  # of a tile, for each part of its sum: begin, end, add to the sums
-# Of a vector that is turned and stored, for each multiply-add unit: where there is one, other ports
-# turn while the next tile begins.
-_STORE_CYCLES = 4.5
-LINE_CYCLES = 1.0  # of a line of large tensors
+_CHUNKS = 2.5  # chunks of other methods that one of these is worth: fewer read the weights again
+# Of a vector that is transposed and stored, for each multiply-add unit: where there is only one,
+# other ports transpose while the next tile begins.
+_STORE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -249,12 +247,13 @@ def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise,
     if pixels < tiles * _LEAST_ROWS:
         return None
     steps = kernel.inputs * max(float(target.fma_latency), step_cycles(target, rows, 1))
-    store = _STORE_CYCLES * target.fma_units * rows
-    cycles = steps + ceil_div(kernel.inputs, LENGTH) * _PART_CYCLES + store
+    costs = target.costs
+    store = _STORE_SHARE * costs.transposed_store * target.fma_units * rows
+    cycles = steps + ceil_div(kernel.inputs, LENGTH) * costs.accumulator * rows + store
     cycles *= pixels / (tiles * rows)
     panels = kernel.batch * kernel.groups * ceil_div(kernel.outputs, kernel.lanes)
     given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
-    per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNK_CYCLES)
+    per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNKS * costs.chunk)
     given |= {"window": window, "x": x, "y": y, "tile": Tile(rows, 1)}
     given |= {"rows": per_chunk, "panels_inside": False, "bands": 1}
     return DirectPointwise(**given), cycles * tiles * panels

@@ -11,7 +11,7 @@ from math import prod
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import bin_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft.tiles import Axis, axes_of
-from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.codegen.fft import (
     Network,
     complex_forward,
@@ -62,7 +62,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
 
     costs = []
     for layout in _layouts(problem, target, choices):
-        cold = cold_cycles(problem, weight_elements(layout) * layout.item)
+        cold = dram_cycles(problem, target, weight_elements(layout) * layout.item)
         costs.append((_cycles(layout, target) + cold, layout))
     if not costs:
         raise SpecError(
@@ -70,7 +70,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
             "its tile: leave parts out"
         )
     cycles, layout = min(costs, key=rank)
-    return _SEEN * cycles + plane_cycles(problem, target), layout
+    return _SEEN * cycles + strided_walk_cycles(problem, target), layout
 
 
 # -- what there is to choose from --------------------------------------------------------------

@@ -12,7 +12,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, pack
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_pointwise
-from leanconv.algorithms.problem import Problem, plane_cycles
+from leanconv.algorithms.problem import Problem, strided_walk_cycles
 from leanconv.algorithms.rounding import sum_error, walk_error
 from leanconv.codegen.geometry import Window, merge_rows
 from leanconv.codegen.kernel import Kernel
@@ -128,7 +128,7 @@ def _general(problem: Problem, target: Target) -> PlanarConv:
 
 def _cost(problem: Problem, target: Target) -> float:
     cycles = _SEEN * _planned(problem, target)[1]
-    return cycles + plane_cycles(problem, target, _LINE_CYCLES)
+    return cycles + strided_walk_cycles(problem, target, _LINE_CYCLES)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

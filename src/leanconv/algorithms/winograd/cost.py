@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
 
-from leanconv.algorithms.problem import Problem, cold_cycles, plane_cycles
+from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import fits, step_cycles
@@ -87,7 +87,7 @@ def best_kernel(
     if best is None:
         return None
     cycles, tiling, model = best
-    cycles += plane_cycles(problem, target)
+    cycles += strided_walk_cycles(problem, target)
     return cycles, replace(model.kernel, **tiling._asdict())
 
 
@@ -96,7 +96,7 @@ def ranked_tilings(
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
     kernel = replace(WinogradShape.of(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
-    traffic = plane_cycles(problem, target)
+    traffic = strided_walk_cycles(problem, target)
     models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(
         (model.cycles(tiling) + traffic, tiling, model.kernel.edges)
@@ -333,7 +333,7 @@ class _Model:
             share = weights / target.l3_bytes if target.l3_bytes else 0.0
             rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
             stream = weights / rate
-            first = cold_cycles(self.problem, weights)
+            first = dram_cycles(self.problem, target, weights)
             stream += max(0.0, first - weights / rate) / blocks
             stream /= self.points * panels
         full, last = self._row_panels(tiling)

@@ -1,0 +1,192 @@
+"""What a machine costs, as data: one record for each kind of processor.
+
+All estimates of time are made of these numbers and of dimensionless constants of the methods, such
+as the share of L2 that a block may fill. A record is filled by hand from layers that were timed, or
+by `python benchmarks/calibrate.py`, which measures most of its fields on the machine that it runs
+on and prints them beside those of the record in use.
+
+A method whose loop reaches another rate than the record's states the ratio (`1.5` of the L2 rate
+where arithmetic hides a third of the stream), so that it follows the record to another machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where numbers of a record come from.
+
+    Attributes:
+        names: the fields of the record.
+        date: when they were measured or last fitted, ISO.
+        machine: on what.
+        how: the command that measured them, or what they were fitted to.
+    """
+
+    names: tuple[str, ...]
+    date: str
+    machine: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of one kind of core.
+
+    Cycles are those of the core. Rates are bytes a cycle that one core alone is given. A vector is
+    a whole register. `None`: not measured yet; no estimate uses it.
+
+    Attributes:
+        cpu: LLVM's name of the processor that the numbers hold for.
+        sources: where each of them comes from.
+
+        ghz: clock by which cycles become ns; nominal, so that plans do not depend on the clock
+            that a process happens to meet.
+        loads_per_cycle: vectors of 32 bytes, or broadcasts, that are loaded in a cycle.
+        l1_read, l1_write: rates of vectors in L1.
+        l2_read, l2_write: rates of a stream in L2.
+        l2_read_beside_fma: rate of packed weights from L2 while multiply-adds are issued.
+        l3_read, l3_write: rates of a stream in L3 that is prefetched.
+        l3_read_crowded: the same where the stream fills more than `l3_share` of L3.
+        l3_read_unprefetched: rate of a stream in L3 that no prefetch runs ahead of.
+        l3_copy: rate where L3 is read and written in turn, both counted.
+        dram_read, dram_write: rates of a stream in DRAM.
+        dram_read_first: rate of weights from DRAM for the first tile of a panel.
+        dram_copy: rate where DRAM is read and written in turn, both counted.
+        copy: rate of operations that mostly move, wherever their operands are, both counted.
+        l2_share: the part of L2 that a stream may fill and still be found there.
+        l3_share, l3_crowded_share: the parts of L3 that a stream may fill to be read at `l3_read`
+            and `l3_read_crowded`; beyond, it comes from DRAM.
+        l3_most_bytes: no more than that is found in L3, whatever the system reports (the guest of
+            a virtual machine may be told of the host's); 0: as reported.
+        l1_way_bytes: addresses this far apart share a set of L1.
+        l1_ways: lines of a set of L1.
+        tlb_pages: pages whose translations the first-level data TLB holds.
+        strided_line: cycles of a line on a walk of one line a page, which no hardware prefetcher
+            follows.
+        prefetched_line: cycles of a line on a walk that one follows, beyond L2.
+        plane_return: cycles to come back to an output plane after others have been written.
+        overlap_loss: of the shorter of arithmetic and a stream beside it, the part that the longer
+            one does not hide.
+        operand_traffic: share by which tiles of few rows, or few vectors, are slower: times
+            1/rows + 1/vectors.
+        prefetch_from_l2s: weights of more than so many L2 sizes are prefetched by Winograd.
+        prefetch_bytes: how far ahead.
+
+        accumulator: cycles to start, finish and store one accumulator of a register tile, beside
+            the multiply-adds of the next one.
+        small_tile: accumulators up to which a tile and its successor fit the reorder buffer.
+        small_tile_shown: the part of `accumulator` that such tiles do not hide.
+        tile: cycles to begin and end a register tile.
+        store: cycles to start, finish and store one vector of results in other loops.
+        vector_move: cycles of loading or storing one vector in transforms.
+        element_move: cycles of moving one element to where im2col, MEC or im2win want it.
+        transposed_store: cycles of a vector of results that is transposed and stored in planes.
+        transposed_vector: cycles of a vector that is transposed between planes and lanes.
+        shuffle: cycles of one shuffle of a transpose beside the next tile's multiply-adds.
+        deinterleave: cycles of a vector, by the stride along a row, that nothing hides.
+        unaligned_line, unaligned_part: slots of a load port that an unaligned vector takes, where
+            vectors are whole cache lines and where they are shorter.
+        row_jump: cycles of a row that may be jumped over: the jump, and what it keeps apart.
+        winograd_input, winograd_output: cycles of a vector of V, and of M, in the transforms.
+        winograd_gather: cycles more of a vector of V that is gathered from planes.
+        winograd_gather_wide: cycles more where a row of the patch exceeds half a vector.
+        winograd_row: cycles of a row of a tile's results that is transposed and stored in pieces.
+        winograd_sum: cycles of adding one more partial sum to a vector of M.
+        winograd_far: cycles more of a vector of V or M that goes to memory and not to the scratch.
+        scalar_flops: operations a cycle of layers that mostly move, such as pooling.
+
+        chunk: cycles of a chunk that is worth claiming, about 10 us.
+        least_chunk: cycles below which chunks are not cut for the sake of many threads.
+        stage: cycles of a stage's begin and end.
+    """
+
+    cpu: str
+    sources: tuple[Source, ...] = field(compare=False, repr=False)
+
+    ghz: float
+    loads_per_cycle: int
+    l2_read: float
+    l2_read_beside_fma: float
+    l3_read: float
+    l3_read_crowded: float
+    l3_read_unprefetched: float
+    l3_copy: float
+    dram_read: float
+    dram_read_first: float
+    dram_copy: float
+    copy: float
+    l2_share: float
+    l3_share: float
+    l3_crowded_share: float
+    l3_most_bytes: int
+    l1_way_bytes: int
+    l1_ways: int
+    tlb_pages: int
+    strided_line: float
+    prefetched_line: float
+    plane_return: float
+    overlap_loss: float
+    operand_traffic: float
+    prefetch_from_l2s: float
+    prefetch_bytes: int
+
+    accumulator: float
+    small_tile: int
+    small_tile_shown: float
+    tile: float
+    store: float
+    vector_move: float
+    element_move: float
+    transposed_store: float
+    transposed_vector: float
+    shuffle: float
+    deinterleave: tuple[float, ...]
+    unaligned_line: float
+    unaligned_part: float
+    row_jump: float
+    winograd_input: float
+    winograd_output: float
+    winograd_gather: float
+    winograd_gather_wide: float
+    winograd_row: float
+    winograd_sum: float
+    winograd_far: float
+    scalar_flops: float
+
+    chunk: float
+    least_chunk: float
+    stage: float
+
+    l1_read: float | None = None
+    l1_write: float | None = None
+    l2_write: float | None = None
+    l3_write: float | None = None
+    dram_write: float | None = None
+
+    def __hash__(self) -> int:
+        """By name only: targets are keys of many caches, and records are few."""
+        return hash(self.cpu)
+
+    def l3_or_dram_read(self, stream_bytes: float, l3_bytes: int) -> float:
+        """The rate of a stream of so many bytes that is read again and again, beyond L2."""
+        share = stream_bytes / l3_bytes if l3_bytes else 0.0
+        if share <= self.l3_share:
+            return self.l3_read
+        return self.l3_read_crowded if share <= self.l3_crowded_share else self.dram_read
+
+    def l3_found(self, reported: int) -> int:
+        """What of an L3 of the reported size one core finds."""
+        return min(reported, self.l3_most_bytes) if self.l3_most_bytes else reported
+
+    def overlapped(self, arithmetic: float, stream: float) -> float:
+        """Cycles of arithmetic and a stream beside it: the longer hides most of the other."""
+        return max(arithmetic, stream) + self.overlap_loss * min(arithmetic, stream)
+
+
+def numbers(costs: Costs) -> dict[str, object]:
+    """The numbers of a record that are known, by field."""
+    found = {f.name: getattr(costs, f.name) for f in fields(costs)}
+    return {n: v for n, v in found.items() if n not in ("cpu", "sources") and v is not None}
