@@ -70,7 +70,7 @@ def test_targets_are_values() -> None:
     with pytest.raises(FrozenInstanceError):
         preset("haswell").registers = 32  # type: ignore[misc]
     with pytest.raises(KeyError):
-        preset("haswell").lanes("float16")
+        preset("haswell").lanes("complex64")
 
 
 def test_this_machine() -> None:
