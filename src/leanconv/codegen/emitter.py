@@ -83,6 +83,10 @@ class Function:
         """A constant; a number is splatted over a vector's lanes."""
         return Value(self, kind, literal(kind, value))
 
+    def i64(self, value: Value | int) -> Value:
+        """An index as a value: numbers become constants, values stay as they are."""
+        return value if isinstance(value, Value) else self.const("i64", value)
+
     def zero(self, kind: str) -> Value:
         """Zero of any type, null for a pointer."""
         return Value(self, kind, "zeroinitializer" if kind[0] == "<" else literal(kind, 0))
@@ -298,8 +302,7 @@ class Function:
         following = self.define(f"add nuw nsw i64 {index.text}, {step}", "i64")
         more = following.compare("ult", stop)
         self.emit(f"br {more}, label %{head}, label %{done}")
-        first = start if isinstance(start, Value) else self.const("i64", start)
-        arrivals = [(index, first, following)]
+        arrivals = [(index, self.i64(start), following)]
         arrivals += [
             (p, s, items[j]) for p, s, (items, j) in zip(phis, entering, cells, strict=True)
         ]

@@ -19,6 +19,7 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
     static_steps,
 )
+from leanconv.codegen.tails import each_tile
 
 LENGTH = 128  # products of one partial sum, at most
 
@@ -123,17 +124,11 @@ class PartialSums:
             return
         assert isinstance(loop.extent, int)
         assert isinstance(loop.start, int)
-        whole, rest = divmod(loop.extent - loop.start, each)
-
-        def part(index: Value, extent: int) -> None:
+        for number, extent in each_tile(e, "part", loop.extent - loop.start, each):
+            index = e.i64(number * each + loop.start)
             a_i, b_i, fetch_i = self._moved(a, b, fetch, loop, index, bool(inner))
-            piece = replace(loop, start=0, extent=extent)
-            self._add_one(rows, a_i, b_i, [piece, *inner], fetch_i)
-
-        with e.loop("part", whole) as number:
-            part(number * each + loop.start, each)
-        if rest:
-            part(e.const("i64", loop.start + whole * each), rest)
+            part = replace(loop, start=0, extent=extent)
+            self._add_one(rows, a_i, b_i, [part, *inner], fetch_i)
 
     def _moved(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from leanconv.codegen.emitter import Function, Value, lanes_of
+from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
 
 # Values taken by one set of accumulators before they go into the total, and their number.
@@ -113,20 +114,10 @@ def each_column(
         lanes: of a vector.
         body: emits the work on the `count` columns (all lanes, or the rest) from `offset` on.
     """
-    whole, left = divmod(extent, TILE)
-
-    def columns(count: int) -> None:
+    for count in tile_at(e, tile, extent, TILE, is_tail="eq"):
         first, tail = tile * TILE, count % lanes
         if count >= lanes:
             with e.loop("column", count - tail, step=lanes) as v:
                 body(first + v, lanes)
         if tail:
             body(first + (count - tail), tail)
-
-    if not (whole and left):
-        columns(left or TILE)
-        return
-    with e.when(tile.compare("ult", whole)):
-        columns(TILE)
-    with e.when(tile.compare("eq", whole)):
-        columns(left)

@@ -24,6 +24,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.tails import each_tile
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -164,12 +165,8 @@ class _Emission:
                     e.store(loaded, to.at(j, self.element))
             return e.scratch
         assert kernel.b.row == 1, "one of the strides is one"
-        whole, rest = divmod(columns, kernel.lanes)
-        if whole:
-            with e.loop("vector", whole) as index:
-                self._pack_columns(source, index * kernel.lanes, kernel.lanes)
-        if rest:
-            self._pack_columns(source, e.const("i64", whole * kernel.lanes), rest)
+        for index, count in each_tile(e, "vector", columns, kernel.lanes):
+            self._pack_columns(source, e.i64(index * kernel.lanes), count)
         return e.scratch
 
     def _pack_columns(self, source: Value, first: Value, count: int) -> None:

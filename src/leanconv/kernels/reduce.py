@@ -24,6 +24,7 @@ from math import prod
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import tile_at
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
@@ -156,16 +157,11 @@ class _Nest:
         extent = k.extents[-1]
         source = source.at(column * 64, self.element)
         out = y.at(row * extent + column * 64, self.element)
-        whole, left = extent // 64, extent % 64
         if k.channels:
             self._channels(source, y, row)
-        elif not left or not whole:
-            self._columns(source, out, left or 64)
-        else:
-            with e.when(column.compare("ult", whole)):
-                self._columns(source, out, 64)
-            with e.when(column.compare("eq", whole)):
-                self._columns(source, out, left)
+            return
+        for count in tile_at(e, column, extent, 64, is_tail="eq"):
+            self._columns(source, out, count)
 
     def _columns(self, source: Value, out: Value, count: int) -> None:
         """The results of `count` columns, in tiles of whole vectors and one of the rest."""
@@ -183,18 +179,13 @@ class _Nest:
     def _channels(self, source: Value, y: Value, row: Value) -> None:
         """A block of channels into a plain result."""
         e, k = self.e, self.k
-        blocks, left = ceil_div(k.channels, self.lanes), k.channels % self.lanes
+        blocks = ceil_div(k.channels, self.lanes)
         block = row % blocks
         offset = (row // blocks) * k.channels + block * self.lanes
         (total,) = self._totals(source, self.loops, 1, self.lanes)
         result, out = self._finished(total), y.at(offset, self.element)
-        if not left:
-            e.store(result, out)
-            return
-        with e.when(block.compare("ult", blocks - 1)):
-            e.store(result, out)
-        with e.when(block.compare("eq", blocks - 1)):
-            e.store_first(result, out, left)
+        for count in tile_at(e, block, k.channels, self.lanes, is_tail="eq"):
+            e.store_first(result, out, count)
 
     def _totals(self, source: Value, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
         """Combine over the remaining reduced axes."""

@@ -16,6 +16,7 @@ from leanconv.codegen.epilogue import Epilogue, store_tile
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.tails import each_tile
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
 
@@ -82,12 +83,8 @@ class SumOfParts(Kernel):
             for name in ("bias", "slope"):
                 if name in pointers:
                     there[name] = pointers[name].at(block * self.lanes, element)
-            whole, rest = divmod(self.pixels, _PIXELS)
-            if whole:
-                with e.loop("pixels", whole) as index:
-                    self._add(e, there, index * (_PIXELS * self.lanes), _PIXELS)
-            if rest:
-                self._add(e, there, e.const("i64", whole * _PIXELS * self.lanes), rest)
+            for index, pixels in each_tile(e, "pixels", self.pixels, _PIXELS):
+                self._add(e, there, e.i64(index * (_PIXELS * self.lanes)), pixels)
         return e.finish()
 
     def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:

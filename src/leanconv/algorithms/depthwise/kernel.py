@@ -28,6 +28,7 @@ from leanconv.codegen.epilogue import Epilogue, store_tile
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -133,7 +134,6 @@ class DepthwiseConv(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         row_blocks = ceil_div(self.row_count, self.rows)
-        rest = self.channels % self.width
         outer = 1 if self.blocks_inside else self.blocks
         with e.chunks(self.batch, outer, row_blocks) as (n, block, part):
             first = part * self.rows
@@ -142,8 +142,7 @@ class DepthwiseConv(Kernel):
                 with e.loop("row", last, start=first) as row:
                     self._all_blocks(e, pointers, n, row)
             else:
-                rest = self.channels % self.width if self.y.block == 1 else 0
-                self._one_block(e, pointers, n, block, rest, first, last)
+                self.emit_rows(e, pointers, n, block, first, last)
         return e.finish()
 
     def emit_rows(
@@ -155,46 +154,16 @@ class DepthwiseConv(Kernel):
         first: Value,
         last: Value,
     ) -> None:
-        """Emit the output rows first … last - 1 (one at least) of one vector of channels.
-
-        Both tensors stand in blocks of channels.
-        """
-        self._one_block(e, pointers, image, block, 0, first, last)
-
-    def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
-        whole, rest = divmod(self.channels, self.width)
-        if whole:
-            with e.loop("block", whole) as block:
-                _VectorRows(e, self, pointers, n, block, self.width).row(row)
-        if rest:
-            _VectorRows(e, self, pointers, n, e.const("i64", whole), rest).row(row)
-
-    def _one_block(
-        self,
-        e: Function,
-        pointers: dict[str, Value],
-        n: Value,
-        block: Value,
-        rest: int,
-        first: Value,
-        last: Value,
-    ) -> None:
-        """Emit the rows of one vector of channels; `rest` channels are in the last one, 0: all."""
-
-        def rows(live: int) -> None:
-            body = _VectorRows(e, self, pointers, n, block, live)
+        """Emit the output rows first … last - 1 (one at least) of one vector of channels."""
+        channels = self.channels if self.y.block == 1 else self.blocks * self.width
+        for live in tile_at(e, block, channels, self.width):
+            body = _VectorRows(e, self, pointers, image, block, live)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
 
-        if not rest:
-            rows(self.width)
-        elif self.blocks == 1:
-            rows(rest)
-        else:
-            with e.when(block.compare("ult", self.blocks - 1)):
-                rows(self.width)
-            with e.when(block.compare("uge", self.blocks - 1)):
-                rows(rest)
+    def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
+        for block, live in each_tile(e, "block", self.channels, self.width):
+            _VectorRows(e, self, pointers, n, e.i64(block), live).row(row)
 
 
 class _VectorRows:

@@ -35,6 +35,7 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
+from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.tiling import Tile
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -235,37 +236,14 @@ class DirectConv(GroupedConv):
         body = _Body(e, self, pointers, image, e.const("i64", 0))
         self._one_panel(e, body, panel, first, last)
 
-    @property
-    def whole_panels(self) -> int:
-        """Panels all of whose lanes are output channels; at most one more follows."""
-        return self.outputs // self.panel_lanes
-
     def _all_panels(self, e: Function, body: _Body, row: Value) -> None:
-        whole = self.whole_panels
-        if whole:
-            with e.loop("panel", whole) as panel:
-                body.row(row, panel, self.tile.vectors, self.panel_lanes)
-        if whole < self.panels:
-            rest = self.outputs - whole * self.panel_lanes
-            body.row(row, e.const("i64", whole), self.last_vectors, rest)
+        for panel, channels in each_tile(e, "panel", self.outputs, self.panel_lanes):
+            body.row(row, e.i64(panel), channels)
 
     def _one_panel(self, e: Function, body: _Body, panel: Value, first: Value, last: Value) -> None:
-        whole = self.whole_panels
-        rest = self.outputs - whole * self.panel_lanes
-
-        def rows(vectors: int, channels: int) -> None:
+        for channels in tile_at(e, panel, self.outputs, self.panel_lanes):
             with e.loop("row", last, start=first) as row:
-                body.row(row, panel, vectors, channels)
-
-        if not rest:
-            rows(self.tile.vectors, self.panel_lanes)
-        elif not whole:
-            rows(self.last_vectors, rest)
-        else:
-            with e.when(panel.compare("ult", whole)):
-                rows(self.tile.vectors, self.panel_lanes)
-            with e.when(panel.compare("uge", whole)):
-                rows(self.last_vectors, rest)
+                body.row(row, panel, channels)
 
 
 class _Body:
@@ -295,13 +273,12 @@ class _Body:
             return None
         return pointer.at(g * (self.conv.panels * self.conv.panel_lanes), self.element)
 
-    def row(self, row: Value, panel: Value, vectors: int, channels: int) -> None:
+    def row(self, row: Value, panel: Value, channels: int) -> None:
         """Emit one row of output columns.
 
         Args:
             row: index over depth and height.
             panel: index of the panel.
-            vectors: its vectors.
             channels: its output channels.
         """
         conv, e, window = self.conv, self.e, self.conv.window
@@ -321,15 +298,16 @@ class _Body:
         self.row_tiles = (self.image * conv.row_count + row) * self._tiles_across
         for run in bounded_tiles(window, conv.tile.rows):
             if run.count == 1:
-                self.tile(e.const("i64", run.first), run, vectors, channels)
+                self.tile(e.const("i64", run.first), run, channels)
             else:
                 with e.loop("tile", run.count) as index:
                     column = index * run.pixels + run.first
-                    self.tile(column, run, vectors, channels)
+                    self.tile(column, run, channels)
 
-    def tile(self, column: Value, run: ColumnTile, vectors: int, channels: int) -> None:
+    def tile(self, column: Value, run: ColumnTile, channels: int) -> None:
         """Emit one register tile: start values, reduction, epilogue, store."""
         conv, e, window = self.conv, self.e, self.conv.window
+        vectors = ceil_div(channels, conv.lanes)
         kind = vector(self.element, conv.lanes)
         step_x = conv.x.spatial[2]
         tile = RegisterTile(

@@ -28,6 +28,7 @@ from leanconv.codegen.epilogue import store_tile
 from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.partial_sums import LENGTH
+from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import Tile, fits, rows_per_chunk, step_cycles
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -90,14 +91,8 @@ class DirectPointwise(DirectConv):
             last = e.smin(first + self.rows, self.row_count)
             moved, n = self.of_phase(e, pointers, n)
             chunk = _Chunk(e, self, moved, (n, g, panel), first, last)
-            rest = self.outputs % self.lanes
-            if rest and self.whole_panels:
-                with e.when(panel.compare("ult", self.whole_panels)):
-                    chunk.emit(self.lanes)
-                with e.when(panel.compare("uge", self.whole_panels)):
-                    chunk.emit(rest)
-            else:
-                chunk.emit(rest or self.lanes)
+            for channels in tile_at(e, panel, self.outputs, self.lanes):
+                chunk.emit(channels)
 
 
 class _Chunk:

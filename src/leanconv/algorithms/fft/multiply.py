@@ -28,6 +28,7 @@ from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.codegen.emitter import Carry, Function, Value, vector
 from leanconv.codegen.math import negate
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.tails import each_tile
 from leanconv.codegen.types import ELEMENT
 
 _PARTS_UNROLLED = 16  # products of one depthwise output that are written out
@@ -179,37 +180,25 @@ def multiply(e: Function, layout: FftLayout, w: Value) -> None:
 def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
     element, vectors = ELEMENT[layout.dtype], layout.tile.vectors
     size = bin_weights(layout) // layout.output_vectors  # weights of one vector of outputs
-    whole, rest = divmod(layout.output_vectors, vectors)
-    if whole:
-        with e.loop("panel", whole) as panel:
-            here = w.at(panel * (size * vectors), element)
-            _panel(e, layout, x, here, y.at(panel * (vectors * layout.lanes), element), vectors)
-    if rest:
-        here = w.at(whole * size * vectors, element)
-        _panel(e, layout, x, here, y.at(whole * vectors * layout.lanes, element), rest)
+    for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
+        here = w.at(panel * (size * vectors), element)
+        _panel(e, layout, x, here, y.at(panel * (vectors * layout.lanes), element), live)
 
 
 def _panel(e: Function, layout: FftLayout, x: Value, w: Value, y: Value, vectors: int) -> None:
     """All tiles of a block by one panel of output channels."""
     element = ELEMENT[layout.dtype]
     a_tile = 2 if layout.products == 4 else 1  # rows of the register tile for each tile
-    whole, rest = divmod(layout.block_width * a_tile, layout.tile.rows)
-    tiles = layout.tile.rows // a_tile
+    per_tile = layout.tile.rows // a_tile
     with e.loop("down", layout.block_height) as down:
         x_line = x.at(down * (layout.input_width * layout.x_tile), element)
         y_line = y.at(down * (layout.block_width * 2 * layout.y_row), element)
-
-        def run(first: Value | int, rows: int) -> None:
+        for index, rows in each_tile(e, "rows", layout.block_width * a_tile, layout.tile.rows):
+            first = index * per_tile
             a = x_line.at(first * layout.x_tile, element)
             out = y_line.at(first * (2 * layout.y_row), element)
             products = _four_products if layout.products == 4 else _three_products
             products(e, layout, a, w, out, rows, vectors)
-
-        if whole:
-            with e.loop("rows", whole) as index:
-                run(index * tiles, layout.tile.rows)
-        if rest:
-            run(whole * tiles, rest)
 
 
 def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:

@@ -18,7 +18,9 @@ from leanconv.codegen.epilogue import store_tile
 from leanconv.codegen.fft import complex_forward, complex_inverse, real_forward, real_inverse
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.tails import tile_at
 from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ class Transforms:
         whole_row = columns.low.compare("eq", 0) & columns.high.compare("eq", length)
         directly = whole_row
         count = layout.groups if layout.depthwise else layout.inputs
-        rest = 0 if layout.x.block > 1 else count % layout.lanes
-        whole = count // layout.lanes
-        if rest:
-            directly = directly & number.compare("ult", whole)
+        if layout.x.block > 1:
+            count = ceil_div(count, layout.lanes) * layout.lanes
+        if count % layout.lanes:
+            directly = directly & number.compare("ult", count // layout.lanes)
         some = rows.low.compare("ult", rows.high)
         if layout.x.lanes_contiguous:
             step = layout.x.spatial[2] * layout.width.spread
@@ -182,13 +184,8 @@ class Transforms:
                 self._zero(self.row_buffer, 0, length, layout.lanes)
             with e.loop("row", rows.high, start=rows.low) as row:
                 line = self._line(x, rows, columns, row)
-                if rest and whole:
-                    with e.when(number.compare("ult", whole)):
-                        self._read(line, columns, layout.lanes)
-                    with e.when(number.compare("uge", whole)):
-                        self._read(line, columns, rest)
-                else:
-                    self._read(line, columns, rest or layout.lanes)
+                for live in tile_at(e, number, count, layout.lanes):
+                    self._read(line, columns, live)
                 self._transform_row(row, self.row_buffer, layout.lanes)
 
     def _line(self, x: Value, rows: Span, columns: Span, row: Value) -> Value:

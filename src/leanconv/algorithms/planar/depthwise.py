@@ -30,6 +30,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -123,20 +124,15 @@ class PlanarDepthwise(Kernel):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         tiles = self.channels // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
-        whole, rest = divmod(self.window.out[1], self.rows)
+        height = self.window.out[1]
         with e.chunks(self.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:
                 body = _Body(e, self, pointers, n, plane * self.planes)
-                first = part * self.row_block
-                stop = e.smin(first + self.row_block, whole)
-                with e.when(first.compare("ult", stop)):
-                    with e.loop("rows", stop, start=first) as index:
-                        body.rows(index * self.rows, self.rows)
-                if rest:
-                    with e.when(part.compare("eq", row_blocks - 1)):
-                        body.rows(e.const("i64", whole * self.rows), rest)
+                of_chunk = part, self.row_block, height, self.rows
+                for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
+                    body.rows(e.i64(index * self.rows), rows)
         return e.finish()
 
 

@@ -25,6 +25,7 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
+from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -77,11 +78,6 @@ class PlanarPointwise(GroupedConv):
         return self.tile.vectors * self.lanes
 
     @property
-    def whole_tiles(self) -> int:
-        """Tiles all of whose vectors are full; at most one more follows."""
-        return self.pixels // self.span
-
-    @property
     def column_blocks(self) -> int:
         """Chunks along the pixels."""
         return ceil_div(ceil_div(self.pixels, self.span), self.column_tiles)
@@ -116,20 +112,13 @@ class PlanarPointwise(GroupedConv):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         panel_blocks = ceil_div(self.panels, self.panel_block)
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
-        whole, rest = self.whole_tiles, self.pixels % self.span
         with e.chunks(*extents) as (n, g, columns, block):
             body = _Body(e, self, pointers, n, g, block)
-            first = columns * self.column_tiles
-            last = e.smin(first + self.column_tiles, whole)
-            if whole:
-                with e.when(first.compare("ult", last)):
-                    with e.loop("tile", last, start=first) as tile:
-                        body.pixels(tile * self.span, self.tile.vectors, self.lanes)
-            if rest:
-                vectors = ceil_div(rest, self.lanes)
-                with e.when(columns.compare("eq", self.column_blocks - 1)):
-                    place = e.const("i64", whole * self.span)
-                    body.pixels(place, vectors, rest - (vectors - 1) * self.lanes)
+            chunk = columns, self.column_tiles
+            for tile, pixels in tiles_of_chunk(e, "tile", *chunk, self.pixels, self.span):
+                vectors = ceil_div(pixels, self.lanes)
+                live = pixels - (vectors - 1) * self.lanes
+                body.pixels(e.i64(tile * self.span), vectors, live)
         return e.finish()
 
 
@@ -157,17 +146,9 @@ class _Body:
     def pixels(self, pixel: Value, vectors: int, live: int) -> None:
         """Emit all panels of one tile of pixels; the last of its vectors has `live` lanes."""
         conv, e = self.conv, self.e
-        whole, rest = divmod(conv.outputs, conv.tile.rows)
-        first = self.block * conv.panel_block
-        last = e.smin(first + conv.panel_block, whole)
-        if whole:
-            with e.when(first.compare("ult", last)):
-                with e.loop("panel", last, start=first) as panel:
-                    self._tile(pixel, panel, conv.tile.rows, vectors, live)
-        if rest:
-            blocks = ceil_div(conv.panels, conv.panel_block)
-            with e.when(self.block.compare("eq", blocks - 1)):
-                self._tile(pixel, e.const("i64", whole), rest, vectors, live)
+        chunk = self.block, conv.panel_block
+        for panel, channels in tiles_of_chunk(e, "panel", *chunk, conv.outputs, conv.tile.rows):
+            self._tile(pixel, e.i64(panel), channels, vectors, live)
 
     def _tile(self, pixel: Value, panel: Value, channels: int, vectors: int, live: int) -> None:
         """Emit one tile for one panel of so many output channels."""

@@ -9,6 +9,7 @@ from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -184,16 +185,10 @@ class BlockConv(Kernel):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         grid = (self.out[0], self.row_blocks, self.column_blocks, self.parts)
         with e.chunks(self.batch, self.groups, *grid) as (n, g, d, row, column, part):
-            if self.whole == self.last:
-                self._block(e, pointers, self.whole, (n, g, d, row, column, part))
-            else:
-                along_rows = self.whole.rows != self.last.rows
-                index, count = (row, grid[1]) if along_rows else (column, grid[2])
-                is_last = index.compare("eq", count - 1)
-                with e.when(is_last):
-                    self._block(e, pointers, self.last, (n, g, d, row, column, part))
-                with e.when(is_last ^ 1):
-                    self._block(e, pointers, self.whole, (n, g, d, row, column, part))
+            along_rows = self.whole.rows != self.last.rows
+            index, count = (row, grid[1]) if along_rows else (column, grid[2])
+            for size in last_or_other(e, index, count, self.last, self.whole):
+                self._block(e, pointers, size, (n, g, d, row, column, part))
         return e.finish()
 
     def _block(

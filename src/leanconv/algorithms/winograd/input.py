@@ -11,6 +11,7 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
+from leanconv.codegen.tails import each_tile
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
@@ -124,9 +125,9 @@ class InputTransform:
     # -- channels that are neighbours in memory --------------------------------------------
     def _vectors(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
-        per_phase = ceil_div(conv.inputs, conv.lanes)
-        divided = conv.x.block == 1 or self.gapless
-        whole = conv.inputs // conv.lanes if divided else per_phase
+        channels = conv.inputs
+        if conv.x.block > 1 and not self.gapless:  # the lanes of a block's unused channels as well
+            channels = ceil_div(channels, conv.lanes) * conv.lanes
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
             first = (py * conv.phases[1] + px) * self.phase_step
 
@@ -140,11 +141,8 @@ class InputTransform:
 
                 return one
 
-            if whole:
-                with e.loop("cb", whole) as cb:
-                    self._each(tiles, body(cb, conv.lanes))
-            if whole < per_phase:
-                self._each(tiles, body(whole, conv.inputs - whole * conv.lanes))
+            for cb, live in each_tile(e, "cb", channels, conv.lanes):
+                self._each(tiles, body(cb, live))
 
     def _patch(self, place: _Place, program: LinearProgram, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
@@ -194,20 +192,17 @@ class InputTransform:
                 rows = [_Row(offset, e.const("i64", p)) for offset, p in chosen]
                 self._each(tiles, body(0, rows, e.const("i64", block * self.block_step)))
             return
-        whole, rest = divmod(conv.inputs, conv.reduction.rows_per_vector)
-        per_phase = (
-            conv.inputs * conv.reduction.columns_per_group if self.gapless else whole + (rest > 0)
-        )
+        lines = conv.reduction.rows_per_vector
+        per_phase = conv.inputs * conv.reduction.columns_per_group
+        if not self.gapless:
+            per_phase = ceil_div(conv.inputs, lines)
         with e.loop("py", conv.phases[0]) as py:
             first = py * per_phase
-            rows = [_Row(r * step, py) for r in range(conv.reduction.rows_per_vector)]
-            with e.loop("cb", whole) as cb:
-                offset = cb * (conv.reduction.rows_per_vector * step)
-                self._each(tiles, body(offset, rows, first + cb * self.block_step))
-            if rest:
-                offset_of_rest = whole * conv.reduction.rows_per_vector * step
-                last = first + whole * self.block_step
-                self._each(tiles, body(offset_of_rest, rows[:rest], last))
+            rows = [_Row(r * step, py) for r in range(lines)]
+            for cb, channels in each_tile(e, "cb", conv.inputs, lines):
+                offset = cb * (lines * step)
+                place = first + cb * self.block_step
+                self._each(tiles, body(offset, rows[:channels], place))
 
     def _lines(
         self,

@@ -32,6 +32,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -142,14 +143,8 @@ class PointProducts(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(("x", "w", "y"))}
         with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
-            if self.whole == self.last:
-                self._chunk(e, pointers, self.whole, (point, part, block))
-            else:
-                is_last = block.compare("eq", self.blocks - 1)
-                with e.when(is_last):
-                    self._chunk(e, pointers, self.last, (point, part, block))
-                with e.when(is_last ^ 1):
-                    self._chunk(e, pointers, self.whole, (point, part, block))
+            for conv in last_or_other(e, block, self.blocks, self.last, self.whole):
+                self._chunk(e, pointers, conv, (point, part, block))
         return e.finish()
 
     def _chunk(

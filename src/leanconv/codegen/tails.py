@@ -1,0 +1,107 @@
+"""Extents that no tile divides: the code of a whole tile, and once more that of the smaller tail.
+
+Bodies are emitted for a number of items and never ask whether it is the tail's:
+
+    for index, count in each_tile(e, "panel", channels, 16):  # a loop over panels, then the tail
+        body(index, count)
+    for count in tile_at(e, panel, channels, 16):         # one panel, known when the code runs
+        body(panel, count)
+
+What has no tail is emitted once, without a condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+from leanconv.codegen.emitter import Function, Value
+from leanconv.spec.format import ceil_div
+
+_Variant = TypeVar("_Variant")
+
+
+def each_tile(e: Function, label: str, total: int, size: int) -> Iterator[tuple[Value | int, int]]:
+    """Emit the body in a loop over whole tiles, then for the tail.
+
+    Args:
+        e: the function under construction.
+        label: name of the loop's index.
+        total: items.
+        size: items of a whole tile.
+
+    Yields:
+        The tile's index, which is a constant for the tail, and its items.
+    """
+    whole, tail = divmod(total, size)
+    if whole:
+        with e.loop(label, whole) as index:
+            yield index, size
+    if tail:
+        yield whole, tail
+
+
+def tile_at(
+    e: Function, index: Value, total: int, size: int, is_tail: Literal["uge", "eq"] = "uge"
+) -> Iterator[int]:
+    """Emit the body for one tile: for a whole one and for the tail, each behind a condition.
+
+    Args:
+        e: the function under construction.
+        index: which tile.
+        total: items of all tiles.
+        size: items of a whole tile.
+        is_tail: how `index` compares with the number of whole tiles at the tail.
+
+    Yields:
+        The tile's items.
+    """
+    whole, tail = divmod(total, size)
+    if not (whole and tail):
+        yield tail or size
+        return
+    with e.when(index.compare("ult", whole)):
+        yield size
+    with e.when(index.compare(is_tail, whole)):
+        yield tail
+
+
+def tiles_of_chunk(
+    e: Function, label: str, chunk: Value, per_chunk: int, total: int, size: int
+) -> Iterator[tuple[Value | int, int]]:
+    """Emit the body in a loop over the whole tiles of one chunk, then for the last chunk's tail.
+
+    Args:
+        e: the function under construction.
+        label: name of the loop's index.
+        chunk: which chunk; it has the tiles from `chunk * per_chunk` on.
+        per_chunk: tiles of a chunk.
+        total: items of all chunks.
+        size: items of a whole tile.
+
+    Yields:
+        The tile's index among those of all chunks, and its items.
+    """
+    whole, tail = divmod(total, size)
+    first = chunk * per_chunk
+    stop = e.smin(first + per_chunk, whole)
+    if whole:
+        with e.when(first.compare("ult", stop)), e.loop(label, stop, start=first) as index:
+            yield index, size
+    if tail:
+        with e.when(chunk.compare("eq", ceil_div(whole + 1, per_chunk) - 1)):
+            yield whole, tail
+
+
+def last_or_other(
+    e: Function, index: Value, count: int, last: _Variant, other: _Variant
+) -> Iterator[_Variant]:
+    """Emit the body for the last of `count` and for the others, once if they are equal."""
+    if last == other:
+        yield other
+        return
+    is_last = index.compare("eq", count - 1)
+    with e.when(is_last):
+        yield last
+    with e.when(is_last ^ 1):
+        yield other

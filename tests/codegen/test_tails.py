@@ -1,0 +1,82 @@
+"""Tiles and tails: every item is computed once, and no tail is emitted where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.compiler import load_text
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.tails import each_tile, last_or_other, tile_at, tiles_of_chunk
+
+SIZES = [(total, 4) for total in (1, 3, 4, 5, 7, 8, 9, 16)]
+Body = Callable[[Function, Value, Value], None]
+
+
+def counted(total: int, calls: int, body: Body) -> list[int]:
+    """How often each item was computed by a function called with 0, 1 … calls - 1."""
+    e = Function("f", [("counts", "ptr"), ("number", "i64")])
+    body(e, *e.arguments)
+    library = load_text(e.finish(), ["f"], "test")
+    native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library.address("f"))
+    counts = np.zeros(total + 8, "int64")
+    for number in range(calls):
+        native(counts.ctypes.data, number)
+    assert not counts[total:].any(), "written past the end"
+    return counts[:total].tolist()
+
+
+def count(e: Function, counts: Value, first: Value | int, items: int) -> None:
+    for k in range(items):
+        place = counts.at(e.i64(first) + k, "i64")
+        e.store(e.load(place, "i64") + 1, place)
+
+
+@pytest.mark.parametrize(("total", "size"), SIZES)
+def test_each_tile(total: int, size: int) -> None:
+    def body(e: Function, counts: Value, number: Value) -> None:
+        del number
+        for index, items in each_tile(e, "tile", total, size):
+            count(e, counts, index * size, items)
+
+    assert counted(total, 1, body) == [1] * total
+
+
+@pytest.mark.parametrize("is_tail", ["uge", "eq"])
+@pytest.mark.parametrize(("total", "size"), SIZES)
+def test_tile_at(total: int, size: int, is_tail: str) -> None:
+    def body(e: Function, counts: Value, number: Value) -> None:
+        for items in tile_at(e, number, total, size, "eq" if is_tail == "eq" else "uge"):
+            count(e, counts, number * size, items)
+
+    assert counted(total, -(-total // size), body) == [1] * total
+
+
+@pytest.mark.parametrize("per_chunk", [1, 2, 3])
+@pytest.mark.parametrize(("total", "size"), SIZES)
+def test_tiles_of_chunk(total: int, size: int, per_chunk: int) -> None:
+    def body(e: Function, counts: Value, number: Value) -> None:
+        for index, items in tiles_of_chunk(e, "tile", number, per_chunk, total, size):
+            count(e, counts, index * size, items)
+
+    tiles = -(-total // size)
+    assert counted(total, -(-tiles // per_chunk), body) == [1] * total
+
+
+def test_last_or_other() -> None:
+    def body(e: Function, counts: Value, number: Value) -> None:
+        for items in last_or_other(e, number, 3, 1, 2):
+            count(e, counts, number * 2, items)
+
+    assert counted(5, 3, body) == [1] * 5
+
+
+@pytest.mark.parametrize("total", [4, 16])
+def test_no_condition_without_a_tail(total: int) -> None:
+    e = Function("f", [("counts", "ptr"), ("number", "i64")])
+    assert list(tile_at(e, e.arguments[1], total, total)) == [total]
+    assert list(last_or_other(e, e.arguments[1], 3, total, total)) == [total]
+    assert "br " not in e.finish()
