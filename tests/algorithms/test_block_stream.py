@@ -16,7 +16,8 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
 from leanconv.graph.verify import verify
-from leanconv.operators import conv_chain
+from leanconv.operators import NodeContext
+from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
@@ -107,10 +108,9 @@ def streams(net: Net, target: Target | None = None) -> dict[str, BlockStream]:
     lanes = Format(machine.lanes(net.dtype))
     plain = graph.types["x0"].shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, node.outputs[0]: lanes}
-    choices = conv_chain.choices(node, graph, formats, machine)
-    found = {}
-    for choice in choices:
-        lowered = conv_chain.lower(node, graph, formats, machine, select=choice.name)
+    context, found = NodeContext(node, graph, formats, machine), {}
+    for choice in BLOCK_CHAIN.choices(context):
+        lowered = BLOCK_CHAIN.lower(context, choice.name)
         (call,) = lowered.calls
         assert isinstance(call.kernel, BlockStream)
         assert call.kernel.scratch_bytes == choice.scratch_bytes
@@ -126,7 +126,7 @@ def run(
     lanes, x, out = Format(machine.lanes(net.dtype)), net.input(), node.outputs[0]
     plain = x.shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, out: lanes}
-    lowered = conv_chain.lower(node, graph, formats, machine, select=name)
+    lowered = BLOCK_CHAIN.lower(NodeContext(node, graph, formats, machine), name)
     (call,) = lowered.calls
     values = {**all_constants(lowered), "x0": x if plain else pack(x, lanes.block)}
     assert {n: a.nbytes for n, a in all_constants(lowered).items()} == dict(

@@ -11,7 +11,7 @@ from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError
-from leanconv.operators import conv_chain
+from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation
 from leanconv.target import preset
 from support.block_chains import RELU6, Block, Runner
@@ -177,13 +177,12 @@ def test_reproducible_chooses_as_for_one_image() -> None:
     names = []
     for batch in (1, 8):
         runner = Runner(replace(block, batch=batch))
-        arguments = (runner.node, runner.graph, runner.formats, runner.target)
-        asked = conv_chain.choices(*arguments, reproducible=True)
+        asked = CONV_CHAIN.choices(runner.context(reproducible=True))
         names.append([choice.name for choice in asked])
         for choice in asked:
-            lowered = conv_chain.lower(*arguments, reproducible=True, select=choice.name)
+            lowered = CONV_CHAIN.lower(runner.context(reproducible=True), choice.name)
             assert sum(lowered.temporaries.values()) == sum(choice.temporaries.values())
-        free = [choice.name for choice in conv_chain.choices(*arguments)]
+        free = [choice.name for choice in runner.choices()]
     assert names[0] == names[1] != free
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph
-from leanconv.operators import convolution
-from leanconv.spec import PLAIN
-from leanconv.target import preset
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators import NodeContext
+from leanconv.operators.convolution import CONVOLUTION
+from leanconv.spec import PLAIN, Format
+from leanconv.target import Target, preset
 from support.graph_builder import Builder
 from support.node_runner import run_node
 
@@ -26,9 +28,13 @@ def _graph(x: tuple[int, ...], w: tuple[int, ...], **given: Any) -> Graph:
     return builder.graph(y)
 
 
+def _lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    return CONVOLUTION.lower(NodeContext(node, graph, formats, target))
+
+
 def _lowered(graph: Graph) -> Lowered:
     (node,) = graph.nodes
-    return convolution.lower(node, graph, dict.fromkeys(graph.types, PLAIN), TARGET)
+    return _lower(node, graph, dict.fromkeys(graph.types, PLAIN), TARGET)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_joined_phases_are_numpys(
         "activation": None, "output_padding": (0, 0),
     }  # fmt: skip
     outcome = run_node(
-        convolution.lower, "ConvTranspose", arrays, constants,
+        _lower, "ConvTranspose", arrays, constants,
         order=("x", "w", "b"), blocked=blocked, **{**given, **attributes},
     )  # fmt: skip
     error = np.abs(outcome.y - outcome.expected).max() / np.abs(outcome.expected).max()

@@ -12,11 +12,11 @@ import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
+from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.node_costs import error_units, reorder_ns
-from leanconv.planner.operations import Accuracy
 from leanconv.planner.solver import fastest, leanest
 from leanconv.planner.storage import place
 from leanconv.planner.weights import weight_places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -13,26 +14,36 @@ from leanconv.canonical import spelled
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
-from leanconv.planner import choice_cache, operations
+from leanconv.operators import Accuracy, NodeContext, Operator, operator_of
+from leanconv.operators.block_chain import BlockChain
+from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.convolution import Convolution
+from leanconv.planner import choice_cache
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph
-from leanconv.planner.operations import Accuracy
 
 ACCURACY = Accuracy(1e-5)
+
+
+def _counted(
+    operator: type[Operator], found: list[str]
+) -> Callable[[Operator, NodeContext], str | None]:
+    default_choice = operator.default_choice
+
+    def counted(self: Operator, context: NodeContext) -> str | None:
+        found.append(str(context.node))
+        return default_choice(self, context)
+
+    return counted
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that the model was asked about, and a store of this test's own."""
     store, found = DiskCache(tmp_path, suffix=".json"), []
-    first_way = operations.first_way
-
-    def counted(node: object, *rest: object) -> str | None:
-        found.append(str(node))
-        return first_way(node, *rest)  # type: ignore[arg-type]
-
     monkeypatch.setattr(choice_cache, "_store", lambda: store)
-    monkeypatch.setattr(operations, "first_way", counted)
+    for operator in (Convolution, ConvChain, BlockChain):
+        monkeypatch.setattr(operator, "default_choice", _counted(operator, found))
     return found
 
 
@@ -51,19 +62,19 @@ def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], 
 
 def test_equal_nodes_are_asked_about_once(asked: list[str]) -> None:
     before, after = decided(1)
-    several = [n for n in graph(1).nodes if n.op in operations.SEVERAL]
+    several = [n for n in graph(1).nodes if operator_of(n).has_choices]
     assert 0 < len(asked) < len(several)
     for node, old, new in zip(graph(1).nodes, before, after, strict=True):
-        assert (new.way is not None) == (node.op in operations.SEVERAL)
+        assert (new.way is not None) == operator_of(node).has_choices
         assert (old.reads, old.writes) == (new.reads, new.writes)
 
 
 def test_named_ways_are_what_the_model_takes(asked: list[str]) -> None:
     before, after = decided(1)
     for node, old, new in zip(graph(1).nodes, before, after, strict=True):
-        given = (node, graph(1), old.formats(node), host(), ACCURACY)
+        context = old.context(node, graph(1), host(), ACCURACY)
         kernels = [
-            [spelled(call.kernel) for call in operations.lower(*given, way).calls]
+            [spelled(call.kernel) for call in operator_of(node).lower(context, way).calls]
             for way in (None, new.way)
         ]
         assert kernels[0] == kernels[1], node.name

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from leanconv.graph.ir import Graph
-from leanconv.planner.operations import Accuracy, ways
+from leanconv.operators import Accuracy, NodeContext, operator_of
 from leanconv.spec import PLAIN
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
@@ -31,7 +31,7 @@ def test_weights_are_cold_when_they_exceed_half_of_the_last_cache(
     megabytes: int, cold: bool
 ) -> None:
     accuracy = Accuracy(1e-6).of_network(deep(), with_cache(megabytes << 20))
-    assert accuracy == replace(Accuracy(1e-6), cold=cold)
+    assert accuracy == replace(Accuracy(1e-6), weights_from_dram=cold)
 
 
 def test_cold_weights_cost_their_way_from_memory() -> None:
@@ -40,8 +40,10 @@ def test_cold_weights_cost_their_way_from_memory() -> None:
     formats = {name: PLAIN for name in (*node.inputs, *node.outputs) if name}
     warm, cold = (
         {
-            way.name: way.cycles
-            for way in ways(node, graph, formats, TARGET, Accuracy(2e-5, cold=cold))
+            choice.name: choice.cycles
+            for choice in operator_of(node).choices(
+                NodeContext(node, graph, formats, TARGET, Accuracy(2e-5, weights_from_dram=cold))
+            )
         }
         for cold in (False, True)
     )

@@ -14,10 +14,10 @@ from leanconv.errors import SpecError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.passes.merge_blocks import mergeable
+from leanconv.operators import Accuracy
 from leanconv.planner import budget
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import error_units
-from leanconv.planner.operations import Accuracy
 from leanconv.planner.solver import fastest, leanest
 from leanconv.target import preset
 

@@ -17,8 +17,8 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
-from leanconv.planner.operations import Accuracy
 from leanconv.target import preset
 from support.counted import check_growth
 from support.network_models import small

@@ -13,8 +13,8 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import Call
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph
+from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.operations import Accuracy
 from leanconv.planner.weight_prefetch import asking_ahead
 from leanconv.target import preset
 from support.graph_builder import Builder

@@ -13,7 +13,9 @@ from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
-from leanconv.operators import conv_chain
+from leanconv.operators import Accuracy, NodeContext
+from leanconv.operators.chains import ChainChoice
+from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from support.graph_builder import Builder
@@ -105,13 +107,18 @@ class Runner:
         lanes = Format(self.target.lanes(block.dtype))
         self.formats = {"x0": Format(0) if plain else lanes, self.node.outputs[0]: lanes}
 
-    def choices(self) -> list[conv_chain.ChainChoice]:
+    def context(self, reproducible: bool = False) -> NodeContext:
+        """The block's node as its operator is asked about it."""
+        accuracy = Accuracy(reproducible=reproducible)
+        return NodeContext(self.node, self.graph, self.formats, self.target, accuracy)
+
+    def choices(self) -> list[ChainChoice]:
         """All ways to compute the block."""
-        return conv_chain.choices(self.node, self.graph, self.formats, self.target)
+        return CONV_CHAIN.choices(self.context())
 
     def lower(self, name: str) -> Lowered:
         """The kernels of one of them."""
-        return conv_chain.lower(self.node, self.graph, self.formats, self.target, select=name)
+        return CONV_CHAIN.lower(self.context(), name)
 
     def run(
         self,

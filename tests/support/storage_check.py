@@ -6,8 +6,8 @@ import numpy as np
 
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
+from leanconv.operators import Accuracy
 from leanconv.planner.lowering import LoweredGraph, lower_graph
-from leanconv.planner.operations import Accuracy
 from leanconv.planner.storage import Storage, place
 from leanconv.target import Target
 

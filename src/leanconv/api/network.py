@@ -22,11 +22,11 @@ from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
-from leanconv.planner.operations import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import Progress, checked_progress, working

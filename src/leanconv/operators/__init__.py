@@ -1,1 +1,62 @@
-"""From nodes of a graph that are convolutions, or several of them, to kernels."""
+"""From nodes of a graph to kernels: one table finds the operator of every operation.
+
+`operator` is what may be asked of any node: the formats that it takes, the choices of how to
+compute it with their estimates, its kernels. `convolution` computes single convolutions,
+`conv_chain` and `block_chain` several at once, `single_kernel` all other operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Node
+from leanconv.kernels import elementwise, layout, lrn, matmul, pool, reduce, resize, softmax
+from leanconv.operators.accuracy import Accuracy
+from leanconv.operators.block_chain import BLOCK_CHAIN
+from leanconv.operators.conv_chain import CONV_CHAIN
+from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+from leanconv.operators.single_kernel import SingleKernel
+
+__all__ = [
+    "OPERATORS",
+    "Accuracy",
+    "FormatPolicy",
+    "NodeChoice",
+    "NodeContext",
+    "Operator",
+    "operator_of",
+]
+
+
+def _table(*operators: Operator) -> dict[str, Operator]:
+    table: dict[str, Operator] = {}
+    for operator in operators:
+        for op in operator.ops:
+            assert op not in table, f"two operators compute {op}"
+            table[op] = operator
+    return table
+
+
+OPERATORS: Mapping[str, Operator] = _table(
+    CONVOLUTION,
+    CONV_CHAIN,
+    BLOCK_CHAIN,
+    SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
+    *map(SingleKernel, (elementwise, layout, lrn, matmul, reduce, resize, softmax)),
+)
+
+
+def operator_of(node: Node) -> Operator:
+    """The operator that computes a node.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    if node.op not in OPERATORS:
+        raise UnsupportedError(
+            f"node {node.name!r}: no kernel for {node.op}; expected one of "
+            f"{', '.join(sorted(OPERATORS))}; rewrite the node in terms of those"
+        )
+    return OPERATORS[node.op]

@@ -1,9 +1,9 @@
-"""From BlockChain nodes to kernels: several blocks in one pass, for the least memory."""
+"""BlockChain nodes, which only a lack of memory makes: several blocks in one pass."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,12 +20,17 @@ from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
-from leanconv.graph.ir import Graph, Node
-from leanconv.operators.chains import ChainChoice, chain_of, plain_error, unfold_blocks
-from leanconv.spec import Format
+from leanconv.graph.ir import Node
+from leanconv.operators.chains import (
+    ChainChoice,
+    ChainOperator,
+    chain_of,
+    plain_error,
+    unfold_blocks,
+)
+from leanconv.operators.operator import NodeContext
 from leanconv.target import Target
 
-OPS = ("BlockChain",)
 _STEPS = (1, 2, 4)
 _MOST_WARM = 4
 _RUNS = 4  # begins of the pass, each of which fills the rings anew
@@ -43,12 +48,10 @@ class _Way:
         return f"stream:step={self.step},blocks={kept}"
 
 
-def _chains(
-    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
-) -> tuple[tuple[Chain, ...], list[list[Node]]]:
+def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]]]:
     """The blocks, and the convolutions of each."""
-    convs, wide = unfold_blocks(node, graph)
-    return tuple(chain_of(block, wide, formats, target) for block in convs), convs
+    convs, wide = unfold_blocks(context.node, context.graph)
+    return tuple(chain_of(block, wide, context) for block in convs), convs
 
 
 @lru_cache(maxsize=64)
@@ -116,69 +119,58 @@ def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> flo
     return kernel.batch * total * imbalance(kernel.chunks)
 
 
-def choices(
-    node: Node,
-    graph: Graph,
-    formats: Mapping[str, Format],
-    target: Target,
-    reproducible: bool = False,
-) -> list[ChainChoice]:
-    """The ways to compute a BlockChain, the cheapest by estimate first; as of `lower`.
+class BlockChain(ChainOperator):
+    """Several blocks that store nothing between them, for the least memory."""
 
-    Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
-    """
-    chains, _ = _chains(node, graph, formats, target)
-    judged = tuple(chain.alone() for chain in chains) if reproducible else chains
-    error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
-    kept: dict[tuple[int, int], ChainChoice] = {}
-    kernels = {way: _build(judged, way, target) for way in _ways(chains, target)}
-    costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
-    for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
-        kernel = kernels[way]
-        size = kernel.scratch_bytes, sum(kernel.packed_bytes().values())
-        if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
-            kept[size] = ChainChoice(str(way), cycles, kernel.scratch_bytes, {}, error)
-    return list(kept.values())
+    ops = ("BlockChain",)
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[ChainChoice]:
+        """The ways to compute a BlockChain, the cheapest by estimate first.
+
+        Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
+        """
+        del vary_parameters
+        chains, _ = _chains(context)
+        target, judged = context.target, chains
+        if context.accuracy.reproducible:
+            judged = tuple(chain.alone() for chain in chains)
+        error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
+        kept: dict[tuple[int, int], ChainChoice] = {}
+        kernels = {way: _build(judged, way, target) for way in _ways(chains, target)}
+        costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
+        for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
+            kernel = kernels[way]
+            size = kernel.scratch_bytes, sum(kernel.packed_bytes().values())
+            if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
+                kept[size] = ChainChoice(str(way), cycles, error, kernel.scratch_bytes)
+        return list(kept.values())
+
+    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+        """One call."""
+        node, graph, target = context.node, context.graph, context.target
+        chains, convs = _chains(context)
+        ways = {str(way): way for way in _ways(chains, target)}
+        name = choice or self.choices(context)[0].name
+        if name not in ways:
+            raise SpecError(
+                f"got the form {name!r} of a chain of blocks; expected one of {', '.join(ways)}"
+            )
+        kernel, out = _build(chains, ways[name], target), node.outputs[0]
+
+        weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
+        biases = [
+            [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
+            for block in convs
+        ]
+
+        def make() -> dict[str, np.ndarray]:
+            return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
+
+        sizes = {f"{out}/{role}": size for role, size in kernel.packed_bytes().items()}
+        ends = {"x": node.inputs[0], "y": out}
+        names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
+        text = f"{len(chains)} blocks by rows"
+        return Lowered((Call(kernel, names),), {}, {}, text, packings=(Packing(sizes, make),))
 
 
-def lower(
-    node: Node,
-    graph: Graph,
-    formats: Mapping[str, Format],
-    target: Target,
-    reproducible: bool = False,
-    select: str | None = None,
-) -> Lowered:
-    """Lower a BlockChain node to one call.
-
-    Args:
-        node, graph, formats, target: as the kernels of other operations are given.
-        reproducible: whether the batch must not change the bits of an image: no way does.
-        select: the name of a way, None for the cheapest.
-
-    Raises:
-        SpecError: there is no way of that name.
-    """
-    chains, convs = _chains(node, graph, formats, target)
-    ways = {str(way): way for way in _ways(chains, target)}
-    name = select or choices(node, graph, formats, target, reproducible)[0].name
-    if name not in ways:
-        raise SpecError(
-            f"got the form {name!r} of a chain of blocks; expected one of {', '.join(ways)}"
-        )
-    kernel, out = _build(chains, ways[name], target), node.outputs[0]
-
-    weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
-    biases = [
-        [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
-        for block in convs
-    ]
-
-    def make() -> dict[str, np.ndarray]:
-        return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
-
-    sizes = {f"{out}/{role}": size for role, size in kernel.packed_bytes().items()}
-    ends = {"x": node.inputs[0], "y": out}
-    names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
-    text = f"{len(chains)} blocks by rows"
-    return Lowered((Call(kernel, names),), {}, {}, text, packings=(Packing(sizes, make),))
+BLOCK_CHAIN = BlockChain()

@@ -1,10 +1,10 @@
-"""ConvChain and BlockChain nodes as the convolutions that they consist of."""
+"""What ConvChain and BlockChain nodes have in common: the convolutions that they consist of."""
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from leanconv.algorithms.fused.forms import Chain, Form
@@ -15,30 +15,46 @@ from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.ops.chain import ChainBlock, block_inputs, stage_inputs
-from leanconv.operators import convolution
+from leanconv.operators.convolution import conv_spec
+from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
 from leanconv.spec import ConvSpec, Format
-from leanconv.target import Target
 
 
 @dataclass(frozen=True)
-class ChainChoice:
+class ChainChoice(NodeChoice):
     """One way to compute a chain.
 
     Attributes:
         name: as `lower` is asked for it: `"layers"`, `"rows:rows=14,step=2"` …
-        cycles: estimated cycles of one core.
+        cycles, error: as of any node.
         scratch_bytes: of each thread.
         temporaries: bytes of each buffer that lives between its calls.
-        error: expected relative error of the chain's result.
         form: how one block is done, None convolution by convolution or for several blocks.
     """
 
-    name: str
-    cycles: float
-    scratch_bytes: int
-    temporaries: Mapping[str, int]
-    error: float
+    scratch_bytes: int = 0
+    temporaries: Mapping[str, int] = field(default_factory=dict)
     form: Form | None = None
+
+
+class ChainOperator(Operator):
+    """Convolutions that are computed together: blocks of channels in and out."""
+
+    format_policy = FormatPolicy.BLOCKED_ONLY
+    has_choices = True
+
+    def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
+        """Always."""
+        del node, graph, block
+        return True
+
+    def accepts_mixed(self, node: Node) -> bool:
+        """True if the first block begins with a convolution that reads the input once."""
+        return len(blocks_of(node)[0].stages) > 2
+
+    def packed_inputs(self, node: Node) -> tuple[str, ...]:
+        """All weights and biases."""
+        return node.inputs[2:]
 
 
 def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
@@ -82,11 +98,10 @@ def unfold(node: Node, graph: Graph) -> tuple[list[Node], Graph]:
     return convs, wide
 
 
-def chain_of(
-    convs: list[Node], graph: Graph, formats: Mapping[str, Format], target: Target
-) -> Chain:
+def chain_of(convs: list[Node], graph: Graph, context: NodeContext) -> Chain:
     """What is to be fused; where no format is given a tensor stands in blocks."""
-    specs = [convolution.conv_spec(conv, graph) for conv in convs]
+    formats, target = context.formats, context.target
+    specs = [conv_spec(conv, graph) for conv in convs]
     blocked = Format(target.lanes(specs[0].dtype))
     x, y = convs[0].inputs[0], convs[-1].outputs[0]
     return Chain(

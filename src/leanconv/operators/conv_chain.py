@@ -1,12 +1,9 @@
-"""From ConvChain nodes to kernels: in one pass over rows, or convolution by convolution.
-
-BlockChain nodes, which only a lack of memory makes, are passed on.
-"""
+"""ConvChain nodes: one block in one pass over rows, or convolution by convolution."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,53 +23,80 @@ from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import block_chain, convolution
-from leanconv.operators.chains import (
-    ChainChoice,
-    blocks_of,
-    chain_of,
-    plain_error,
-    unfold,
-)
+from leanconv.operators.chains import ChainChoice, ChainOperator, chain_of, plain_error, unfold
+from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.operator import NodeContext
 from leanconv.spec import Format
 from leanconv.target import Target
 
-OPS = ("ConvChain", *block_chain.OPS)
 LAYERS = "layers"
 
 
-def accepts_mixed(node: Node) -> bool:
-    """Whether the input may stand in another format than the output, which stands in blocks."""
-    return len(blocks_of(node)[0].stages) > 2
+class ConvChain(ChainOperator):
+    """One block: in one pass over rows, or convolution by convolution.
 
-
-def choices(
-    node: Node,
-    graph: Graph,
-    formats: Mapping[str, Format],
-    target: Target,
-    max_error: float | None = None,
-    reproducible: bool = False,
-) -> list[ChainChoice]:
-    """All ways to compute a chain, the cheapest by estimate first.
-
-    Args:
-        node, graph, formats, target, max_error, reproducible: as of `lower`.
+    The fused forms make plain sums, which any accepted error allows: there is nothing more
+    accurate.
     """
-    if node.op in block_chain.OPS:
-        return block_chain.choices(node, graph, formats, target, reproducible)
-    convs, wide = unfold(node, graph)
-    chain = chain_of(convs, wide, formats, target)
-    judged = chain.alone() if reproducible else chain
-    found = [_layers_choice(convs, wide, chain, target, max_error, reproducible)]
-    plain = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
-    for form in possible_forms(judged, target):
-        fused = build(chain, form, target)
-        costed = build(judged, form, target) if reproducible else fused
-        cycles = form_cycles(judged, form, costed, target)
-        scratch = max(use.kernel.scratch_bytes for use in fused.kernels)
-        found.append(ChainChoice(str(form), cycles, scratch, fused.temporaries, plain, form))
-    return sorted(found, key=lambda choice: choice.cycles)
+
+    ops = ("ConvChain",)
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[ChainChoice]:
+        """All ways to compute a chain, the cheapest by estimate first."""
+        del vary_parameters
+        convs, wide = unfold(context.node, context.graph)
+        chain, target = chain_of(convs, wide, context), context.target
+        reproducible = context.accuracy.reproducible
+        judged = chain.alone() if reproducible else chain
+        found = [_layers_choice(convs, wide, chain, context)]
+        plain = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
+        for form in possible_forms(judged, target):
+            pieces = build(chain, form, target)
+            costed = build(judged, form, target) if reproducible else pieces
+            cycles = form_cycles(judged, form, costed, target)
+            scratch = max(use.kernel.scratch_bytes for use in pieces.kernels)
+            choice = ChainChoice(str(form), cycles, plain, scratch, pieces.temporaries, form)
+            found.append(choice)
+        return sorted(found, key=lambda choice: choice.cycles)
+
+    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+        """One call or two where the block is fused, those of its convolutions otherwise."""
+        node, graph = context.node, context.graph
+        convs, wide = unfold(node, graph)
+        chain = chain_of(convs, wide, context)
+        if choice is None:
+            form = self.choices(context)[0].form
+        else:
+            judged = chain.alone() if context.accuracy.reproducible else chain
+            form = _named_form(choice, judged, context.target)
+        if form is None:
+            return _by_layers(convs, wide, context)
+        fused = build(chain, form, context.target)
+        out = node.outputs[0]
+        values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
+        temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
+        values.update({role: f"{out}/{role}" for role in fused.temporaries})
+        weights = [graph.constants[conv.inputs[1]] for conv in convs]
+        biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
+        packing = Packing(
+            {f"{out}/{role}": size for role, size in _packed_bytes(convs, fused).items()},
+            lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
+        )
+        calls = []
+        for use in fused.kernels:
+            names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
+            # What adds partial results up reads a residual just before it writes the same
+            # elements; a chain reads rows of its input, which may be the residual, after it has
+            # written others.
+            sums = isinstance(use.kernel, SumOfParts) and "residual" in use.roles
+            in_place = (use.roles.index("residual"),) if sums else ()
+            calls.append(Call(use.kernel, names, in_place))
+        kind = "inverted_residual" if len(convs) > 2 else "separable"
+        name = f"{kind} {form.name}"
+        return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
+
+
+CONV_CHAIN = ConvChain()
 
 
 def _named_form(name: str, chain: Chain, target: Target) -> Form | None:
@@ -92,70 +116,14 @@ def _named_form(name: str, chain: Chain, target: Target) -> Form | None:
     return forms[name]
 
 
-def lower(
-    node: Node,
-    graph: Graph,
-    formats: Mapping[str, Format],
-    target: Target,
-    max_error: float | None = None,
-    reproducible: bool = False,
-    select: str | None = None,
-) -> Lowered:
-    """Lower a ConvChain node.
-
-    Args:
-        node, graph, formats, target: as the kernels of other operations are given.
-        max_error: relative error accepted of each convolution. The fused forms make plain sums,
-            which are always allowed: there is nothing more accurate.
-        reproducible: whether the batch must not change the bits of an image.
-        select: the name of one of `choices`, None for the cheapest.
-    """
-    if node.op in block_chain.OPS:
-        return block_chain.lower(node, graph, formats, target, reproducible, select)
-    convs, wide = unfold(node, graph)
-    chain = chain_of(convs, wide, formats, target)
-    if select is None:
-        form = choices(node, graph, formats, target, max_error, reproducible)[0].form
-    else:
-        form = _named_form(select, chain.alone() if reproducible else chain, target)
-    if form is None:
-        return _by_layers(convs, wide, formats, target, max_error, reproducible)
-    fused = build(chain, form, target)
-    out = node.outputs[0]
-    values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
-    temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
-    values.update({role: f"{out}/{role}" for role in fused.temporaries})
-    weights = [graph.constants[conv.inputs[1]] for conv in convs]
-    biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
-    packing = Packing(
-        {f"{out}/{role}": size for role, size in _packed_bytes(convs, fused).items()},
-        lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
-    )
-    calls = []
-    for use in fused.kernels:
-        names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
-        # What adds partial results up reads a residual just before it writes the same elements;
-        # a chain reads rows of its input, which may be the residual, after it has written others.
-        sums = isinstance(use.kernel, SumOfParts) and "residual" in use.roles
-        in_place = (use.roles.index("residual"),) if sums else ()
-        calls.append(Call(use.kernel, names, in_place))
-    kind = "inverted_residual" if len(convs) > 2 else "separable"
-    name = f"{kind} {form.name}"
-    return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
-
-
-def _by_layers(
-    convs: list[Node],
-    graph: Graph,
-    formats: Mapping[str, Format],
-    target: Target,
-    max_error: float | None,
-    reproducible: bool,
-) -> Lowered:
-    blocked = Format(target.lanes(graph.types[convs[0].inputs[0]].dtype))
-    placed = {**formats, **{conv.outputs[0]: blocked for conv in convs}}
+def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
+    dtype = graph.types[convs[0].inputs[0]].dtype
+    blocked = Format(context.target.lanes(dtype))
+    formats = {**context.formats, **{conv.outputs[0]: blocked for conv in convs}}
+    accuracy = replace(context.accuracy, weights_from_dram=False)
     parts = [
-        convolution.lower(conv, graph, placed, target, max_error, reproducible) for conv in convs
+        CONVOLUTION.lower(NodeContext(conv, graph, formats, context.target, accuracy))
+        for conv in convs
     ]
     temporaries: dict[str, int] = {}
     for conv in convs[:-1]:
@@ -171,21 +139,17 @@ def _by_layers(
 
 
 def _layers_choice(
-    convs: list[Node],
-    graph: Graph,
-    chain: Chain,
-    target: Target,
-    max_error: float | None,
-    reproducible: bool,
+    convs: list[Node], graph: Graph, chain: Chain, context: NodeContext
 ) -> ChainChoice:
     """The convolutions one by one, what lies between them stored."""
+    target, reproducible = context.target, context.accuracy.reproducible
     blocked = Format(target.lanes(chain.dtype))
     costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     x, cycles, scratch, squares = chain.x, 0.0, 0, 0.0
     temporaries: dict[str, int] = {}
     for conv, spec in zip(convs, chain.specs, strict=True):
         y = Access.of_format(graph.types[conv.outputs[0]].shape, blocked)
-        problem = Problem.of(spec, x, y, max_error)
+        problem = Problem.of(spec, x, y, context.accuracy.layer_error)
         candidate = select.choose(problem, target, None, reproducible)
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.kernels[-1].kernel.chunks
@@ -203,7 +167,7 @@ def _layers_choice(
             temporaries[conv.outputs[0]] = spec.batch * image_bytes
             cycles += between_cycles(images * image_bytes, target)
         x = y
-    return ChainChoice(LAYERS, cycles, scratch, temporaries, math.sqrt(squares))
+    return ChainChoice(LAYERS, cycles, math.sqrt(squares), scratch, temporaries)
 
 
 def _packed(

@@ -15,6 +15,7 @@ from functools import cached_property
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks, mergeable
+from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
     LoweredGraph,
@@ -23,7 +24,6 @@ from leanconv.planner.lowering import (
     lower_graph,
 )
 from leanconv.planner.node_costs import Outline, Outliner, error_units, skeleton, units_error
-from leanconv.planner.operations import Accuracy
 from leanconv.planner.search_graph import Space, make_space
 from leanconv.planner.solver import Way, fastest, leanest, least_error, least_time
 from leanconv.planner.storage import Storage, place

@@ -16,9 +16,8 @@ from leanconv.canonical import spelled
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
 from leanconv.graph.ir import Graph
-from leanconv.planner import operations
+from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
-from leanconv.planner.operations import Accuracy
 from leanconv.progress import steps
 from leanconv.settings import current_settings
 from leanconv.target import Target
@@ -39,19 +38,15 @@ def settled(
     texts = {
         number: node_key(node, graph, decision)
         for number, (node, decision) in enumerate(zip(graph.nodes, decisions, strict=True))
-        if decision.way is None and node.op in operations.SEVERAL
+        if decision.way is None and operator_of(node).has_choices
     }
     numbers = {text: number for number, text in reversed(texts.items())}
     key = _key(list(numbers), target, accuracy)
     ways = _recall(key, len(numbers)) if numbers else []
     if ways is None:
         ways = [
-            operations.first_way(
-                graph.nodes[number],
-                graph,
-                decisions[number].formats(graph.nodes[number]),
-                target,
-                accuracy,
+            operator_of(graph.nodes[number]).default_choice(
+                decisions[number].context(graph.nodes[number], graph, target, accuracy)
             )
             for number in steps("choosing algorithms", numbers.values(), len(numbers))
         ]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from leanconv.canonical import spelled
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators import Accuracy, NodeContext
 from leanconv.spec import PLAIN, Format
+from leanconv.target import Target
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Decision:
     Attributes:
         reads: the format wanted of each image that it reads.
         writes: the format of its output.
-        way: the name of one of `operations.ways`, None for the first.
+        way: the name of one of its operator's choices, None for the first.
     """
 
     reads: Mapping[str, Format]
@@ -28,6 +30,10 @@ class Decision:
         """How each value of the node stands in memory."""
         formats = {name: PLAIN for name in node.inputs if name}
         return {**formats, **self.reads, node.outputs[0]: self.writes}
+
+    def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
+        """What the node's operator is asked with."""
+        return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 
 def node_key(node: Node, graph: Graph, decision: Decision) -> str:

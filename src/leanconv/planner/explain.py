@@ -10,14 +10,12 @@ from typing import Any
 from leanconv.algorithms import select
 from leanconv.canonical import spelled
 from leanconv.graph.ir import Node
-from leanconv.operators import conv_chain, convolution
-from leanconv.planner import operations
+from leanconv.operators import conv_chain, convolution, operator_of
+from leanconv.operators.accuracy import NETWORK_ERROR
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import Outline, shared_ns
-from leanconv.planner.operations import NETWORK_ERROR
-from leanconv.spec import PLAIN
 from leanconv.units import format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
@@ -234,13 +232,13 @@ class _Words:
         planner = self._planner
         key = node_key(node, planner.graph, decision), decision.way
         if key not in self._known:
-            accuracy, formats = planner.accuracy, decision.formats(node)
-            asked = (node, planner.graph, formats, accuracy.layer_error, accuracy.cold)
+            accuracy = planner.accuracy
+            context = decision.context(node, planner.graph, planner.target, accuracy)
             made = [
                 select.choose(
                     problem, planner.target, decision.way, accuracy.reproducible
                 ).parameters
-                for problem, _ in convolution.problems(*asked)
+                for problem, _ in convolution.problems(context)
             ]
             self._known[key] = "; ".join(dict.fromkeys(made))
         return self._known[key]
@@ -249,10 +247,8 @@ class _Words:
 def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:
     """Algorithms that cannot compute a node, with their reasons."""
     planner = plan.planner
-    formats: dict[str, Any] = {name: PLAIN for name in node.inputs if name}
-    formats.update(decision.reads)
-    formats[node.outputs[0]] = decision.writes
-    return operations.rejections(node, planner.graph, formats, planner.target)
+    context = decision.context(node, planner.graph, planner.target, planner.accuracy)
+    return operator_of(node).rejections(context)
 
 
 def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from leanconv import kernels
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import conv_chain, convolution
+from leanconv.operators import FormatPolicy, operator_of
 from leanconv.spec import PLAIN, Format
-
-# Operations whose kernels run their lanes along channels whatever stands around them.
-_BLOCKED_ONLY = frozenset({"MaxPool", "AveragePool"})
 
 
 @dataclass(frozen=True)
@@ -28,11 +24,11 @@ class FormatRules:
 
     def accepts_blocked(self, node: Node) -> bool:
         """Whether all of a node's images may stand in blocks."""
-        if node.op in conv_chain.OPS:
-            return True
-        if node.op in convolution.OPS:
-            return convolution.accepts_blocked(node, self.graph, self.blocked.block)
-        return kernels.accepts_blocked(node, self.graph, self.blocked.block)
+        return operator_of(node).accepts_blocked(node, self.graph, self.blocked.block)
+
+    def accepts_mixed(self, node: Node) -> bool:
+        """Whether the first input may stand in another format than the others and the output."""
+        return operator_of(node).accepts_mixed(node) and node.inputs[0] not in node.inputs[1:]
 
     def images(self, node: Node) -> list[str]:
         """The inputs of a node that have channels and are not constant."""
@@ -45,17 +41,15 @@ class FormatRules:
             yield {}, PLAIN
             return
         accepted = self.accepts_blocked(node)
-        chain = node.op in conv_chain.OPS
-        blocks_only = chain or (accepted and node.op in _BLOCKED_ONLY)
+        only = operator_of(node).format_policy is FormatPolicy.BLOCKED_ONLY
+        blocks_only, mixed = accepted and only, self.accepts_mixed(node)
         for writes in (self.blocked,) if blocks_only else (PLAIN, self.blocked):
             if writes.block and not accepted:
                 continue
             reads = dict.fromkeys(images, writes)
             written = writes if self.is_image(output) else PLAIN
             yield reads, written
-            mixed = conv_chain.accepts_mixed if chain else convolution.accepts_mixed
-            several = (chain or node.op in convolution.OPS) and mixed(node)
-            if several and node.inputs[0] not in node.inputs[1:]:
+            if mixed:
                 other = PLAIN if writes.block else self.blocked
                 yield {**reads, node.inputs[0]: other}, written
 
@@ -84,22 +78,16 @@ def choose_formats(
         return {}, PLAIN
     if not rules.accepts_blocked(node):
         return dict.fromkeys(images, PLAIN), PLAIN
-    wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
-    if node.op in convolution.OPS and convolution.accepts_mixed(node):
-        result = rules.blocked if wanted else PLAIN
-        formats = dict.fromkeys(images, result)
-        formats[node.inputs[0]] = now(node.inputs[0])
-        return formats, result
-    if node.op in conv_chain.OPS and conv_chain.accepts_mixed(node):
-        formats = dict.fromkeys(images, rules.blocked)
-        if node.inputs[0] != node.input(1):
-            formats[node.inputs[0]] = now(node.inputs[0])
-        return formats, rules.blocked
-    if node.op in (*_BLOCKED_ONLY, *convolution.OPS, *conv_chain.OPS):
-        chosen = rules.blocked
-    else:
+    operator, chosen = operator_of(node), rules.blocked
+    if operator.format_policy is FormatPolicy.FOLLOW_INPUTS:
         sizes = {PLAIN: 0, rules.blocked: 0}
         for name in images:
             sizes[now(name)] += rules.graph.types[name].elements
         chosen = rules.blocked if sizes[rules.blocked] >= max(1, sizes[PLAIN]) else PLAIN
-    return dict.fromkeys(images, chosen), chosen if rules.is_image(output) else PLAIN
+    elif operator.format_policy is FormatPolicy.PREFER_BLOCKED and operator.accepts_mixed(node):
+        wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
+        chosen = rules.blocked if wanted else PLAIN
+    reads = dict.fromkeys(images, chosen)
+    if rules.accepts_mixed(node):
+        reads[node.inputs[0]] = now(node.inputs[0])
+    return reads, chosen if rules.is_image(output) else PLAIN

@@ -11,11 +11,10 @@ from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
-from leanconv.planner import operations
+from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.choice_cache import settled
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
-from leanconv.planner.operations import Accuracy
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -170,8 +169,8 @@ class _Lowering:
     def _lower(self, node: Node, decision: Decision) -> None:
         output, wanted, form = node.outputs[0], decision.reads, decision.writes
         renamed = {name: self._in_format(name, wanted[name]) for name in wanted}
-        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
-        lowered = operations.lower(*asked, decision.way)
+        context = decision.context(node, self._graph, self._target, self._accuracy)
+        lowered = operator_of(node).lower(context, decision.way)
         self._define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self._fresh(name)

@@ -11,10 +11,9 @@ import numpy as np
 from leanconv.codegen.lowered import Lowered
 from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph, Node
-from leanconv.planner import operations
+from leanconv.operators import Accuracy, NodeChoice, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
-from leanconv.planner.operations import Accuracy
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Target
@@ -119,7 +118,7 @@ def skeleton(graph: Graph) -> Graph:
     weights: set[str] = set()
     others: set[str] = set(graph.outputs)
     for node in graph.nodes:
-        packed = operations.packed_inputs(node)
+        packed = operator_of(node).packed_inputs(node)
         weights.update(packed)
         others.update(name for name in node.inputs if name not in packed)
     constants = {
@@ -205,20 +204,22 @@ class Outliner:
 
     def _chosen(self, node: Node, decision: Decision) -> Outline:
         found = list(self._with(node, decision, every=False))
-        if decision.way is None:
+        name = decision.way
+        if name is None:
             return found[0]
-        if not any(outline.decision.way == decision.way for outline in found):
+        if not any(outline.decision.way == name for outline in found):
             found = list(self._with(node, decision, every=True))
         for outline in found:
-            if outline.decision.way == decision.way:
+            if outline.decision.way == name:
                 return outline
-        return self._asked_for(node, decision)
+        return self._asked_for(node, decision, name)
 
-    def _asked_for(self, node: Node, decision: Decision) -> Outline:
+    def _asked_for(self, node: Node, decision: Decision, name: str) -> Outline:
         """The outline of a way that is not considered unless the user asks for it."""
-        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
-        way = operations.named_way(*asked, decision.way)
-        found = self._outline(node, decision, way, operations.lower(*asked, decision.way))
+        context = decision.context(node, self._graph, self._target, self._accuracy)
+        operator = operator_of(node)
+        choice = operator.named_choice(context, name)
+        found = self._outline(node, decision, choice, operator.lower(context, name))
         return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
 
     def _with(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
@@ -241,14 +242,15 @@ class Outliner:
             )
 
     def _find(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
-        asked = (node, self._graph, decision.formats(node), self._target, self._accuracy)
-        for way in operations.ways(*asked, every):
-            lowered = operations.lower(*asked, way.name)
-            named = Decision(decision.reads, decision.writes, way.name)
-            yield self._outline(node, named, way, lowered)
+        context = decision.context(node, self._graph, self._target, self._accuracy)
+        operator = operator_of(node)
+        for choice in operator.choices(context, every):
+            lowered = operator.lower(context, choice.name)
+            named = Decision(decision.reads, decision.writes, choice.name)
+            yield self._outline(node, named, choice, lowered)
 
     def _outline(
-        self, node: Node, decision: Decision, way: operations.Way, lowered: Lowered
+        self, node: Node, decision: Decision, choice: NodeChoice, lowered: Lowered
     ) -> Outline:
         numbers: dict[str, int | str] = {node.outputs[0]: "y"}
         for number, name in enumerate(node.inputs):
@@ -268,8 +270,8 @@ class Outliner:
         return Outline(
             decision,
             lowered.algorithm,
-            round(way.cycles * _NS_PER_CYCLE),
-            way.error,
+            round(choice.cycles * _NS_PER_CYCLE),
+            choice.error,
             sum(aligned(size) for size in own),
             tuple(number for n, number in taken.items() if n in self._graph.constants),
             tuple(calls),

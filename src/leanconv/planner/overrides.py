@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import convolution
+from leanconv.operators import Accuracy, convolution
 from leanconv.planner import tuner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
-from leanconv.planner.operations import Accuracy
 from leanconv.progress import steps
 from leanconv.target import Target
 
@@ -62,8 +61,8 @@ def tuned(
     left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.way is None]
     for number in steps("tuning layers", left, len(left)):
         node, decision = nodes[number], result[number]
-        formats, aim = decision.formats(node), accuracy.layer_error
-        ((problem, _),) = convolution.problems(node, graph, formats, aim, accuracy.cold)
+        context = decision.context(node, graph, target, accuracy)
+        ((problem, _),) = convolution.problems(context)
         if accuracy.reproducible:
             found = tuner.tune_for_any_batch(problem, target, weights)
         else:

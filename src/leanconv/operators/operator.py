@@ -1,0 +1,140 @@
+"""What is known of any operation: its formats, the choices of how it is computed, its kernels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.lowered import Lowered
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators.accuracy import Accuracy
+from leanconv.spec import Format
+from leanconv.target import Target
+
+
+class FormatPolicy(Enum):
+    """In which format a node that accepts blocks of channels is computed where no limit decides."""
+
+    FOLLOW_INPUTS = "that of most elements which it reads"
+    PREFER_BLOCKED = "in blocks; one that accepts mixed formats writes what its users read"
+    BLOCKED_ONLY = "in blocks: its kernels' lanes run along channels"
+
+
+@dataclass(frozen=True, eq=False)
+class NodeContext:
+    """A node with all that its lowering depends on.
+
+    Attributes:
+        node: an operation in normal form.
+        graph: types and constants of its values.
+        formats: how each of its values stands in memory.
+        target: the machine.
+        accuracy: what is asked of the arithmetic.
+    """
+
+    node: Node
+    graph: Graph
+    formats: Mapping[str, Format]
+    target: Target
+    accuracy: Accuracy = field(default_factory=Accuracy)
+
+    def access(self, name: str) -> Access:
+        """Where the elements of a value lie."""
+        return Access.of_format(self.graph.types[name].shape, self.formats[name])
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """One way to compute a node between given formats.
+
+    Attributes:
+        name: as `Operator.lower` is asked for it; None where there is only one.
+        cycles: estimated cycles of one core.
+        error: expected relative error in the max norm that it adds; 0 where it only moves.
+    """
+
+    name: str | None
+    cycles: float
+    error: float
+
+
+class Operator(ABC):
+    """One or several operations of a graph, and all that a plan asks about their nodes.
+
+    Attributes:
+        ops: names of the operations.
+        format_policy: in which format nodes are computed where no limit decides.
+        has_choices: whether nodes can be computed in several ways, of which a plan names one.
+    """
+
+    ops: Sequence[str]
+    format_policy = FormatPolicy.FOLLOW_INPUTS
+    has_choices = False
+
+    @abstractmethod
+    def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
+        """Whether a node can be done with its tensors in blocks of `block` channels.
+
+        If so, all its inputs of rank 3 and more that are no constants may be blocked together with
+        its output, if that is of rank 3 or more; otherwise all are plain.
+        """
+
+    def accepts_mixed(self, node: Node) -> bool:
+        """Whether the first input may stand in another format than the others and the output."""
+        del node
+        return False
+
+    @abstractmethod
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> Sequence[NodeChoice]:
+        """The ways to compute a node; the first is the one that is taken where none is named.
+
+        Args:
+            context: the node.
+            vary_parameters: whether parameters of an algorithm are varied, too.
+        """
+
+    def default_choice(self, context: NodeContext) -> str | None:
+        """The name of the first of `choices`; the others are not looked for if that saves time."""
+        return self.choices(context)[0].name
+
+    def named_choice(self, context: NodeContext, name: str) -> NodeChoice:
+        """A choice that `choices` does not list, because it is made on request only.
+
+        Raises:
+            SpecError: the node cannot be computed like that.
+        """
+        node, known = context.node, (str(choice.name) for choice in self.choices(context))
+        raise SpecError(
+            f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {name!r}; expected one "
+            f"of {', '.join(known)}"
+        )
+
+    @abstractmethod
+    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+        """Make the kernels of a node.
+
+        Args:
+            context: the node, its formats such as the other methods allow.
+            choice: the name of one of `choices`, None for the first.
+
+        Returns:
+            Calls, packed constants and scratch; no calls for a result without elements.
+
+        Raises:
+            UnsupportedError: there is no kernel for the operation.
+            SpecError: there is no such choice.
+        """
+
+    def rejections(self, context: NodeContext) -> dict[str, str]:
+        """Why the algorithms that do not compute a node do not, by algorithm."""
+        del context
+        return {}
+
+    def packed_inputs(self, node: Node) -> tuple[str, ...]:
+        """The constants of a node whose values decide nothing: they are only packed."""
+        del node
+        return ()

@@ -1,0 +1,60 @@
+"""Operations that have one implementation each: what the modules of `kernels` compute."""
+
+from __future__ import annotations
+
+from math import prod
+
+from leanconv.codegen.lowered import Lowered
+from leanconv.dtypes import ITEMSIZE
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelModule
+from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+
+_CALL_CYCLES = 1500.0  # begin and end of a stage
+_BYTES_PER_CYCLE = 8.0  # that one core moves in operations that mostly move
+_FLOPS_PER_CYCLE = 8.0  # that they do beside it
+
+
+class SingleKernel(Operator):
+    """The operations of one module of `kernels`.
+
+    Args:
+        module: knows the operations.
+        format_policy: in which format they are computed.
+    """
+
+    def __init__(
+        self, module: KernelModule, format_policy: FormatPolicy = FormatPolicy.FOLLOW_INPUTS
+    ) -> None:
+        self._module, self.ops, self.format_policy = module, module.OPS, format_policy
+
+    def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
+        """As the module says."""
+        return self._module.accepts_blocked(node, graph, block)
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[NodeChoice]:
+        """One choice without a name, estimated by the bytes that are moved."""
+        del vary_parameters
+        return [NodeChoice(None, _cycles(context.node, context.graph), 0.0)]
+
+    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+        """The module's kernels; none for a result without elements."""
+        del choice
+        node, graph = context.node, context.graph
+        if graph.types[node.outputs[0]].elements == 0:
+            return Lowered((), algorithm="empty")
+        return self._module.lower(node, graph, context.formats, context.target)
+
+
+def _cycles(node: Node, graph: Graph) -> float:
+    """Estimated cycles of an operation that is no convolution."""
+    names = (*(name for name in node.inputs if name), *node.outputs)
+    item = max(ITEMSIZE.get(graph.types[name].dtype, 4) for name in names)
+    elements = sum(graph.types[name].elements for name in names)
+    inner = 1
+    if node.op in ("MatMul", "Gemm"):
+        inner = graph.types[node.inputs[0]].shape[-1]
+    elif node.op in ("MaxPool", "AveragePool"):
+        inner = prod(node.attributes.get("kernel_shape", ()))
+    out = graph.types[node.outputs[0]].elements
+    return _CALL_CYCLES + elements * item / _BYTES_PER_CYCLE + out * inner / _FLOPS_PER_CYCLE
