@@ -19,9 +19,9 @@ from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import compile_cubin
 from leanconv.gpu.launch import Code
 from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.gpu.lowering.graph import lower_graph
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.machine import Machine
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
@@ -33,9 +33,9 @@ def conv_codes(
 ) -> list[Code]:
     """The kernels of one convolution, channels last."""
     arithmetics = choices(spec.dtype, precision)
-    task = ConvTask(spec, spec.dtype, arithmetics, "x", "y", Epilogue(), "conv")
+    conv = ConvProblem(spec, spec.dtype, arithmetics, "x", "y", Epilogue(), "conv")
     w = np.ones(spec.weight_shape, np.float32)
-    return [launch.code for launch in choose_algorithm(task, w, machine, algorithm).launches]
+    return [launch.code for launch in choose_algorithm(conv, w, machine, algorithm).launches]
 
 
 def network_codes(

@@ -98,14 +98,14 @@ def verdicts(result: Row) -> list[tuple[str, str, bool | None]]:
         LAYERS,
         lambda: _speed([r["im2col_ms"] / r[HIGH] for r in explicit], 3.5),
     )
-    deep = [r for r in result.get("depthwise", ()) if "of_copy" in r]
+    has_depth = [r for r in result.get("depthwise", ()) if "of_copy" in r]
     limit(
         "depthwise at 70 % of the measured copy bandwidth",
-        deep,
+        has_depth,
         1,
         lambda: (
-            f"{min(r['of_copy'] for r in deep):.0%} at least",
-            min(r["of_copy"] for r in deep) >= 0.7,
+            f"{min(r['of_copy'] for r in has_depth):.0%} at least",
+            min(r["of_copy"] for r in has_depth) >= 0.7,
         ),
     )
     for asked, engine, batch, most in (

@@ -57,11 +57,11 @@ def test_products_run_on_tensor_cores(compiled: Compiled, arch: int) -> None:
     checked = 0
     for row in _of(compiled, arch, "gemm.segment_gemm"):
         mode, kind = row["constants"]["MODE"], row["types"]["x"]
-        names = ("DMMA",) if kind == "*fp64" else ("FFMA",) if mode == 0 else TENSOR[arch]
+        names = ("DMMA",) if kind == "*fp64" else ("FFMA",) if mode == "ieee" else TENSOR[arch]
         assert _count(row, *names) > 0, row["name"]
-        if mode in (2, 3):  # three products of each
+        if mode in ("tf32x3", "fp16x3"):  # three products of each
             assert _count(row, *names) % 3 == 0, row["name"]
-        if mode == 0 and kind == "*fp32":  # nothing but IEEE arithmetic on the strict path
+        if mode == "ieee" and kind == "*fp32":  # nothing but IEEE arithmetic on the strict path
             assert _count(row, "HGMMA", "HMMA") == 0, row["name"]
         checked += 1
     assert checked > 40
@@ -73,9 +73,9 @@ def test_aligned_loads_are_wide(compiled: Compiled, arch: int) -> None:
     for row in _of(compiled, arch, "gemm.segment_gemm"):
         # Programs of the small tile with eight warps have less than 16 bytes for a thread.
         if row["name"].startswith("aligned") and "32x32x16 w8" not in row["name"]:
-            kind = "LDGSTS" if row["constants"]["FLAGS"] != 2 else "LDG"
+            kind = "LDGSTS" if row["constants"]["FLAGS"] != "read" else "LDG"
             copies = {k: v for k, v in row["instructions"].items() if k.startswith(kind)}
-            if row["constants"]["FLAGS"] == 2:  # one stage: loads of flags, bias and scale too
+            if row["constants"]["FLAGS"] == "read":  # one stage: loads of flags, bias and scale too
                 assert any(name.endswith(".128") for name in copies), row["name"]
                 continue
             assert copies, row["name"]
@@ -115,7 +115,7 @@ def test_patches_arrive_by_tensor_copies_alone(compiled: Compiled) -> None:
     assert len(found) >= 40
     assert {row["constants"]["WINDOWS"] for row in found} == {False, True}
     for row in found:
-        split = row["constants"]["MODE"] in (2, 3)
+        split = row["constants"]["MODE"] in ("tf32x3", "fp16x3")
         # x in boxes of four axes, of windows five, each half of the weights in boxes of two.
         boxes, windows = row["instructions"], row["constants"]["WINDOWS"]
         taken, other = ("UTMALDG.5D", "UTMALDG.4D")[:: 1 if windows else -1]

@@ -11,7 +11,7 @@ import pytest
 
 import leanconv
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
-from leanconv.gpu import entry, fft
+from leanconv.gpu import backend, fft
 from leanconv.gpu.device.driver import Driver
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
@@ -176,20 +176,20 @@ def test_without_torch_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fft, "import_module", missing)
     fake = FakeCuda()
     driver = Driver(fake)
-    monkeypatch.setattr(entry, "device_driver", lambda device: driver)
+    monkeypatch.setattr(backend, "device_driver", lambda device: driver)
     x, w = np.zeros((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
     limits = ("fft", None, None)
     with pytest.raises(MissingExtraError, match="algorithm='fft' on a GPU needs torch"):
-        entry.convolve("cuda", None, x, None, (w, None, None), ConvArguments(), limits)
+        backend.convolve("cuda", None, x, None, (w, None, None), ConvArguments(), limits)
 
 
 def test_the_public_edge_takes_the_plan_by_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(FakeCuda())
-    monkeypatch.setattr(entry, "device_driver", lambda device: driver)
-    monkeypatch.setattr(entry, "TorchFft", lambda device: NumpyFft())
+    monkeypatch.setattr(backend, "device_driver", lambda device: driver)
+    monkeypatch.setattr(backend, "TorchFft", lambda device: NumpyFft())
     w = np.ones((4, 3, 3, 3), np.float32)
     limits = ("fft", None, None)
-    plan = entry.plan_conv(
+    plan = backend.plan_conv(
         "cuda", None, (1, 3, 8, 8), (w, None, None), ConvArguments(), False, limits
     )
     assert plan.algorithm == "fft"
@@ -201,8 +201,8 @@ def test_a_limit_is_kept_though_a_plan_without_it_is_kept_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = Driver(FakeCuda())
-    monkeypatch.setattr(entry, "device_driver", lambda device: driver)
-    monkeypatch.setattr(entry, "TorchFft", lambda device: NumpyFft())
+    monkeypatch.setattr(backend, "device_driver", lambda device: driver)
+    monkeypatch.setattr(backend, "TorchFft", lambda device: NumpyFft())
     x, w = np.ones((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
     found = leanconv.conv2d(x, w, device="cuda", algorithm="fft")
     assert np.abs(found - 27.0).max() < 1e-4

@@ -17,12 +17,12 @@ from leanconv.errors import (
     UnsupportedError,
 )
 from leanconv.gpu.arithmetic import FP16X3, IEEE, choices
+from leanconv.gpu.backend import check_options, device_driver
+from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.entry import check_options, device_driver
-from leanconv.gpu.launch import BOXES
+from leanconv.gpu.launch import TENSOR_MAP
 from leanconv.gpu.lowering.gemm import pack
-from leanconv.gpu.network import BoundDeviceNetwork
 from leanconv.spec import Activation, ConvSpec
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
@@ -44,17 +44,17 @@ def test_arguments_arrive_as_they_were_planned() -> None:
         assert one.shared_bytes == 60000
         assert one.scratch == [0, 0]
         held = zip(launch.code.types, launch.arguments, one.arguments, strict=True)
-        for (name, kind), planned, arrived in held:
-            if kind.startswith(BOXES):
-                arrived = arrived.address
+        for (name, kind), planned, on_device in held:
+            if kind.startswith(TENSOR_MAP):
+                on_device = on_device.address
             if kind[0] not in "*t":
-                assert arrived == pytest.approx(planned, rel=1e-7), name
+                assert on_device == pytest.approx(planned, rel=1e-7), name
             elif planned == "":
-                assert arrived == 0, name
+                assert on_device == 0, name
             elif name in ("x", "y") and planned in ("x", "y"):
-                assert arrived == {"x": x.address, "y": y.address}[planned]
+                assert on_device == {"x": x.address, "y": y.address}[planned]
             else:
-                assert any(b <= arrived < b + size for b, (_, size) in fake.buffers.items()), name
+                assert any(b <= on_device < b + size for b, (_, size) in fake.buffers.items()), name
     assert fake.calls.count("cuFuncSetAttribute") == len(fake.codes)  # over 48 KiB
 
 
@@ -192,4 +192,4 @@ def test_what_no_kernel_computes_is_named() -> None:
     }
     _, graph = one_node("ConvTranspose", {"x": x}, {"w": w}, ("x", "w"), attributes)
     with pytest.raises(UnsupportedError, match="split the output into 1600 phases"):
-        BoundDeviceNetwork(graph, Driver(fake), "float32", compile_code=fake.compile)
+        CompiledDeviceNetwork(graph, Driver(fake), "float32", compile_code=fake.compile)

@@ -12,8 +12,8 @@ import pytest
 from leanconv.errors import BudgetError, InputError, UnsupportedError
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.device_network import DeviceNetwork
 from leanconv.gpu.fft import FftConvPlan
-from leanconv.gpu.loaded import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
 from leanconv.runtime.unpicklable import Unpicklable
 from support import network_models

@@ -103,11 +103,11 @@ def plan_conv2d(
     residual, constants = checked_flag("residual", residual), Constants(w, bias, slope)
     checked_progress(progress)
     if device != "cpu":
-        from leanconv.gpu import entry
+        from leanconv.gpu import backend
 
-        entry.check_options(**options.of_cpu)
+        backend.check_options(**options.of_cpu)
         with working("convolution", progress):
-            made = entry.plan_conv(
+            made = backend.plan_conv(
                 device, precision, x_shape, constants, asked, residual, options.limits
             )
         return cast(ConvPlan, made)

@@ -65,10 +65,10 @@ def conv2d(
     asked = ConvArguments(stride, padding, dilation, groups, activation, layout)
     constants = Constants(w, bias, slope)
     if device != "cpu":
-        from leanconv.gpu import entry
+        from leanconv.gpu import backend
 
-        entry.check_options(**options.of_cpu)
-        y = entry.convolve(device, precision, x, residual, constants, asked, options.limits)
+        backend.check_options(**options.of_cpu)
+        y = backend.convolve(device, precision, x, residual, constants, asked, options.limits)
         return cast(np.ndarray, y)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")

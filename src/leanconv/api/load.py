@@ -94,13 +94,13 @@ def load(
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
     if device != "cpu":
-        from leanconv.gpu import entry, loaded
+        from leanconv.gpu import backend, device_network
 
-        entry.check_options(
+        backend.check_options(
             threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
         )
         with working(shown, progress):
-            made = loaded.load_on(
+            made = device_network.load_on(
                 device, _read(source), computed, precision, memory_limit, max_error
             )
         return cast(Network, made)

@@ -26,24 +26,24 @@ class Arithmetic:
 
     Attributes:
         name: what the plan shows.
-        mode: its number in `kernels.gemm`.
+        mode: `MODE` of `kernels.gemm.multiply`.
         unit_error: relative error of one product and its addition, for random signs.
         split: whether weights are kept as two float16 halves.
     """
 
     name: str
-    mode: int
+    mode: str
     unit_error: float
     split: bool = False
 
 
-IEEE = Arithmetic("ieee", 0, ROUNDOFF["float32"])
-TF32 = Arithmetic("tf32", 1, 2.0**-10)
-TF32X3 = Arithmetic("tf32x3", 2, 2.0**-20, split=True)
-FP16X3 = Arithmetic("fp16x3", 3, 2.0**-21, split=True)
-HALF = Arithmetic("native", 4, 2.0**-11)
-BRAIN = Arithmetic("native", 4, 2.0**-8)
-DOUBLE = Arithmetic("ieee", 4, ROUNDOFF["float64"])
+IEEE = Arithmetic("ieee", "ieee", ROUNDOFF["float32"])
+TF32 = Arithmetic("tf32", "tf32", 2.0**-10)
+TF32X3 = Arithmetic("tf32x3", "tf32x3", 2.0**-20, split=True)
+FP16X3 = Arithmetic("fp16x3", "fp16x3", 2.0**-21, split=True)
+HALF = Arithmetic("native", "native", 2.0**-11)
+BRAIN = Arithmetic("native", "native", 2.0**-8)
+DOUBLE = Arithmetic("ieee", "native", ROUNDOFF["float64"])
 
 # What may be used for arrays of a dtype, by the precision that the user asks for.
 _CHOICES: dict[str, dict[str | None, tuple[Arithmetic, ...]]] = {

@@ -17,14 +17,14 @@ from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver, Graph
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
-from leanconv.gpu.device_inputs import arrived, finish_reading
+from leanconv.gpu.device_inputs import finish_reading, on_device
 from leanconv.gpu.launch import Launch
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
+from leanconv.gpu.lowering.conv_problem import ConvProblem
+from leanconv.gpu.lowering.data_movement import permute
 from leanconv.gpu.lowering.gemm import Epilogue, sum_error
 from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
-from leanconv.gpu.lowering.moves import permute
-from leanconv.gpu.lowering.task import ConvTask
-from leanconv.gpu.lowering.windows import plane
+from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import machine_of
 from leanconv.graph.ir import TensorType
 from leanconv.runtime.locks import Lock
@@ -75,8 +75,8 @@ class DeviceConvPlan(Unpicklable):
             "slope" if slope is not None else "",
             spec.activation,
         )
-        flat = plane(spec)
-        self._task = ConvTask(flat, spec.dtype, arithmetics, "x", "y", epilogue, "conv")
+        flat = at_least_2d(spec)
+        self._problem = ConvProblem(flat, spec.dtype, arithmetics, "x", "y", epilogue, "conv")
         self._choose(w, algorithm, memory_limit)
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
@@ -93,8 +93,8 @@ class DeviceConvPlan(Unpicklable):
         """Take the fastest lowering that keeps the limit."""
         least = 0
         for lean in (False, True):
-            task = replace(self._task, lean=lean)
-            self._take(choose_algorithm(task, w, self.machine, algorithm))
+            problem = replace(self._problem, lean=lean)
+            self._take(choose_algorithm(problem, w, self.machine, algorithm))
             if limit is None or self.memory_bytes <= limit:
                 return
             least = min(least, self.memory_bytes) if least else self.memory_bytes
@@ -119,7 +119,7 @@ class DeviceConvPlan(Unpicklable):
 
     def _with_layout(self, lowered: Lowered) -> tuple[tuple[Launch, ...], dict[str, int]]:
         """Bring NCHW arrays to channels last and back: kernels work on nothing else."""
-        spec, temporaries = self._task.spec, dict(lowered.temporaries)
+        spec, temporaries = self._problem.spec, dict(lowered.temporaries)
         if self.spec.layout == "NHWC":
             return lowered.launches, temporaries
         before: list[Launch] = []
@@ -190,7 +190,7 @@ class DeviceConvPlan(Unpicklable):
             )
         for other in DEVICE_ALGORITHMS:
             if other.name != self.algorithm.partition(":")[0]:
-                reason = other.rejects(self._task)
+                reason = other.rejects(self._problem)
                 lines.append(f"  {other.name}: {reason or 'possible, not preferred'}")
         return "\n".join(lines)
 
@@ -215,13 +215,13 @@ class DeviceConvPlan(Unpicklable):
         spec = self.spec
         check_residual(spec.residual, residual is not None)
         self._driver.enter()
-        held = [("x", self._arrived("x", x, spec.input_shape))]
+        held = [("x", self._on_device("x", x, spec.input_shape))]
         if residual is not None:
-            held.append(("residual", self._arrived("residual", residual, spec.output_shape)))
+            held.append(("residual", self._on_device("residual", residual, spec.output_shape)))
         if out is None:
             result = self._memory.array(spec.output_shape, spec.dtype)
         else:
-            result = self._arrived("out", out, spec.output_shape, copies=False)
+            result = self._on_device("out", out, spec.output_shape, copies=False)
         with self._lock.held:
             for name, array in (*held, ("y", result)):
                 self._slots[name].value = array.address
@@ -246,18 +246,18 @@ class DeviceConvPlan(Unpicklable):
             graph = self._driver.end_capture()
         return graph
 
-    def _arrived(
+    def _on_device(
         self, label: str, array: Any, shape: tuple[int, ...], copies: bool = True
     ) -> DeviceArray:
         """The array on the device, checked."""
         dtype = self.spec.dtype
-        return arrived(
+        return on_device(
             label,
             array,
             TensorType(shape, dtype),
             self._memory,
             self._driver,
-            taken=("float32" if dtype == "bfloat16" else dtype,),
+            accepts=("float32" if dtype == "bfloat16" else dtype,),
             copies=copies,
             mend=", or plan with layout='NHWC' for channels-last memory",
         )

@@ -18,14 +18,14 @@ from leanconv.units import type_text
 _VECTOR_BYTES = 16  # that the addresses of a user's arrays must be multiples of
 
 
-def arrived(
+def on_device(
     label: str,
     array: Any,
     kind: TensorType,
     memory: Memory,
     driver: Driver,
     *,
-    taken: tuple[str, ...],
+    accepts: tuple[str, ...],
     copies: bool = True,
     mend: str = "",
 ) -> DeviceArray:
@@ -37,7 +37,7 @@ def arrived(
         kind: its shape, and its dtype on the device.
         memory: where copies go.
         driver: the device.
-        taken: dtypes of NumPy arrays that are converted on their way.
+        accepts: dtypes of NumPy arrays that are converted while they are copied.
         copies: whether NumPy arrays are taken at all.
         mend: what else, beside `x.contiguous()`, makes an array lie as it must.
 
@@ -45,8 +45,8 @@ def arrived(
         InputError: it has another shape, dtype or order, or lies elsewhere.
     """
     if isinstance(array, np.ndarray) and copies:
-        if array.shape != kind.shape or str(array.dtype) not in taken:
-            wanted = TensorType(kind.shape, taken[0])
+        if array.shape != kind.shape or str(array.dtype) not in accepts:
+            wanted = TensorType(kind.shape, accepts[0])
             raise InputError(
                 f"{label} is {type_text(array.dtype, array.shape)}; expected {wanted}"
                 f"{_axes(array, kind)}"

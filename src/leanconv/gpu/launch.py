@@ -19,7 +19,7 @@ TRITON_TYPES = {
     "float64": "fp64",
     "int32": "i32",
 }
-BOXES = "tensordesc"  # how Triton's types of tensor maps begin
+TENSOR_MAP = "tensordesc"  # prefix of Triton's type of a tensor map
 _MOST_DIVISIBLE = 16
 
 
@@ -74,8 +74,8 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Boxes:
-    """A buffer as an argument, that the kernel copies from in boxes, by a tensor map.
+class TensorMap:
+    """A buffer as an argument that the kernel reads in boxes, through a tensor map (TMA).
 
     Attributes:
         name, dtype: as of `Pointer`.
@@ -92,14 +92,14 @@ class Boxes:
     strides: tuple[int, ...] | None = None
 
     @property
-    def steps(self) -> tuple[int, ...]:
+    def element_strides(self) -> tuple[int, ...]:
         """Strides in elements."""
         return dense_strides(self.shape) if self.strides is None else self.strides
 
     @property
     def kind(self) -> str:
         """Triton's type."""
-        return f"{BOXES}<{TRITON_TYPES[self.dtype]}[{', '.join(map(str, self.box))}]>"
+        return f"{TENSOR_MAP}<{TRITON_TYPES[self.dtype]}[{', '.join(map(str, self.box))}]>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Launch:
         values: the buffers that it touches, what it writes last.
         in_place: buffers (indices of `values`) whose memory the last one may take over.
         flops: floating point operations.
-        tensors: shape and strides of those that are copied in boxes, in the arguments' order.
+        tensors: shape and strides of the arguments that are tensor maps, in order.
     """
 
     code: Code
@@ -146,7 +146,7 @@ def divisor(*numbers: int) -> int:
 def make_launch(
     function: str,
     grid: tuple[int, ...],
-    arguments: Mapping[str, Pointer | Boxes | int | float],
+    arguments: Mapping[str, Pointer | TensorMap | int | float],
     constants: Mapping[str, Constant],
     *,
     writes: str,
@@ -176,16 +176,16 @@ def make_launch(
         if isinstance(value, Pointer):
             types.append((name, "*" + TRITON_TYPES[value.dtype]))
             pointers.append((name, _MOST_DIVISIBLE))
-        elif isinstance(value, Boxes):
+        elif isinstance(value, TensorMap):
             types.append((name, value.kind))
         else:
             small = isinstance(value, float) or -(2**31) <= value < 2**31
             kind = TRITON_TYPES[numbers] if isinstance(value, float) else "i32" if small else "i64"
             types.append((name, kind))
-        values.append(value.name if isinstance(value, (Pointer, Boxes)) else value)
+        values.append(value.name if isinstance(value, (Pointer, TensorMap)) else value)
     result = arguments[writes]
     assert isinstance(result, Pointer)
-    buffers = [a for a in arguments.values() if isinstance(a, (Pointer, Boxes))]
+    buffers = [a for a in arguments.values() if isinstance(a, (Pointer, TensorMap))]
     touched = [a.name for a in buffers if a.name]
     reads = [name for name in dict.fromkeys(touched) if name != result.name]
     taken = arguments.get(in_place, 0)
@@ -209,7 +209,7 @@ def make_launch(
         (*reads, result.name),
         in_turn,
         flops,
-        tuple((a.shape, a.steps) for a in buffers if isinstance(a, Boxes)),
+        tuple((a.shape, a.element_strides) for a in buffers if isinstance(a, TensorMap)),
     )
 
 

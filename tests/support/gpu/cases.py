@@ -1,6 +1,6 @@
 """Convolutions, nodes, networks and tiles on a device, each compared with float64.
 
-The device is a fake one in Triton's interpreter (`interpret_worker.py`) or a real one
+The device is a fake one in Triton's interpreter (`interpret_worker`) or a real one
 (`test_gpu_device.py`): the cases are the same.
 """
 
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from leanconv.gpu.loaded import DeviceNetwork
+from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.device_network import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
 from support import network_models
 from support.gpu.conv_cases import convolutions
+from support.gpu.fake_cuda import FakeCuda
 from support.gpu.node_cases import nodes
 from support.gpu.stand import Case, Row, Stand, relative
 from support.gpu.tile_cases import sampled_tiles, tile_cases
@@ -30,8 +32,9 @@ NETWORKS = (
 )
 
 
-def network(stand: Stand, dtype: str | None, built: bytes) -> Row:
-    """Load a network, run it twice (the second time from its graph), compare with float64."""
+def network(stand: Stand, dtype: str | None, build: Callable[[str], bytes], name: str) -> Row:
+    """Load a network, run it, and compare with float64."""
+    built = build(name)
     x = network_models.images(built, 1)
     net = DeviceNetwork(read_model(built), stand.driver, dtype, compile_code=stand.compile_code)
     found = net(x)
@@ -47,15 +50,15 @@ def network(stand: Stand, dtype: str | None, built: bytes) -> Row:
 
 def networks(stand: Stand) -> Iterator[Case]:
     for name, dtype in NETWORKS:
-        built = network_models.model(name)
-        yield f"network {name} {dtype or ''}", functools.partial(network, stand, dtype, built)
+        build = network_models.model
+        yield f"{name} {dtype or 'float32'}", functools.partial(network, stand, dtype, build, name)
 
 
 def small_networks(stand: Stand) -> Iterator[Case]:
     """The same layers of images with half the height and width, for the interpreter."""
     for name, dtype in NETWORKS:
-        built = network_models.small_model(name)
-        yield f"small network {name} {dtype or ''}", functools.partial(network, stand, dtype, built)
+        build = network_models.small_model
+        yield f"{name} {dtype or 'float32'}", functools.partial(network, stand, dtype, build, name)
 
 
 KINDS_OF_CASES: dict[str, Callable[[Stand], Iterator[Case]]] = {
@@ -74,3 +77,22 @@ def run_case(run: Callable[[], Row]) -> Row:
         return run()
     except Exception as error:
         return {"failure": f"{type(error).__name__}: {error}"[:500]}
+
+
+@functools.cache
+def case_names(kind: str) -> tuple[str, ...]:
+    """The names of all cases of a kind for sm_90, each once; nothing is run."""
+    fake = FakeCuda()
+    stand = Stand(Driver(fake), fake.compile, fake.check_guards)
+    names = tuple(name for name, _ in KINDS_OF_CASES[kind](stand))
+    assert len(set(names)) == len(names), "two cases have the same name"
+    return names
+
+
+def check(row: Row) -> None:
+    """Assert that an answer is right, its bytes are as predicted, and the error bound is tight."""
+    assert "failure" not in row, row["failure"]
+    assert row["error"] <= max(row["allowed"], 0.0), row
+    assert row.get("used") == row.get("counted"), row
+    if row.get("arithmetic") not in ("tf32", "tf32x3") and row["error"]:
+        assert row.get("predicted", 0.0) <= 100 * row["error"], row

@@ -19,6 +19,7 @@ from leanconv.gpu.arithmetic import (
 )
 from leanconv.gpu.launch import Code
 from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.patches import (
@@ -28,7 +29,6 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, tiles
 from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
@@ -76,9 +76,9 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
                     continue  # the same code makes flagged tiles of fp16x3 again, in these tiles
                 for code in product_codes(spec, arithmetic, dtype, machine, tile):
                     yield f"{name} {arithmetic.name} {dtype} {tile}", code
-    deep = ConvSpec.parse("mb8ic64id9ih30oc64od9oh30kd3kh3")
-    for code in product_codes(deep, FP16X3, "float32", machine, tiles(FP16X3, "float32", 80)[0]):
-        yield "deep fp16x3 float32", code
+    volume = ConvSpec.parse("mb8ic64id9ih30oc64od9oh30kd3kh3")
+    for code in product_codes(volume, FP16X3, "float32", machine, tiles(FP16X3, "float32", 80)[0]):
+        yield "volume fp16x3 float32", code
     forms = (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False))
     for tile in dict.fromkeys(form.tile(arch) for form in forms):
         for code in product_codes(ALIGNED, IEEE, "float32", machine, tile):
@@ -95,19 +95,19 @@ def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
     for arithmetic, dtype in KINDS:
         for form, problem in ((TAPS, CHECKED), (WINDOWS, STRIDED)):
             spec = replace(problem, dtype=dtype, layout="NHWC", activation=RELU6)
-            task = ConvTask(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
-            if patches_reject(task, machine, form):
+            conv = ConvProblem(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+            if patches_reject(conv, machine, form):
                 continue
             # How a tile is cut into rows changes nothing but the extents of boxes.
-            for number, cut in enumerate(patchings(task, machine, True, form)):
+            for number, cut in enumerate(patchings(conv, machine, True, form)):
                 if number % 4 in (0, 3) and not (arithmetic is BRAIN and number):
-                    for launch in lower_patches(task, np.ones(spec.weight_shape), cut).launches:
+                    for launch in lower_patches(conv, np.ones(spec.weight_shape), cut).launches:
                         yield f"{arithmetic.name} {dtype} {cut}", launch.code
 
 
-def _task(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvTask:
+def _conv(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvProblem:
     named = replace(spec, dtype=dtype, activation=RELU6)
-    return ConvTask(named, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+    return ConvProblem(named, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
 
 
 def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
@@ -122,15 +122,15 @@ def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
         spec = ConvSpec.parse(problem)
         for arithmetic, dtype in ((IEEE, "float32"), (HALF, "float16"), (DOUBLE, "float64")):
             w = np.ones(spec.weight_shape)
-            done = choose_algorithm(_task(spec, arithmetic, dtype), w, machine, "depthwise")
+            done = choose_algorithm(_conv(spec, arithmetic, dtype), w, machine, "depthwise")
             yield f"depthwise {dtype} {problem}", done.launches[0].code
     depth = replace(ConvSpec.parse("g96mb8ic96ih56oc96oh56kh3ph1"), activation=RELU6)
     point = ConvSpec.parse("mb8ic96ih56oc64oh56kh1")
     for arithmetic, dtype in ((IEEE, "float32"), (TF32X3, "float32"), (HALF, "float16")):
         for tile in fused_tiles(arithmetic):
             w_depth, w = np.ones((96, 1, 3, 3)), np.ones((64, 96, 1, 1))
-            task = _task(point, arithmetic, dtype)
-            done = lower_fused(task, depth, w_depth, "b", w, machine, tile)
+            conv = _conv(point, arithmetic, dtype)
+            done = lower_fused(conv, depth, w_depth, "b", w, machine, tile)
             yield f"fused {arithmetic.name} {dtype} {tile}", done.launches[0].code
 
 
@@ -145,8 +145,8 @@ def method_codes(arch: int) -> Iterator[tuple[str, Code]]:
         "winograd:m=4",
         "winograd:m=8",
     ):
-        task = replace(_task(spec, IEEE, "float32"), epilogue=Epilogue("bias", "", "", RELU6))
-        done = choose_algorithm(task, np.ones(spec.weight_shape), MACHINES[arch], algorithm)
+        conv = replace(_conv(spec, IEEE, "float32"), epilogue=Epilogue("bias", "", "", RELU6))
+        done = choose_algorithm(conv, np.ones(spec.weight_shape), MACHINES[arch], algorithm)
         for launch in done.launches:
             if launch.code.function != "gemm.segment_gemm":
                 yield f"{algorithm} {launch.code.function}", launch.code

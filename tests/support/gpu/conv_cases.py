@@ -138,31 +138,31 @@ def convolutions(stand: Stand) -> Iterator[Case]:
     for problem, algorithm, rest in CONVOLUTIONS:
         shown = " ".join(f"{k}={v}" for k, v in rest.items())
         yield (
-            f"conv {algorithm or ''} {problem} {shown}",
+            f"{algorithm or ''} {problem} {shown}",
             lambda p=problem, a=algorithm, r=rest: convolution(stand, p, a, **r),
         )
     for activation in ACTIVATIONS:
         yield (
-            f"conv epilogue {activation}",
+            f"epilogue {activation}",
             lambda a=activation: convolution(stand, "mb1ic5ih7oc9kh3", "direct", activation=a),
         )
     exact = ("direct:loads=pointers", "im2col", "mec:solution=B", "im2win", "im2win:form=high")
     for algorithm in exact:
         for precision in ("ieee", "fp16x3", "tf32x3"):
             yield (
-                f"conv integers {algorithm} {precision}",
+                f"integers {algorithm} {precision}",
                 lambda a=algorithm, p=precision: convolution(
                     stand, "mb2ic7ih9oc11kh3ph1", a, precision=p, integers=True
                 ),
             )
     for algorithm, problem in ((TENSOR, "mb2ic8ih9oc11kh3ph1"), (VIEW, "mb2ic8ih11oc11kh3sh2")):
         yield (
-            f"conv integers {algorithm}",
+            f"integers {algorithm}",
             lambda a=algorithm, p=problem: convolution(
                 stand, p, a, precision="fp16x3", integers=True
             ),
         )
     yield (
-        "conv integers depthwise",
+        "integers depthwise",
         lambda: convolution(stand, "g12mb2ic12ih9oc12kh3ph1", "depthwise", integers=True),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leanconv.gpu.device.compiler import Cubin
-from leanconv.gpu.launch import BOXES, Code
+from leanconv.gpu.launch import TENSOR_MAP, Code
 
 GUARD = 256
 _POISON = 0xFF  # NaN in every float format
@@ -67,7 +67,7 @@ class Encoded:
 
 @dataclass
 class Launched:
-    """A launch as it arrived."""
+    """A launch as it on_device."""
 
     code: Code
     grid: tuple[int, int, int]
@@ -104,7 +104,7 @@ class FakeCuda:
         """A cubin that holds nothing but the code's number."""
         assert arch == self.arch
         self.codes.append(code)
-        kinds = [kind for _, kind in code.types if kind.startswith(BOXES)]
+        kinds = [kind for _, kind in code.types if kind.startswith(TENSOR_MAP)]
         boxes = [tuple(map(int, kind.partition("[")[2].rstrip("]>").split(","))) for kind in kinds]
         image = b"%d" % (len(self.codes) - 1)
         return Cubin("kernel", 60000, code.warps, image, tuple((box, 3) for box in boxes))
@@ -236,7 +236,7 @@ class FakeCuda:
             return ctypes.cast(parameters[at - 1], POINTER(held))[0]
 
         for _, kind in code.types:
-            if kind.startswith(BOXES):
+            if kind.startswith(TENSOR_MAP):
                 found = read_map(value(c_char * 128).raw)
                 assert [value(c_int) for _ in found.shape] == list(found.shape)
                 assert [value(ctypes.c_int64) for _ in found.shape] == list(found.strides)

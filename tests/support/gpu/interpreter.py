@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.compiler import constants_of, function_of
-from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code
+from leanconv.gpu.launch import TENSOR_MAP, TRITON_TYPES, Code
 
 assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1 before triton is imported"
 _DTYPES = {kind: name for name, kind in TRITON_TYPES.items()}
@@ -52,7 +52,7 @@ def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> Non
     """Run a launch as the fake driver decodes it."""
     given: dict[str, Any] = constants_of(code)
     for (name, kind), value in zip(code.types, arguments, strict=True):
-        if kind.startswith(BOXES):
+        if kind.startswith(TENSOR_MAP):
             dtype = _DTYPES[kind.partition("<")[2].partition("[")[0]]
             base = Address(value.address, dtype)
             given[name] = TensorDescriptor(

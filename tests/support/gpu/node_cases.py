@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.gpu.network import BoundDeviceNetwork
+from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.graph.ops import evaluate
 from leanconv.spec import Activation
 from support.gpu.stand import Case, Row, Stand, relative
@@ -32,7 +32,7 @@ def node(
     names = tuple(order) or (*given, *constants)
     made, graph = one_node(op, given, constants, names, attributes)
     del made
-    network = BoundDeviceNetwork(graph, stand.driver, "float32", compile_code=stand.compile_code)
+    network = CompiledDeviceNetwork(graph, stand.driver, "float32", compile_code=stand.compile_code)
     (found,) = network.run(list(inputs))
     stand.check_guards()
     wide = [{**given, **constants}[name].astype(np.float64) for name in names]
@@ -68,9 +68,9 @@ def _nodes() -> Iterator[tuple[Any, ...]]:
         cut = {"strides": (2, 2), "pads": (1, 0, 1, 1), "dilations": (1, 1)}
         cut |= {"kernel_shape": (3, 2), "ceil_mode": True, "count_include_pad": True}
         yield op, [whole], cut
-        deep = {"strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 0), "dilations": (1, 1, 1)}
-        deep |= {"kernel_shape": (3, 3, 2), "ceil_mode": False, "count_include_pad": False}
-        yield op, [_array(2, 5, 4, 9, 8)], deep
+        volume = {"strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 0), "dilations": (1, 1, 1)}
+        volume |= {"kernel_shape": (3, 3, 2), "ceil_mode": False, "count_include_pad": False}
+        yield op, [_array(2, 5, 4, 9, 8)], volume
     for axes in ((2, 3), (1,), (0,), (0, 2), (2,), ()):
         for keepdims in (False, True):
             yield "ReduceMean", [image], {"axes": axes, "keepdims": keepdims}
@@ -103,9 +103,9 @@ def _nodes() -> Iterator[tuple[Any, ...]]:
     weights = {"w": _array(8, 5, 3, 3), "b": _array(8)}
     yield "Conv", [_array(2, 5, 6, 7)], CONV, weights
     yield "Conv", [_array(2, 5, 6, 7), _array(2, 8, 6, 7)], CONV, weights, ("x0", "w", "b", "x1")
-    deep = {"strides": (1, 2, 1), "pads": (1, 0, 1, 0, 1, 1), "dilations": (1, 1, 1)}
-    deep |= {"group": 1, "activation": None}
-    yield "Conv", [_array(1, 3, 4, 5, 4)], deep, {"w": _array(6, 3, 2, 3, 2), "b": _array(6)}
+    volume = {"strides": (1, 2, 1), "pads": (1, 0, 1, 0, 1, 1), "dilations": (1, 1, 1)}
+    volume |= {"group": 1, "activation": None}
+    yield "Conv", [_array(1, 3, 4, 5, 4)], volume, {"w": _array(6, 3, 2, 3, 2), "b": _array(6)}
     up = {"strides": (2, 3), "pads": (1, 0, 1, 1), "dilations": (1, 2), "group": 2}
     up |= {"activation": Activation("relu"), "output_padding": (1, 0)}
     yield "ConvTranspose", [_array(2, 4, 5, 6)], up, {"w": _array(4, 3, 3, 2), "b": _array(6)}
@@ -133,6 +133,6 @@ def nodes(stand: Stand) -> Iterator[Case]:
     for number, (op, inputs, attributes, *rest) in enumerate(_nodes()):
         constants, order = (*rest, {}, ())[:2] if len(rest) < 2 else rest
         yield (
-            f"node {number} {op}",
+            f"{number} {op}",
             lambda o=op, i=inputs, c=constants, r=order, a=attributes: node(stand, o, i, c, r, a),
         )

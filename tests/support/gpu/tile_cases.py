@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
 from leanconv.gpu.lowering.patches import (
@@ -21,7 +22,6 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import machine_of
@@ -97,7 +97,7 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
                     return lower_product(p, segments, (a,), machine, "direct", t)
 
                 yield (
-                    f"tile {arithmetic.name} {dtype} {each} {problem}",
+                    f"{arithmetic.name} {dtype} {each} {problem}",
                     lambda s=spec, m=pointers: tile(stand, s, m),
                 )
             yield from _patch_tiles(stand, spec, arithmetic)
@@ -107,13 +107,13 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
 def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
     """Every way to cut a convolution for tensor copies, in both forms of its input."""
     machine, spec = machine_of(stand.driver), replace(spec, layout="NHWC")
-    task = ConvTask(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
+    conv = ConvProblem(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
     for form in (TAPS, WINDOWS):
-        if patches_reject(task, machine, form) is None:
-            for cut in patchings(task, machine, True, form):
+        if patches_reject(conv, machine, form) is None:
+            for cut in patchings(conv, machine, True, form):
                 yield (
-                    f"tile {arithmetic.name} {spec.dtype} {cut} {spec}",
-                    lambda c=cut: tile(stand, spec, lambda w: lower_patches(task, w, c)),
+                    f"{arithmetic.name} {spec.dtype} {cut} {spec}",
+                    lambda c=cut: tile(stand, spec, lambda w: lower_patches(conv, w, c)),
                 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.launch import BOXES, TRITON_TYPES, Code, Launch
+from leanconv.gpu.launch import TENSOR_MAP, TRITON_TYPES, Code, Launch
 from leanconv.progress import steps
 
 _NUMBERS: dict[str, Any] = {
@@ -94,7 +94,7 @@ class Module:
             if kind[0] == "*":
                 assert isinstance(argument, str)
                 values.append(places[argument] if argument else ctypes.c_uint64(0))
-            elif kind.startswith(BOXES):
+            elif kind.startswith(TENSOR_MAP):
                 assert isinstance(argument, str)
                 box, swizzle = next(boxes)
                 made = TensorMap(self._driver, kind, places[argument], next(tensors), box, swizzle)

@@ -1,6 +1,7 @@
 """Depthwise convolution, alone and with the 1x1 convolution behind it, channels last.
 
-    y[n, oh, ow, c] = act(sum over r, s of x[n, oh*step - pad + r*hop, …, c / MULTIPLE] w[r, s, c])
+    y[n, oh, ow, c] = act(sum over r, s of x[n, ih, iw, c / MULTIPLE] w[r, s, c])
+    ih = oh*stride_h - pad_h + r*dilation_h, iw likewise
 
 A program computes TH x TW outputs of BC channels; every tap is a shifted load of whole vectors,
 of which the first comes from memory and the others from L1.
@@ -54,12 +55,12 @@ def depthwise(
     out_w,
     channels,
     outputs,
-    step_h,
-    step_w,
+    stride_h,
+    stride_w,
     pad_h,
     pad_w,
-    hop_h,
-    hop_w,
+    dilation_h,
+    dilation_w,
     a0,
     a1,
     R: tl.constexpr,
@@ -87,8 +88,8 @@ def depthwise(
     of = c
     if MULTIPLE > 1:
         of = c // MULTIPLE
-    top = oh * step_h - pad_h
-    left = ow * step_w - pad_w
+    top = oh * stride_h - pad_h
+    left = ow * stride_w - pad_w
     acc = tl.zeros((TH * TW, BC), ACC)
     if UNROLLED:
         for r in tl.static_range(0, R):
@@ -98,8 +99,8 @@ def depthwise(
                     x,
                     w,
                     image,
-                    top + r * hop_h,
-                    left + s * hop_w,
+                    top + r * dilation_h,
+                    left + s * dilation_w,
                     c,
                     of,
                     ok,
@@ -120,8 +121,8 @@ def depthwise(
                 x,
                 w,
                 image,
-                top + r * hop_h,
-                left + s * hop_w,
+                top + r * dilation_h,
+                left + s * dilation_w,
                 c,
                 of,
                 ok,
@@ -171,12 +172,12 @@ def depthwise_pointwise(
     out_area,
     out_width,
     channels,
-    step_h,
-    step_w,
+    stride_h,
+    stride_w,
     pad_h,
     pad_w,
-    hop_h,
-    hop_w,
+    dilation_h,
+    dilation_w,
     blocks,
     a0_depth,
     a1_depth,
@@ -197,16 +198,16 @@ def depthwise_pointwise(
 ):
     """The depthwise tile stays in registers, as the left operand of the 1x1 convolution.
 
-    Grid: (tiles of rows x tiles of columns). MODE is the one of `kernels.gemm`, fp16x3 apart:
-    what lies between the two is of unknown range. w: (columns, blocks * BK).
+    Grid: (tiles of rows x tiles of columns). MODE as in `kernels.gemm`, except
+    fp16x3: the range of the tensor between the two is unknown. w: (columns, blocks * BK).
     """
     tiles_n = tl.cdiv(columns, BN)
     pid = tl.program_id(0)
     m = (pid // tiles_n) * BM + tl.arange(0, BM)
     n = (pid % tiles_n) * BN + tl.arange(0, BN)
     image = m // out_area
-    top = ((m % out_area) // out_width) * step_h - pad_h
-    left = (m % out_width) * step_w - pad_w
+    top = ((m % out_area) // out_width) * stride_h - pad_h
+    left = (m % out_width) * stride_w - pad_w
     inside_m = m < rows
     inside_n = n < columns
     kk = tl.arange(0, BK)
@@ -222,8 +223,8 @@ def depthwise_pointwise(
                     x,
                     w_depth,
                     image,
-                    top + r * hop_h,
-                    left + s * hop_w,
+                    top + r * dilation_h,
+                    left + s * dilation_w,
                     c,
                     c,
                     inside_m,
@@ -241,7 +242,7 @@ def depthwise_pointwise(
         d = tl.where(cok[None, :], d, 0.0)
         place = n[:, None] * (blocks * BK) + c[None, :]
         b = tl.load(w + place, inside_n[:, None], 0.0).T
-        if MODE == 2:
+        if MODE == "tf32x3":
             b_low = tl.load(w_low + place, inside_n[:, None], 0.0).T
             acc += multiply(d, b, b_low, tl.zeros((BM, BN), ACC), 1.0, MODE, ACC)
         else:

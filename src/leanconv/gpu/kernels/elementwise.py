@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.data_movement import strided_place
 from leanconv.gpu.kernels.epilogue import activate, larger, smaller
-from leanconv.gpu.kernels.moves import strided_place
 
 
 @triton.jit
@@ -22,40 +22,41 @@ def power(a, b):
 
 @triton.jit
 def compute(a, b, a0, a1, OP: tl.constexpr, ACT: tl.constexpr):
-    """The operation number `OP` of `lowering.nodes.OPERATION_NUMBERS`."""
-    if OP == 0:
+    """Apply OP, the name of an ONNX operation, or "Activation" of kind ACT."""
+    if OP == "Activation":
         a = activate(a, a, a0, a1, ACT)
-    elif OP == 1:
+    elif OP == "Sqrt":
         a = tl.sqrt(a)
-    elif OP == 2:
+    elif OP == "Exp":
         a = tl.exp(a)
-    elif OP == 3:
+    elif OP == "Log":
         a = tl.log(a)
-    elif OP == 4:
+    elif OP == "Erf":
         a = tl.erf(a)
-    elif OP == 5:
+    elif OP == "Neg":
         a = -a
-    elif OP == 6:
+    elif OP == "Abs":
         a = tl.abs(a)
-    elif OP == 7:
+    elif OP == "Reciprocal":
         a = 1.0 / a
-    elif OP == 8:
+    elif OP == "Softplus":
         a = larger(a, tl.zeros_like(a)) + tl.log(1.0 + tl.exp(-tl.abs(a)))
-    elif OP == 9:
+    elif OP == "Add":
         a = a + b
-    elif OP == 10:
+    elif OP == "Sub":
         a = a - b
-    elif OP == 11:
+    elif OP == "Mul":
         a = a * b
-    elif OP == 12:
+    elif OP == "Div":
         a = a / b
-    elif OP == 13:
+    elif OP == "Pow":
         a = power(a, b).to(a.dtype)
-    elif OP == 14:
+    elif OP == "Min":
         a = smaller(a, b)
-    elif OP == 15:
+    elif OP == "Max":
         a = larger(a, b)
-    elif OP == 16:
+    else:
+        tl.static_assert(OP == "PRelu")
         a = tl.where(a >= 0, a, a * b)
     return a
 
@@ -93,7 +94,7 @@ def elementwise(
     WIDE: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """y[i] = op(a[…], b[…]); strides s of a and t of b unless DENSE. Grid: (blocks,)."""
+    """y[i] = OP(a[…], b[…]); strides s of a and t of b unless DENSE. Grid: (blocks,)."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if WIDE:
         i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

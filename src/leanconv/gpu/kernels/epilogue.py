@@ -1,4 +1,4 @@
-"""What happens to a sum before it is stored: bias, residual, activation."""
+"""The epilogue of a sum: bias, residual and activation, then the store."""
 
 import triton
 import triton.language as tl
@@ -33,33 +33,35 @@ def hyperbolic_tangent(v):
 
 @triton.jit
 def activate(v, slope, a0, a1, ACT: tl.constexpr):
-    """Apply number `ACT` of `lowering.gemm.ACTIVATION_NUMBERS`; prelu alone reads `slope`."""
-    if ACT == 1:
+    """Apply the activation of kind ACT (as in `spec.Activation`); only prelu reads `slope`."""
+    if ACT == "relu":
         v = larger(v, tl.zeros_like(v))
-    elif ACT == 2:
+    elif ACT == "clip":
         v = smaller(larger(v, tl.zeros_like(v) + a0), tl.zeros_like(v) + a1)
-    elif ACT == 3:
+    elif ACT == "leaky_relu":
         v = tl.where(v >= 0, v, a0 * v)
-    elif ACT == 4:
+    elif ACT == "prelu":
         v = tl.where(v >= 0, v, slope * v)
-    elif ACT == 5:
+    elif ACT == "sigmoid":
         v = logistic(v)
-    elif ACT == 6:
+    elif ACT == "silu":
         v = v * logistic(v)
-    elif ACT == 7:
+    elif ACT == "hard_sigmoid":
         v = smaller(larger(a0 * v + a1, tl.zeros_like(v)), tl.zeros_like(v) + 1.0)
-    elif ACT == 8:
+    elif ACT == "hard_swish":
         inner = v * (1.0 / 6.0) + 0.5
         v = v * smaller(larger(inner, tl.zeros_like(v)), tl.zeros_like(v) + 1.0)
-    elif ACT == 9:
+    elif ACT == "tanh":
         v = hyperbolic_tangent(v)
-    elif ACT == 10:
+    elif ACT == "gelu":
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
-    elif ACT == 11:
+    elif ACT == "gelu_tanh":
         inner = 0.7978845608028654 * (v + 0.044715 * v * v * v)
         v = 0.5 * v * (1.0 + hyperbolic_tangent(inner))
-    elif ACT == 12:
+    elif ACT == "elu":
         v = tl.where(v > 0, v, a0 * (tl.exp(smaller(v, tl.zeros_like(v))) - 1.0))
+    else:
+        tl.static_assert(ACT == "")
     return v
 
 
@@ -87,8 +89,8 @@ def finish(
         acc += tl.load(bias + n, inside, 0.0).to(acc.dtype)[None, :]
     if HAS_RESIDUAL:
         acc += tl.load(residual + place, ok, 0.0).to(acc.dtype)
-    below = acc
-    if ACT == 4:
-        below = tl.load(slope + n, inside, 0.0).to(acc.dtype)[None, :]
-    acc = activate(acc, below, a0, a1, ACT)
+    slopes = acc
+    if ACT == "prelu":
+        slopes = tl.load(slope + n, inside, 0.0).to(acc.dtype)[None, :]
+    acc = activate(acc, slopes, a0, a1, ACT)
     tl.store(y + place, acc.to(y.dtype.element_ty), ok)

@@ -7,9 +7,9 @@ elements that belong to it lie in `segments` runs of `length` contiguous ones:
 
     a convolution, row by row     R segments of S*C   im2win's window order, read without a copy
     a convolution, tap by tap     R*S segments of C/g (dilated along w, or grouped)
-    im2col, MEC, im2win, 1x1, FC  one segment         of the lowered tensor, or of x itself
+    im2col, MEC, im2win, 1x1, FC  one segment         of the unfolded tensor, or of x itself
 
-All ways to lower share this kernel: otherwise their comparison says nothing.
+All methods share this kernel, so that a comparison between them compares the methods alone.
 """
 
 import triton
@@ -17,8 +17,10 @@ import triton.language as tl
 
 from leanconv.gpu.kernels.epilogue import finish
 
-# How products are made stands in `leanconv.gpu.arithmetic`.
-# MODE: 0 ieee, 1 tf32, 2 tf32x3, 3 fp16x3, 4 native (also float64).
+# Constants that select a variant, by name:
+# MODE   how products are computed (`leanconv.gpu.arithmetic`): "ieee", "tf32", "tf32x3", "fp16x3",
+#        or "native" for float16, bfloat16 and float64.
+# FLAGS  the tiles that left the range of fp16x3: "write" marks them, "read" recomputes only them.
 
 
 @triton.jit
@@ -29,44 +31,45 @@ def high_part(a):
 
 @triton.jit
 def multiply(a, b, b_low, sums, x_scale, MODE: tl.constexpr, ACC: tl.constexpr):
-    """sums + a b as MODE says; `b_low`, what the halves `b` of split weights lack, for 2 and 3."""
-    if MODE == 3:
+    """sums + a b, computed as MODE says; `b_low` is the low half of split weights."""
+    if MODE == "fp16x3":
         a = a * x_scale
         a_high = a.to(tl.float16)
         sums = tl.dot((a - a_high.to(tl.float32)).to(tl.float16), b, sums)
         sums = tl.dot(a_high, b_low, sums)
         sums = tl.dot(a_high, b, sums)
-    elif MODE == 2:
+    elif MODE == "tf32x3":
         b_high = b.to(tl.float32)
         a_high = high_part(a)
         sums = tl.dot(a - a_high, b_high, sums, input_precision="tf32")
         sums = tl.dot(a_high, b_low.to(tl.float32), sums, input_precision="tf32")
         sums = tl.dot(a_high, b_high, sums, input_precision="tf32")
-    elif MODE == 1:
+    elif MODE == "tf32":
         sums = tl.dot(a, b, sums, input_precision="tf32")
-    elif MODE == 0:
+    elif MODE == "ieee":
         sums = tl.dot(a, b, sums, input_precision="ieee", out_dtype=ACC)
     else:
+        tl.static_assert(MODE == "native")
         sums = tl.dot(a.to(b.dtype), b, sums, out_dtype=ACC)
     return sums
 
 
 @triton.jit
 def flag_tile(flags, tile, total, inside, least):
-    """Write whether a tile of fp16x3 must be made again."""
-    # What leaves fp16's range is infinite by now, and NaN compares with nothing.
-    seen = tl.where(inside, tl.abs(total), 0.0)
-    broken = tl.max(tl.where(seen < 3.0e38, 0, 1))
-    small = tl.max(tl.where(seen >= least, 1, 0)) == 0
+    """Write whether a tile of fp16x3 must be recomputed."""
+    # Inputs beyond fp16's range have become infinite or NaN; a comparison with NaN is false.
+    magnitude = tl.where(inside, tl.abs(total), 0.0)
+    broken = tl.max(tl.where(magnitude < 3.0e38, 0, 1))
+    small = tl.max(tl.where(magnitude >= least, 1, 0)) == 0
     tl.store(flags + tile, tl.where(small, 1, broken))
 
 
 @triton.jit
 def unscaled(total, scale, column, inside_n, x_scale, MODE: tl.constexpr):
-    """Sums without the powers of two of split weights, and of the input for fp16x3."""
-    if MODE == 2:
+    """Undo the powers of two that split weights, and for fp16x3 the input, were scaled by."""
+    if MODE == "tf32x3":
         total = total * tl.load(scale + column, inside_n, 0.0)[None, :]
-    if MODE == 3:
+    if MODE == "fp16x3":
         total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / x_scale))[None, :]
     return total
 
@@ -90,20 +93,20 @@ def segment_gemm(
     out_width,
     depth,
     out_depth,
-    step_d,
-    pad_d,
-    hop_d,
     stride_d,
+    pad_d,
+    dilation_d,
+    x_stride_d,
     window_h,
-    step_h,
-    step_w,
-    pad_h,
-    pad_w,
-    hop_h,
-    hop_w,
-    stride_n,
     stride_h,
     stride_w,
+    pad_h,
+    pad_w,
+    dilation_h,
+    dilation_w,
+    x_stride_n,
+    x_stride_h,
+    x_stride_w,
     channels,
     length,
     taps,
@@ -117,7 +120,7 @@ def segment_gemm(
     BN: tl.constexpr,
     BK: tl.constexpr,
     MODE: tl.constexpr,
-    DEEP: tl.constexpr,
+    HAS_DEPTH: tl.constexpr,
     BY_ROW: tl.constexpr,
     CHECKED: tl.constexpr,
     EVEN: tl.constexpr,
@@ -131,27 +134,24 @@ def segment_gemm(
     """Grid: (tiles of rows x tiles of columns, splits of k, groups).
 
     Args:
-        x: the input, or a lowered tensor.
-        w: weights (groups * columns, blocks * BK), zeros behind each segment; their high parts for
-            FP16X3 and TF32X3, and `w_low` then what is missing, both float16.
-        scale: (groups * columns,) for FP16X3 and TF32X3: what undoes the weights' powers of two.
-        flags: one int32 for each program. FLAGS 1 writes whether the tile must be made again, 2
-            computes only the tiles that must.
+        x: the input, or an unfolded tensor.
+        w: weights (groups * columns, blocks * BK), zeros behind each segment; for
+            fp16x3 and tf32x3 their high halves, `w_low` their low halves, both float16.
+        scale: (groups * columns,) for fp16x3 and tf32x3: undoes the weights' powers of two.
+        flags: one int32 for each program, nonzero where its tile must be recomputed; see FLAGS.
         y: (rows, groups * columns); (splits, rows, groups * columns) sums if SPLIT.
         rows, columns: output positions, and channels of one group.
         height, width: of the input, for the padding.
         out_area, out_width: oh*ow and ow.
-        depth, out_depth, step_d, pad_d, hop_d, stride_d: extents, stride, padding, dilation in
-            planes, and elements from one plane to the next, where DEEP says that there is a third
-            axis; window_h then the rows of a window in one plane.
-        step_h, step_w, pad_h, pad_w: stride and padding in cells.
-        hop_h, hop_w: dilation in cells.
-        stride_n, stride_h, stride_w: of x in elements.
+        depth, out_depth, stride_d, pad_d, dilation_d, x_stride_d: of the third axis, if HAS_DEPTH;
+            window_h: rows of a window in one plane.
+        stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w: of the convolution.
+        x_stride_n, x_stride_h, x_stride_w: strides of x in elements.
         channels: elements from one group to the next.
         length, taps: elements of a segment; segments of one window row (S; 1 if BY_ROW).
         blocks, blocks_each: steps of BK in all, and in one split.
-        x_scale: power of two that x is multiplied by for FP16X3.
-        least: FP16X3 flags tiles without any sum as large as this.
+        x_scale: power of two that x is multiplied by for fp16x3.
+        least: fp16x3 flags tiles all of whose sums are smaller than this.
         a0, a1: the activation's parameters.
     """
     tiles_n = tl.cdiv(columns, BN)
@@ -159,32 +159,32 @@ def segment_gemm(
     split = tl.program_id(1)
     group = tl.program_id(2)
     tile = (group * tl.num_programs(1) + split) * tl.num_programs(0) + pid
-    if FLAGS == 2:
+    if FLAGS == "read":
         if tl.load(flags + tile) == 0:
             return
     m = (pid // tiles_n) * BM + tl.arange(0, BM)
     n = (pid % tiles_n) * BN + tl.arange(0, BN)
     image = m // out_area
-    if DEEP:
+    if HAS_DEPTH:
         od = image % out_depth
         image = image // out_depth
-        front = od * step_d - pad_d
+        front = od * stride_d - pad_d
     oh = (m % out_area) // out_width
     ow = m % out_width
     if CHECKED:
-        top = oh * step_h - pad_h
-        left = ow * step_w - pad_w
+        top = oh * stride_h - pad_h
+        left = ow * stride_w - pad_w
     else:
-        top = oh * step_h
-        left = ow * step_w
+        top = oh * stride_h
+        left = ow * stride_w
     base = (
-        image.to(tl.int64) * stride_n
-        + top.to(tl.int64) * stride_h
-        + left.to(tl.int64) * stride_w
+        image.to(tl.int64) * x_stride_n
+        + top.to(tl.int64) * x_stride_h
+        + left.to(tl.int64) * x_stride_w
         + group.to(tl.int64) * channels
     )
-    if DEEP:
-        base += front.to(tl.int64) * stride_d
+    if HAS_DEPTH:
+        base += front.to(tl.int64) * x_stride_d
     x_row = x + base
     inside_m = m < rows
     kk = tl.arange(0, BK)
@@ -205,23 +205,23 @@ def segment_gemm(
         q = q0 + kk
         row = r
         ok = inside_m[:, None]
-        if DEEP:
+        if HAS_DEPTH:
             plane = r // window_h
             row = r - plane * window_h
-        offset = row * hop_h * stride_h + s * hop_w * stride_w
-        if DEEP:
-            offset += plane * hop_d * stride_d
+        offset = row * dilation_h * x_stride_h + s * dilation_w * x_stride_w
+        if HAS_DEPTH:
+            offset += plane * dilation_d * x_stride_d
         if CHECKED:
-            if DEEP:
-                at = front + plane * hop_d
+            if HAS_DEPTH:
+                at = front + plane * dilation_d
                 ok = ok & ((at >= 0) & (at < depth))[:, None]
-            ih = top + row * hop_h
+            ih = top + row * dilation_h
             ok = ok & ((ih >= 0) & (ih < height))[:, None]
             if BY_ROW:
-                e = (left * stride_w)[:, None] + q[None, :]
-                ok = ok & (e >= 0) & (e < width * stride_w)
+                e = (left * x_stride_w)[:, None] + q[None, :]
+                ok = ok & (e >= 0) & (e < width * x_stride_w)
             else:
-                iw = left + s * hop_w
+                iw = left + s * dilation_w
                 ok = ok & ((iw >= 0) & (iw < width))[:, None]
         if not EVEN:
             ok = ok & (q < length)[None, :]
@@ -229,11 +229,11 @@ def segment_gemm(
         w_place = w_row[:, None] + (k * BK + kk)[None, :]
         b = tl.load(w + w_place, inside_n[:, None], 0.0).T
         b_low = b
-        if MODE == 2 or MODE == 3:
+        if MODE == "tf32x3" or MODE == "fp16x3":
             b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T
         high = multiply(a, b, b_low, high, x_scale, MODE, ACC)
-        if MODE == 2 or MODE == 3:
-            # Tensor cores drop bits of the sum: go on from zero every 128 products.
+        if MODE == "tf32x3" or MODE == "fp16x3":
+            # Tensor cores truncate the running sum: restart it from zero every 128 products.
             if (k - first) % (128 // BK) == 128 // BK - 1:
                 total += high
                 high = tl.zeros((BM, BN), ACC)
@@ -244,13 +244,13 @@ def segment_gemm(
         wrapped = s >= taps
         s = tl.where(wrapped, 0, s)
         r += wrapped.to(tl.int32)
-    if MODE == 2 or MODE == 3:
+    if MODE == "tf32x3" or MODE == "fp16x3":
         total += high
     else:
         total = high
     column = group * columns + n
     inside = inside_m[:, None] & inside_n[None, :]
-    if FLAGS == 1:
+    if FLAGS == "write":
         flag_tile(flags, tile, total, inside, least)
     total = unscaled(total, scale, column, inside_n, x_scale, MODE)
     all_columns = columns * tl.num_programs(2)
@@ -295,7 +295,7 @@ def add_splits(
     ACT: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """Add the splits of `segment_gemm` in their order, and finish. Grid: (tiles m, tiles n)."""
+    """Sum the splits of `segment_gemm` in order, then the epilogue. Grid: (tiles m, tiles n)."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     ok = (m < rows)[:, None] & (n < columns)[None, :]

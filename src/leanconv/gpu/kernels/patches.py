@@ -2,14 +2,14 @@
 
     y[m, n] = act(sum over taps t and channels c of x[cell(m) + t, c] w[n, t, c] + ...)
 
-A program computes TH x TW output positions of one image. What a step reads is one box of a tensor
-descriptor, whose cells outside are zeros: no thread computes an address or asks whether it is
-inside. There are two descriptors of the same input:
+A program computes TH x TW output positions of one image. A step of k reads one box of a tensor
+descriptor; elements outside are zero. No thread computes addresses or bounds checks. The input has
+two descriptors:
 
-    taps     (n, h, w, c)        for a stride of 1, one tap of all positions is a patch, moved
+    taps     (n, h, w, c)        stride 1: a tap of all positions is the patch, shifted
     windows  (n, oh, ow, r, q)   im2win's window order, q running over S*C: for any stride, without
-                                 padding. Its strides are those of the windows, so that its cells
-                                 overlap and nothing is copied before.
+                                 padding. Its strides are those of the windows: the elements of
+                                 windows overlap, and no copy is made first.
 """
 
 import triton
@@ -37,8 +37,8 @@ def patch_gemm(
     across,
     pad_h,
     pad_w,
-    hop_h,
-    hop_w,
+    dilation_h,
+    dilation_w,
     taps,
     each,
     blocks,
@@ -66,17 +66,17 @@ def patch_gemm(
             WINDOWS of (images, out_h, out_w, R, S * channels), in boxes (1, TH, TW, 1, BK).
         w, w_low: descriptors of the weights of `segment_gemm`, tap by tap or row by row, in boxes
             (BN, BK).
-        scale, bias, residual, slope, flags, y, pad_h, pad_w, hop_h, hop_w, x_scale, least, a0, a1:
-            as of `segment_gemm`.
+        scale, bias, residual, slope, flags, y, pad_h, pad_w, dilation_h, dilation_w, x_scale,
+            least, a0, a1: as in `segment_gemm`.
         columns: output channels.
         down, across: patches along each axis of an image.
-        taps: of one row of the window; unused if WINDOWS, as are pad_h to hop_w.
+        taps: of one row of the window; unused if WINDOWS, as are pad_h to dilation_w.
         each, blocks: steps of BK for one tap or row, and in all.
         BM: TH * TW.
     """
     tiles_n = tl.cdiv(columns, BN)
     pid = tl.program_id(0)
-    if FLAGS == 2:
+    if FLAGS == "read":
         if tl.load(flags + pid) == 0:
             return
     n0 = (pid % tiles_n) * BN
@@ -94,16 +94,21 @@ def patch_gemm(
             r = tap // taps
             s = tap - r * taps
             a = x.load(
-                [image, top + r * hop_h - pad_h, left + s * hop_w - pad_w, (k - tap * each) * BK]
+                [
+                    image,
+                    top + r * dilation_h - pad_h,
+                    left + s * dilation_w - pad_w,
+                    (k - tap * each) * BK,
+                ]
             )
         a = a.reshape(BM, BK)
         b = w.load([n0, k * BK]).T
         b_low = b
-        if MODE == 2 or MODE == 3:
+        if MODE == "tf32x3" or MODE == "fp16x3":
             b_low = w_low.load([n0, k * BK]).T
         high = multiply(a, b, b_low, high, x_scale, MODE, ACC)
-        if MODE == 2 or MODE == 3:
-            # Tensor cores drop bits of the sum: go on from zero every 128 products.
+        if MODE == "tf32x3" or MODE == "fp16x3":
+            # Tensor cores truncate the running sum: restart it from zero every 128 products.
             if k % (128 // BK) == 128 // BK - 1:
                 total += high
                 high = tl.zeros((BM, BN), ACC)
@@ -114,7 +119,7 @@ def patch_gemm(
     n = n0 + tl.arange(0, BN)
     inside_n = n < columns
     inside = ((oh < out_h) & (ow < out_w))[:, None] & inside_n[None, :]
-    if FLAGS == 1:
+    if FLAGS == "write":
         flag_tile(flags, pid, total, inside, least)
     total = unscaled(total, scale, n, inside_n, x_scale, MODE)
     finish(

@@ -1,4 +1,4 @@
-"""Max and average pooling, channels last, and transposed convolution's gathering of products."""
+"""Max and average pooling, and the gather (col2im) of a transposed convolution, channels last."""
 
 import triton
 import triton.language as tl
@@ -18,12 +18,12 @@ def pool(
     channels,
     kernel_h,
     kernel_w,
-    step_h,
-    step_w,
+    stride_h,
+    stride_w,
     pad_h,
     pad_w,
-    hop_h,
-    hop_w,
+    dilation_h,
+    dilation_w,
     low_h,
     high_h,
     low_w,
@@ -43,14 +43,14 @@ def pool(
     ok = m < positions
     cok = c < channels
     image = m // (out_h * out_w)
-    top = ((m // out_w) % out_h) * step_h - pad_h
-    left = (m % out_w) * step_w - pad_w
+    top = ((m // out_w) % out_h) * stride_h - pad_h
+    left = (m % out_w) * stride_w - pad_w
     empty = float("-inf") if IS_MAX else 0.0
     acc = tl.zeros((BM, BC), ACC) + empty
     count = tl.zeros((BM,), tl.int32)
     for tap in range(kernel_h * kernel_w):
-        ih = top + (tap // kernel_w) * hop_h
-        iw = left + (tap % kernel_w) * hop_w
+        ih = top + (tap // kernel_w) * dilation_h
+        iw = left + (tap % kernel_w) * dilation_w
         inside = ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
         place = ((image * height + ih) * width + iw).to(tl.int64)[:, None] * channels + c[None, :]
         value = tl.load(x + place, inside[:, None] & cok[None, :], empty).to(ACC)
@@ -81,12 +81,12 @@ def gather_products(
     each,
     kernel_h,
     kernel_w,
-    step_h,
-    step_w,
+    stride_h,
+    stride_w,
     pad_h,
     pad_w,
-    hop_h,
-    hop_w,
+    dilation_h,
+    dilation_w,
     a0,
     a1,
     BM: tl.constexpr,
@@ -95,7 +95,7 @@ def gather_products(
     ACT: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """Add, for every output cell, the products that reach it: a transposed convolution's end.
+    """col2im: sum, for every output, the products that contribute to it; then the epilogue.
 
     products: (images, height, width, groups, kernel_h * kernel_w, each), y: (positions, outputs)
     with outputs = groups * each. Grid: (blocks of positions, blocks of channels).
@@ -110,21 +110,21 @@ def gather_products(
     taps = kernel_h * kernel_w
     acc = tl.zeros((BM, BC), ACC)
     for tap in range(taps):
-        at_h = oh + pad_h - (tap // kernel_w) * hop_h
-        at_w = ow + pad_w - (tap % kernel_w) * hop_w
-        ih = at_h // step_h
-        iw = at_w // step_w
-        meets = (at_h >= 0) & (at_w >= 0) & (at_h % step_h == 0) & (at_w % step_w == 0)
+        at_h = oh + pad_h - (tap // kernel_w) * dilation_h
+        at_w = ow + pad_w - (tap % kernel_w) * dilation_w
+        ih = at_h // stride_h
+        iw = at_w // stride_w
+        meets = (at_h >= 0) & (at_w >= 0) & (at_h % stride_h == 0) & (at_w % stride_w == 0)
         inside = ok & meets & (ih < height) & (iw < width)
         cell = ((image * height + ih) * width + iw).to(tl.int64) * (taps * outputs)
         column = (k // each) * (taps * each) + tap * each + k % each
         place = cell[:, None] + column[None, :]
         acc += tl.load(products + place, inside[:, None] & kok[None, :], 0.0).to(ACC)
-    below = acc
+    slopes = acc
     if HAS_BIAS:
         acc += tl.load(bias + k, kok, 0.0).to(ACC)[None, :]
-    if ACT == 4:
-        below = tl.load(slope + k, kok, 0.0).to(ACC)[None, :]
-    acc = activate(acc, below, a0, a1, ACT)
+    if ACT == "prelu":
+        slopes = tl.load(slope + k, kok, 0.0).to(ACC)[None, :]
+    acc = activate(acc, slopes, a0, a1, ACT)
     place = m.to(tl.int64)[:, None] * outputs + k[None, :]
     tl.store(y + place, acc.to(y.dtype.element_ty), ok[:, None] & kok[None, :])

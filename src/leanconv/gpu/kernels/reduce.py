@@ -17,14 +17,14 @@ def reduce_axis(
     KIND: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """KIND 0 mean, 1 sum, 2 max, 3 min. Grid: (outer, blocks of inner)."""
+    """KIND is mean, sum, max or min. Grid: (outer, blocks of inner)."""
     outer = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BI + tl.arange(0, BI)
     rows = tl.arange(0, BR)
     empty = 0.0
-    if KIND == 2:
+    if KIND == "max":
         empty = float("-inf")
-    if KIND == 3:
+    if KIND == "min":
         empty = float("inf")
     acc = tl.zeros((BR, BI), ACC) + empty
     for first in range(0, count, BR):
@@ -32,19 +32,19 @@ def reduce_axis(
         ok = (r < count)[:, None] & (i < inner)[None, :]
         place = (outer * count + r)[:, None] * inner + i[None, :]
         value = tl.load(x + place, ok, empty).to(ACC)
-        if KIND == 2:
+        if KIND == "max":
             acc = larger(acc, value)
-        elif KIND == 3:
+        elif KIND == "min":
             acc = smaller(acc, value)
         else:
             acc += value
-    if KIND == 2:
+    if KIND == "max":
         total = tl.reduce(acc, 0, larger)
-    elif KIND == 3:
+    elif KIND == "min":
         total = tl.reduce(acc, 0, smaller)
     else:
         total = tl.sum(acc, 0)
-    if KIND == 0:
+    if KIND == "mean":
         total = total / count.to(ACC)
     tl.store(y + outer * inner + i, total.to(y.dtype.element_ty), i < inner)
 

@@ -3,8 +3,8 @@
     V[p, a, b, c] = sum BT_h[a, i] BT_w[b, j] x[tile p, i, j, c]
     y[tile p, u, v, k] = act(sum AT_h[u, a] AT_w[v, b] M[p, a, b, k] + ...)
 
-Between the two lie AH * AW products, one GEMM in groups. Small tiles are transformed in registers,
-several in a program; large ones, which registers do not hold, by two small matrix products.
+Between the two are AH * AW products, one grouped GEMM. Small tiles are transformed in registers,
+several in a program; large ones, which do not fit the registers, by two small matrix products.
 """
 
 import triton
@@ -80,11 +80,11 @@ def matrix(values, rows, columns, P: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
-def both_ways(first, second, cells, P: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr):
+def transform_both_axes(first, second, cells, P: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr):
     """sum over i, j of first[a, i] second[b, j] cells[i, (j, c)], as [b, (a, c)]."""
     rows = tl.dot(first, cells, input_precision="ieee", out_dtype=ACC)
-    turned = rows.reshape(P, P, BC).permute(1, 0, 2).reshape(P, P * BC)
-    return tl.dot(second, turned, input_precision="ieee", out_dtype=ACC)
+    transposed = rows.reshape(P, P, BC).permute(1, 0, 2).reshape(P, P * BC)
+    return tl.dot(second, transposed, input_precision="ieee", out_dtype=ACC)
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def transform_input_by_products(
     place = ((image * height + ih) * width + iw).to(tl.int64) * channels + c
     cells = tl.load(x + place, inside & (c < channels), 0.0).to(ACC)
     first = matrix(bt_h, AH, AH, BT, ACC)
-    value = both_ways(first, matrix(bt_w, AW, AW, BT, ACC), cells, BT, BC, ACC)
+    value = transform_both_axes(first, matrix(bt_w, AW, AW, BT, ACC), cells, BT, BC, ACC)
     # Rows are the points along w now, columns those along h with their channels.
     place = (p.to(tl.int64) * AH * AW + j * AW + i) * channels + c
     tl.store(y + place, value.to(y.dtype.element_ty), (i < AW) & (j < AH) & (c < channels))
@@ -242,7 +242,7 @@ def transform_output_by_products(
     place = (p.to(tl.int64) * AH * AW + a * AW + b) * outputs + k
     made = tl.load(products + place, (a < AH) & (b < AW) & (k < outputs), 0.0).to(ACC)
     first = matrix(at_h, MH, AH, BT, ACC)
-    value = both_ways(first, matrix(at_w, MW, AW, BT, ACC), made, BT, BC, ACC)
+    value = transform_both_axes(first, matrix(at_w, MW, AW, BT, ACC), made, BT, BC, ACC)
     # (v, (u, k)) -> one row for each output of the tile.
     cell = tl.arange(0, BT * BT)
     v = cell // BT

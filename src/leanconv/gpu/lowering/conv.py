@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leanconv.errors import SpecError
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import lower_depthwise
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
@@ -18,7 +19,6 @@ from leanconv.gpu.lowering.patches import (
     lower_patches,
     patches_reject,
 )
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.unfold_methods import lower_im2col, lower_im2win, lower_mec
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
@@ -34,61 +34,67 @@ class DeviceAlgorithm:
 
     Attributes:
         name: as on the CPU.
-        reject: what it says beside the rank of a task that it cannot compute, or None.
+        reject: what it says beside the rank of a problem that it cannot compute, or None.
         lower: the launches, given weights (K, C/g, kh, kw) and options.
         options: keys that it knows: `"mec:solution=B"`.
         automatic: whether it is considered where the user asks for none.
-        deep: whether it knows three spatial axes.
+        has_depth: whether it knows three spatial axes.
     """
 
     name: str
-    reject: Callable[[ConvTask], str | None]
-    lower: Callable[[ConvTask, np.ndarray, Machine, Options], Lowered]
+    reject: Callable[[ConvProblem], str | None]
+    lower: Callable[[ConvProblem, np.ndarray, Machine, Options], Lowered]
     options: tuple[str, ...] = ()
     automatic: bool = False
-    deep: bool = False
+    has_depth: bool = False
 
-    def rejects(self, task: ConvTask) -> str | None:
-        """A reason why it cannot compute a task, or None."""
-        if len(task.spec.size) > 2 and not self.deep:
+    def rejects(self, problem: ConvProblem) -> str | None:
+        """A reason why it cannot compute a problem, or None."""
+        if len(problem.spec.size) > 2 and not self.has_depth:
             return "three spatial axes; expected one or two"
-        return self.reject(task)
+        return self.reject(problem)
 
 
-def _no_reason(task: ConvTask) -> str | None:
-    del task
+def _no_reason(problem: ConvProblem) -> str | None:
+    del problem
     return None
 
 
-def lower_direct(task: ConvTask, w: np.ndarray, machine: Machine, options: Options) -> Lowered:
+def lower_direct(
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Options
+) -> Lowered:
     """Implicit GEMM over windows read in place, by pointers or by bulk tensor copies (`loads`).
 
     `loads=tma` takes the tensor map that is expected to be faster, `taps` and `windows` name one:
     each tap a patch of the input, or the input as an overlapping view of its windows.
     """
-    spec, loads = task.spec, options.get("loads", "")
+    spec, loads = problem.spec, options.get("loads", "")
     if loads not in ("", "tma", TAPS, WINDOWS, "pointers"):
         raise SpecError(f"loads is {loads!r}; expected tma, {TAPS}, {WINDOWS} or pointers")
     windows = conv_windows(spec, _STEP)
     columns = spec.out_channels // spec.groups
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, windows.segments, windows.length)
-    product = Product(windows, columns, task.dtype, task.x, task.y, task.epilogue, task.name)
-    if loads != "pointers" and (loads or not task.lean):
+    product = Product(
+        windows, columns, problem.dtype, problem.x, problem.y, problem.epilogue, problem.name
+    )
+    if loads != "pointers" and (loads or not problem.lean):
         finite = bool(np.isfinite(w).all())
         forms = (loads,) if loads in (TAPS, WINDOWS) else (TAPS, WINDOWS)
-        patching = best_patching(task, machine, finite, forms)
+        patching = best_patching(problem, machine, finite, forms)
         if loads and patching is None:
-            reasons = dict.fromkeys(patches_reject(task, machine, form) for form in forms)
+            reasons = dict.fromkeys(patches_reject(problem, machine, form) for form in forms)
             shown = "; ".join(r or "the weights are not finite" for r in reasons)
             raise SpecError(f"loads is {loads!r} for {spec}: {shown}; leave loads out")
-        other, _ = best_blocking(product, finite, task.arithmetics, machine)
+        other, _ = best_blocking(product, finite, problem.arithmetics, machine)
         if patching and (loads or patching.estimate_s < other.estimate_s):
-            return lower_patches(task, w, patching)
-    return lower_product(product, segments, task.arithmetics, machine, "direct", lean=task.lean)
+            return lower_patches(problem, w, patching)
+    return lower_product(
+        product, segments, problem.arithmetics, machine, "direct", lean=problem.lean
+    )
 
 
-def _depthwise_rejects(task: ConvTask) -> str | None:
-    spec = task.spec
+def _depthwise_rejects(problem: ConvProblem) -> str | None:
+    spec = problem.spec
     if spec.in_channels != spec.groups:
         return (
             f"groups is {spec.groups}; expected one group for each of {spec.in_channels} channels"
@@ -96,27 +102,27 @@ def _depthwise_rejects(task: ConvTask) -> str | None:
     return None
 
 
-def _lowered_rejects(task: ConvTask) -> str | None:
-    if task.spec.groups > 1:
-        return f"groups is {task.spec.groups}; expected 1"
+def _lowered_rejects(problem: ConvProblem) -> str | None:
+    if problem.spec.groups > 1:
+        return f"groups is {problem.spec.groups}; expected 1"
     return None
 
 
-def _mec_rejects(task: ConvTask) -> str | None:
-    if task.spec.dilation[0] > 1 and task.spec.kernel[0] > 1:
+def _mec_rejects(problem: ConvProblem) -> str | None:
+    if problem.spec.dilation[0] > 1 and problem.spec.kernel[0] > 1:
         return "the kernel is dilated along h, so that no window is contiguous"
-    return _lowered_rejects(task)
+    return _lowered_rejects(problem)
 
 
-def _im2win_rejects(task: ConvTask) -> str | None:
-    if task.spec.dilation[1] > 1 and task.spec.kernel[1] > 1:
+def _im2win_rejects(problem: ConvProblem) -> str | None:
+    if problem.spec.dilation[1] > 1 and problem.spec.kernel[1] > 1:
         return "the kernel is dilated along w, so that no window is contiguous"
-    return _lowered_rejects(task)
+    return _lowered_rejects(problem)
 
 
 DEVICE_ALGORITHMS: tuple[DeviceAlgorithm, ...] = (
     DeviceAlgorithm("depthwise", _depthwise_rejects, lower_depthwise, automatic=True),
-    DeviceAlgorithm("direct", _no_reason, lower_direct, ("loads",), automatic=True, deep=True),
+    DeviceAlgorithm("direct", _no_reason, lower_direct, ("loads",), automatic=True, has_depth=True),
     DeviceAlgorithm("winograd", winograd_rejects, lower_winograd, ("m",)),
     DeviceAlgorithm("im2col", _lowered_rejects, lower_im2col),
     DeviceAlgorithm("mec", _mec_rejects, lower_mec, ("solution",)),
@@ -130,16 +136,16 @@ DEVICE_ALGORITHMS: tuple[DeviceAlgorithm, ...] = (
 
 
 def choose_algorithm(
-    task: ConvTask, w: np.ndarray, machine: Machine, algorithm: str | None = None
+    problem: ConvProblem, w: np.ndarray, machine: Machine, algorithm: str | None = None
 ) -> Lowered:
     """The launches of the algorithm asked for, or of the one that is expected to be fastest.
 
     Raises:
-        SpecError: there is no such algorithm or option, or it rejects the task.
+        SpecError: there is no such algorithm or option, or it rejects the problem.
     """
     if algorithm is None:
-        possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.rejects(task) is None]
-        made = [a.lower(task, w, machine, {}) for a in possible]
+        possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.rejects(problem) is None]
+        made = [a.lower(problem, w, machine, {}) for a in possible]
         return min(made, key=lambda lowered: lowered.estimate_s)
     name, _, rest = algorithm.partition(":")
     known = {a.name: a for a in DEVICE_ALGORITHMS}
@@ -156,7 +162,7 @@ def choose_algorithm(
                 f"{', '.join(f'{k}=…' for k in chosen.options) or 'none'}"
             )
         options[key] = value
-    reason = chosen.rejects(task)
+    reason = chosen.rejects(problem)
     if reason:
-        raise SpecError(f"algorithm {name!r} cannot compute {task.spec}: {reason}")
-    return chosen.lower(task, w, machine, options)
+        raise SpecError(f"algorithm {name!r} cannot compute {problem.spec}: {reason}")
+    return chosen.lower(problem, w, machine, options)

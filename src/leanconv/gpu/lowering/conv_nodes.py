@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.lowering.context import LAST, Context
 from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.task import ConvTask
-from leanconv.gpu.lowering.windows import plane
+from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
+from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.chain import stage_inputs
 from leanconv.spec import ConvSpec
 
 
 def _plane_spec(
-    context: Context,
+    context: LoweringContext,
     x_shape: tuple[int, ...],
     w: np.ndarray,
     attributes: Mapping[str, Any],
@@ -32,7 +32,7 @@ def _plane_spec(
 ) -> ConvSpec:
     """The spec of a convolution of a graph, with two or three spatial axes."""
     rank = len(x_shape) - 2
-    return plane(
+    return at_least_2d(
         ConvSpec(
             batch=x_shape[0],
             in_channels=x_shape[1],
@@ -53,13 +53,13 @@ def _plane_spec(
     )
 
 
-def _channels(context: Context, node: Node, index: int, role: str) -> str:
+def _channels(context: LoweringContext, node: Node, index: int, role: str) -> str:
     """The buffer of a bias or slope, which must be constant."""
     array = context.given(node, index)
     return "" if array is None else context.constant(f"{node.outputs[0]}/{role}", array)
 
 
-def lower_conv(context: Context, node: Node) -> None:
+def lower_conv(context: LoweringContext, node: Node) -> None:
     """Lower a Conv to the algorithm that is expected to be fastest."""
     w = context.given(node, 1)
     assert w is not None
@@ -73,16 +73,16 @@ def lower_conv(context: Context, node: Node) -> None:
     )
     x = context.read(node.inputs[0], LAST)
     y = context.define(node.outputs[0], LAST)
-    task = _task(context, spec, x, y, epilogue, f"{y}/")
-    context.add(node, choose_algorithm(task, _spread(w), context.machine))
+    problem = _problem(context, spec, x, y, epilogue, f"{y}/")
+    context.add(node, choose_algorithm(problem, _spread(w), context.machine))
 
 
-def _task(
-    context: Context, spec: ConvSpec, x: str, y: str, epilogue: Epilogue, name: str
-) -> ConvTask:
+def _problem(
+    context: LoweringContext, spec: ConvSpec, x: str, y: str, epilogue: Epilogue, name: str
+) -> ConvProblem:
     """A convolution with the network's own dtype, arithmetic and aim."""
     name = context.fresh(name)
-    return ConvTask(spec, context.dtype, context.arithmetics, x, y, epilogue, name, context.lean)
+    return ConvProblem(spec, context.dtype, context.arithmetics, x, y, epilogue, name, context.lean)
 
 
 def _spread(w: np.ndarray) -> np.ndarray:
@@ -90,14 +90,14 @@ def _spread(w: np.ndarray) -> np.ndarray:
     return w[:, :, None] if w.ndim == 3 else w
 
 
-def lower_chain(context: Context, node: Node) -> None:
+def lower_chain(context: LoweringContext, node: Node) -> None:
     """Lower a ConvChain: depthwise and 1x1 in one launch where that pays, the others one by one."""
     stages = node.attributes["stages"]
     x_shape = context.shape(node.inputs[0])
     x = context.read(node.inputs[0], LAST)
     residual = context.read(node.input(1), LAST)
     y = context.define(node.outputs[0], LAST)
-    tasks, weights = [], []
+    problems, weights = [], []
     for number, stage in enumerate(stages):
         names = stage_inputs(node.inputs, number, "", len(stages))
         held = Node(node.op, tuple(n or "" for n in names), node.outputs, {}, node.name)
@@ -112,18 +112,21 @@ def lower_chain(context: Context, node: Node) -> None:
         epilogue = Epilogue(bias_name, residual if final else "", "", spec.activation)
         size = prod(spec.output_shape) * ITEMSIZE[context.dtype]
         target = y if final else context.buffer(f"{y}/stage{number}", size)
-        tasks.append(_task(context, spec, x, target, epilogue, f"{y}/{number}/"))
+        problems.append(_problem(context, spec, x, target, epilogue, f"{y}/{number}/"))
         weights.append(w)
         x, x_shape = target, (spec.batch, spec.out_channels, *spec.output_size)
-    _add_chain(context, node, tasks, weights)
+    _add_chain(context, node, problems, weights)
 
 
 def _add_chain(
-    context: Context, node: Node, tasks: list[ConvTask], weights: list[np.ndarray]
+    context: LoweringContext,
+    node: Node,
+    problems: list[ConvProblem],
+    weights: list[np.ndarray],
 ) -> None:
     machine = context.machine
-    depth, point = tasks[-2:]
-    parts = [choose_algorithm(t, w, machine) for t, w in zip(tasks, weights, strict=True)]
+    depth, point = problems[-2:]
+    parts = [choose_algorithm(t, w, machine) for t, w in zip(problems, weights, strict=True)]
     reason = fused_rejects(depth.spec, point.spec, context.dtype)
     if reason is None:
         joined = replace(point, x=depth.x)
@@ -151,7 +154,7 @@ def _add_chain(
     )
 
 
-def lower_batch_norm(context: Context, node: Node) -> None:
+def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     """scale (x - mean) / sqrt(variance + epsilon) + bias, as a depthwise convolution of one tap."""
     arrays = [context.given(node, index) for index in range(1, 5)]
     scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
@@ -170,8 +173,8 @@ def lower_batch_norm(context: Context, node: Node) -> None:
     x = context.read(node.inputs[0], LAST)
     y = context.define(node.outputs[0], LAST)
     shift = context.constant(f"{y}/bias", bias - mean * factor)
-    task = _task(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
-    context.add(node, choose_algorithm(task, w, context.machine, "depthwise"))
+    problem = _problem(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
+    context.add(node, choose_algorithm(problem, w, context.machine, "depthwise"))
 
 
 HANDLERS = {

@@ -10,9 +10,9 @@ import numpy as np
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
 from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
 from leanconv.gpu.machine import Machine
 from leanconv.spec import ConvSpec
@@ -38,12 +38,12 @@ def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
 
 def _window(spec: ConvSpec) -> dict[str, int]:
     return {
-        "step_h": spec.stride[0],
-        "step_w": spec.stride[1],
+        "stride_h": spec.stride[0],
+        "stride_w": spec.stride[1],
         "pad_h": spec.pad_begin[0],
         "pad_w": spec.pad_begin[1],
-        "hop_h": spec.dilation[0],
-        "hop_w": spec.dilation[1],
+        "dilation_h": spec.dilation[0],
+        "dilation_w": spec.dilation[1],
     }
 
 
@@ -53,15 +53,15 @@ def depth_weights(w: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def lower_depthwise(
-    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
 ) -> Lowered:
     """One launch that reads and writes memory once; its time is memory's."""
     del options
-    spec, dtype, epilogue = task.spec, task.dtype, task.epilogue
+    spec, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
     out_h, out_w = spec.output_size
     tile_h, tile_w, tile_c = depth_tile(spec)
     multiple = spec.out_channels // spec.groups
-    weights = f"{task.name}/w"
+    weights = f"{problem.name}/w"
     launch = make_launch(
         "depthwise.depthwise",
         (
@@ -70,10 +70,10 @@ def lower_depthwise(
             spec.batch,
         ),
         {
-            "x": Pointer(task.x, dtype),
+            "x": Pointer(problem.x, dtype),
             "w": Pointer(weights, dtype),
             **epilogue.buffers(dtype),
-            "y": Pointer(task.y, dtype),
+            "y": Pointer(problem.y, dtype),
             "height": spec.size[0],
             "width": spec.size[1],
             "out_h": out_h,
@@ -104,7 +104,7 @@ def lower_depthwise(
         numbers=accumulator(dtype),
     )
     moved = (prod(spec.input_shape) + prod(spec.output_shape)) * ITEMSIZE[dtype]
-    arithmetic = task.arithmetics[-1]
+    arithmetic = problem.arithmetics[-1]
     return Lowered(
         (launch,),
         {weights: depth_weights(w, dtype)},
@@ -135,7 +135,7 @@ def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: str) -> str | None:
 
 
 def lower_fused(
-    task: ConvTask,
+    problem: ConvProblem,
     depth: ConvSpec,
     w_depth: np.ndarray,
     bias_depth: str,
@@ -146,7 +146,7 @@ def lower_fused(
     """A depthwise convolution and the 1x1 behind it; the tensor between is never stored.
 
     Args:
-        task: of the 1x1 convolution, but reading what the depthwise one reads.
+        problem: of the 1x1 convolution, but reading what the depthwise one reads.
         depth: the depthwise convolution with its activation.
         w_depth: (C, 1, R, S).
         bias_depth: name of its bias, or `""`.
@@ -154,29 +154,29 @@ def lower_fused(
         machine: what to choose for.
         only: a tile that was asked for.
     """
-    point, dtype, epilogue = task.spec, task.dtype, task.epilogue
-    arithmetic = next(a for a in task.arithmetics if a is not FP16X3)
+    point, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
+    arithmetic = next(a for a in problem.arithmetics if a is not FP16X3)
     out_h, out_w = depth.output_size
     rows = point.batch * out_h * out_w
-    tile, estimate = _fused_tile(task, depth, rows, arithmetic, machine, only)
+    tile, estimate = _fused_tile(problem, depth, rows, arithmetic, machine, only)
     channels, columns = point.in_channels, point.out_channels
     packed = pack(w.reshape(columns, 1, channels), tile.k, arithmetic, dtype)
-    constants = {f"{task.name}/{role}": array for role, array in packed.items()}
-    constants[f"{task.name}/w_depth"] = depth_weights(w_depth, dtype)
+    constants = {f"{problem.name}/{role}": array for role, array in packed.items()}
+    constants[f"{problem.name}/w_depth"] = depth_weights(w_depth, dtype)
     inner = Epilogue(bias=bias_depth, activation=depth.activation)
     kept = "float16" if arithmetic.split else dtype
     launch = make_launch(
         "depthwise.depthwise_pointwise",
         (blocks(rows, tile.m) * blocks(columns, tile.n),),
         {
-            "x": Pointer(task.x, dtype),
-            "w_depth": Pointer(f"{task.name}/w_depth", dtype),
+            "x": Pointer(problem.x, dtype),
+            "w_depth": Pointer(f"{problem.name}/w_depth", dtype),
             "bias_depth": Pointer(bias_depth, dtype),
-            "w": Pointer(f"{task.name}/w", kept),
-            "w_low": Pointer(f"{task.name}/w_low" if arithmetic.split else "", "float16"),
-            "scale": Pointer(f"{task.name}/scale" if arithmetic.split else "", "float32"),
+            "w": Pointer(f"{problem.name}/w", kept),
+            "w_low": Pointer(f"{problem.name}/w_low" if arithmetic.split else "", "float16"),
+            "scale": Pointer(f"{problem.name}/scale" if arithmetic.split else "", "float32"),
             **epilogue.buffers(dtype),
-            "y": Pointer(task.y, dtype),
+            "y": Pointer(problem.y, dtype),
             "rows": rows,
             "columns": columns,
             "height": depth.size[0],
@@ -216,7 +216,7 @@ def lower_fused(
 
 
 def _fused_tile(
-    task: ConvTask,
+    problem: ConvProblem,
     depth: ConvSpec,
     rows: int,
     arithmetic: Arithmetic,
@@ -225,7 +225,7 @@ def _fused_tile(
 ) -> tuple[Tile, float]:
     """The tile that is expected to be fastest, and its time: the depthwise part is made again for
     each tile of columns."""
-    columns, channels = task.spec.out_channels, task.spec.in_channels
+    columns, channels = problem.spec.out_channels, problem.spec.in_channels
     found = []
     for tile in (only,) if only else fused_tiles(arithmetic):
         across = ceil_div(columns, tile.n)
@@ -233,11 +233,11 @@ def _fused_tile(
         taps = prod(depth.kernel)
         # Loads of taps go through L1: some 64 bytes a cycle and processor, measured nowhere yet.
         depth_s = tile.m * channels * taps * 4 / 110e9
-        rate = machine.rate(arithmetic.name, task.dtype) / machine.processors
+        rate = machine.rate(arithmetic.name, problem.dtype) / machine.processors
         point_s = 2.0 * tile.m * tile.n * channels / rate
         busy = waves * (depth_s + point_s)
         moved = prod(depth.input_shape) + rows * columns
-        memory = moved * ITEMSIZE[task.dtype] / machine.memory_bandwidth
+        memory = moved * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
         found.append((max(busy, memory) + LAUNCH_S, tile))
     seconds, best = min(found, key=lambda each: each[0])
     return best, seconds

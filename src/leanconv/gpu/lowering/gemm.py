@@ -18,26 +18,6 @@ from leanconv.gpu.machine import Machine
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 
-ACTIVATION_NUMBERS = {
-    kind: number
-    for number, kind in enumerate(
-        (
-            "",
-            "relu",
-            "clip",
-            "leaky_relu",
-            "prelu",
-            "sigmoid",
-            "silu",
-            "hard_sigmoid",
-            "hard_swish",
-            "tanh",
-            "gelu",
-            "gelu_tanh",
-            "elu",
-        )
-    )
-}
 X_SCALE = 64.0  # fp16x3 holds inputs up to 65504 / 64 = 1023
 # Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
 # 2^15, adds up to 2^-10 sqrt(k). Sums of at least 2^11 sqrt(k) keep 21 bits.
@@ -70,13 +50,12 @@ class Epilogue:
         first, second = self.parameters
         return {"a0": first, "a1": second}
 
-    def constants(self) -> dict[str, int | bool]:
+    def constants(self) -> dict[str, bool | str]:
         """The kernel's constants for this epilogue."""
-        kind = self.activation.kind if self.activation else ""
         return {
             "HAS_BIAS": bool(self.bias),
             "HAS_RESIDUAL": bool(self.residual),
-            "ACT": ACTIVATION_NUMBERS[kind],
+            "ACT": self.activation.kind if self.activation else "",
         }
 
 
@@ -246,11 +225,11 @@ def _launches(
         temporaries[f"{product.name}/sums"] = splits * windows.rows * product.outputs * item
     if arithmetic is FP16X3:
         temporaries[f"{product.name}/flags"] = 4 * programs * splits * windows.groups
-        first = _gemm(product, tile, splits, grid, arithmetic, 1)
-        again = _gemm(product, repair_tile(tile), splits, grid, TF32X3, 2)
+        first = _gemm(product, tile, splits, grid, arithmetic, "write")
+        again = _gemm(product, repair_tile(tile), splits, grid, TF32X3, "read")
         launches = [first, again]
     else:
-        launches = [_gemm(product, tile, splits, grid, arithmetic, 0)]
+        launches = [_gemm(product, tile, splits, grid, arithmetic, "none")]
     if splits > 1:
         launches.append(_add_splits(product, splits))
     return tuple(launches)
@@ -267,21 +246,23 @@ def _gemm(
     splits: int,
     grid: tuple[int, int, int],
     arithmetic: Arithmetic,
-    flags: int,
+    flags: str,
 ) -> Launch:
     windows, dtype, split = product.windows, product.dtype, arithmetic.split
     kept = "float16" if split else dtype
     epilogue = product.epilogue if splits == 1 else Epilogue()
     target = f"{product.name}/sums" if splits > 1 else product.y
     steps = windows.steps(tile.k)
-    x_divisor = divisor(*windows.stride, windows.depth.stride, windows.channels, windows.length)
+    x_divisor = divisor(
+        *windows.x_strides, windows.depth.x_stride, windows.channels, windows.length
+    )
     arguments: dict[str, Pointer | int | float] = {
         "x": Pointer(product.x, dtype),
         "w": Pointer(f"{product.name}/w", kept),
         "w_low": Pointer(f"{product.name}/w_low" if split else "", "float16"),
         "scale": Pointer(f"{product.name}/scale" if split else "", "float32"),
         **epilogue.buffers(dtype),
-        "flags": Pointer(f"{product.name}/flags" if flags else "", "int32"),
+        "flags": Pointer(f"{product.name}/flags" if flags != "none" else "", "int32"),
         "y": Pointer(target, accumulator(dtype) if splits > 1 else dtype),
         "rows": windows.rows,
         "columns": product.columns,
@@ -291,20 +272,20 @@ def _gemm(
         "out_width": windows.out_w,
         "depth": windows.depth.extent,
         "out_depth": windows.depth.outputs,
-        "step_d": windows.depth.step,
-        "pad_d": windows.depth.pad,
-        "hop_d": windows.depth.hop,
         "stride_d": windows.depth.stride,
+        "pad_d": windows.depth.pad,
+        "dilation_d": windows.depth.dilation,
+        "x_stride_d": windows.depth.x_stride,
         "window_h": windows.depth.window_h,
-        "step_h": windows.step[0],
-        "step_w": windows.step[1],
+        "stride_h": windows.stride[0],
+        "stride_w": windows.stride[1],
         "pad_h": windows.pad[0],
         "pad_w": windows.pad[1],
-        "hop_h": windows.hop[0],
-        "hop_w": windows.hop[1],
-        "stride_n": windows.stride[0],
-        "stride_h": windows.stride[1],
-        "stride_w": windows.stride[2],
+        "dilation_h": windows.dilation[0],
+        "dilation_w": windows.dilation[1],
+        "x_stride_n": windows.x_strides[0],
+        "x_stride_h": windows.x_strides[1],
+        "x_stride_w": windows.x_strides[2],
         "channels": windows.channels,
         "length": windows.length,
         "taps": windows.taps,
@@ -323,7 +304,7 @@ def _gemm(
             "BN": tile.n,
             "BK": tile.k,
             "MODE": arithmetic.mode,
-            "DEEP": windows.deep,
+            "HAS_DEPTH": windows.has_depth,
             "BY_ROW": windows.by_row,
             "CHECKED": windows.checked,
             "EVEN": windows.length % tile.k == 0,
@@ -337,14 +318,15 @@ def _gemm(
         stages=tile.stages,
         divisible={
             **dict.fromkeys(
-                ("stride_n", "stride_d", "stride_h", "stride_w", "channels", "length"), x_divisor
+                ("x_stride_n", "x_stride_d", "x_stride_h", "x_stride_w", "channels", "length"),
+                x_divisor,
             ),
             "columns": divisor(product.columns),
         },
         # A tile reads its residual just before it writes the same elements. Tiles that are made
         # again would read what the first launch has written.
-        in_place="residual" if flags == 0 else "",
-        flops=0 if flags == 2 else product.flops,
+        in_place="residual" if flags == "none" else "",
+        flops=0 if flags == "read" else product.flops,
         numbers=accumulator(dtype),
     )
 

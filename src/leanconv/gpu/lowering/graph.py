@@ -9,17 +9,17 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic
-from leanconv.gpu.lowering import conv_nodes, move_nodes, nodes, transposed
-from leanconv.gpu.lowering.context import PLAIN, Context, DeviceStep
+from leanconv.gpu.lowering import arithmetic_nodes, conv_nodes, data_movement_nodes, transposed
+from leanconv.gpu.lowering.lowering_context import PLAIN, DeviceStep, LoweringContext
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 
-Handler = Callable[[Context, Node], None]
+Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {
     **conv_nodes.HANDLERS,
-    **move_nodes.HANDLERS,
-    **nodes.HANDLERS,
+    **data_movement_nodes.HANDLERS,
+    **arithmetic_nodes.HANDLERS,
     **transposed.HANDLERS,
 }
 
@@ -63,7 +63,7 @@ def lower_graph(
     Raises:
         UnsupportedError: a node has no kernel on this device.
     """
-    context = Context(graph, machine, dtype, arithmetics, lean)
+    context = LoweringContext(graph, machine, dtype, arithmetics, lean)
     for name in graph.inputs:
         context.define(name, PLAIN)
     for node in graph.nodes:

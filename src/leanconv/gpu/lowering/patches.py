@@ -14,12 +14,12 @@ import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
-from leanconv.gpu.launch import Boxes, Launch, Pointer, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, TensorMap, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
-from leanconv.gpu.lowering.windows import Windows, in_place_windows, lowered_windows
+from leanconv.gpu.lowering.windows import Windows, in_place_windows, unfolded_windows
 from leanconv.gpu.machine import TENSOR_COPIES, Machine
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
@@ -60,21 +60,21 @@ class Patching:
         return shown if self.form == TAPS else f"{shown} of overlapping windows"
 
 
-def patches_reject(task: ConvTask, machine: Machine, form: str) -> str | None:
+def patches_reject(problem: ConvProblem, machine: Machine, form: str) -> str | None:
     """Why a convolution's inputs cannot arrive by bulk tensor copies in a form, or None."""
-    spec = task.spec
+    spec = problem.spec
     if machine.arch < TENSOR_COPIES:
         return f"sm_{machine.arch} has no bulk tensor copies; expected sm_{TENSOR_COPIES}"
     if len(spec.size) > 2:
         return "three spatial axes; expected one or two"
     if spec.groups > 1:
         return f"groups is {spec.groups}; expected 1"
-    if not any(a.name in _MODES for a in task.arithmetics) or task.dtype == "float64":
-        return f"{task.dtype} in {task.arithmetics[0].name} arithmetic is not on tensor cores"
+    if not any(a.name in _MODES for a in problem.arithmetics) or problem.dtype == "float64":
+        return f"{problem.dtype} in {problem.arithmetics[0].name} arithmetic is not on tensor cores"
     reason = _taps_reject(spec) if form == TAPS else _windows_reject(spec, machine)
     if reason:
         return reason
-    steps = [step * ITEMSIZE[task.dtype] for step in _tensor(spec, form)[1][:-1]]
+    steps = [step * ITEMSIZE[problem.dtype] for step in _tensor(spec, form)[1][:-1]]
     odd = [step for step in steps if step % _ALIGNED or step >= _MOST_STRIDE]
     if odd:
         return (
@@ -122,27 +122,29 @@ def _flat(spec: ConvSpec) -> ConvSpec:
     )
 
 
-def patchings(task: ConvTask, machine: Machine, finite: bool, form: str) -> Iterator[Patching]:
+def patchings(
+    problem: ConvProblem, machine: Machine, finite: bool, form: str
+) -> Iterator[Patching]:
     """Every way to cut a convolution that `patches_reject` accepts in a form.
 
     Args:
-        task: what is computed.
+        problem: what is computed.
         machine: what to choose for.
         finite: whether all weights are; halves of what is infinite are NaN.
         form: of the input.
     """
-    spec = _flat(task.spec)
+    spec = _flat(problem.spec)
     out_h, out_w = spec.output_size
-    for arithmetic in task.arithmetics:
+    for arithmetic in problem.arithmetics:
         if arithmetic.name not in _MODES or (arithmetic.split and not finite):
             continue
-        for tile in tiles(arithmetic, task.dtype, machine.arch):
+        for tile in tiles(arithmetic, problem.dtype, machine.arch):
             for width in (tile.m,) if out_h == 1 else _WIDTHS:
                 height = tile.m // width
                 rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width
                 windows = _counted(spec, rows, form)
                 estimate = _SHARE * seconds(
-                    windows, spec.out_channels, arithmetic, task.dtype, machine, tile, 1
+                    windows, spec.out_channels, arithmetic, problem.dtype, machine, tile, 1
                 )
                 yield Patching(form, tile, width, arithmetic, estimate)
 
@@ -151,7 +153,7 @@ def _counted(spec: ConvSpec, rows: tuple[int, int], form: str) -> Windows:
     """As much of the windows as the estimate asks for, patches filled up."""
     image = prod(spec.size) * spec.in_channels
     segments, length = _segments(spec, form)
-    windows = lowered_windows(spec.batch, *rows, (image, 0, 0), length)
+    windows = unfolded_windows(spec.batch, *rows, (image, 0, 0), length)
     return replace(windows, segments=segments)
 
 
@@ -163,35 +165,38 @@ def _segments(spec: ConvSpec, form: str) -> tuple[int, int]:
 
 
 def best_patching(
-    task: ConvTask, machine: Machine, finite: bool, forms: Sequence[str] = (TAPS, WINDOWS)
+    problem: ConvProblem,
+    machine: Machine,
+    finite: bool,
+    forms: Sequence[str] = (TAPS, WINDOWS),
 ) -> Patching | None:
     """What is expected to be fastest, or None if nothing is possible."""
-    possible = [form for form in forms if patches_reject(task, machine, form) is None]
-    found = (each for form in possible for each in patchings(task, machine, finite, form))
+    possible = [form for form in forms if patches_reject(problem, machine, form) is None]
+    found = (each for form in possible for each in patchings(problem, machine, finite, form))
     return min(found, key=lambda patching: patching.estimate_s, default=None)
 
 
-def lower_patches(task: ConvTask, w: np.ndarray, patching: Patching) -> Lowered:
+def lower_patches(problem: ConvProblem, w: np.ndarray, patching: Patching) -> Lowered:
     """The launches for one way to cut.
 
     Args:
-        task: what is computed.
+        problem: what is computed.
         w: (K, C, R, S).
         patching: of `patchings`.
     """
-    spec, tile, arithmetic = task.spec, patching.tile, patching.arithmetic
+    spec, tile, arithmetic = problem.spec, patching.tile, patching.arithmetic
     count, length = _segments(spec, patching.form)
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, count, length)
-    packed = pack(segments, tile.k, arithmetic, task.dtype)
-    constants = {f"{task.name}/{role}": array for role, array in packed.items()}
+    packed = pack(segments, tile.k, arithmetic, problem.dtype)
+    constants = {f"{problem.name}/{role}": array for role, array in packed.items()}
     temporaries: dict[str, int] = {}
     if arithmetic is FP16X3:
-        first = _launch(task, patching, arithmetic, 1)
+        first = _launch(problem, patching, arithmetic, "write")
         again = replace(patching, tile=repair_tile(tile))
-        launches: Sequence[Launch] = (first, _launch(task, again, TF32X3, 2))
-        temporaries[f"{task.name}/flags"] = 4 * first.programs
+        launches: Sequence[Launch] = (first, _launch(problem, again, TF32X3, "read"))
+        temporaries[f"{problem.name}/flags"] = 4 * first.programs
     else:
-        launches = (_launch(task, patching, arithmetic, 0),)
+        launches = (_launch(problem, patching, arithmetic, "none"),)
     return Lowered(
         tuple(launches),
         constants,
@@ -204,8 +209,13 @@ def lower_patches(task: ConvTask, w: np.ndarray, patching: Patching) -> Lowered:
     )
 
 
-def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: int) -> Launch:
-    spec, tile, dtype, epilogue = _flat(task.spec), patching.tile, task.dtype, task.epilogue
+def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, flags: str) -> Launch:
+    spec, tile, dtype, epilogue = (
+        _flat(problem.spec),
+        patching.tile,
+        problem.dtype,
+        problem.epilogue,
+    )
     out_h, out_w = spec.output_size
     down, across = ceil_div(out_h, patching.height), ceil_div(out_w, patching.width)
     count, length = _segments(spec, patching.form)
@@ -213,7 +223,7 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
     steps = count * each
     split = arithmetic.split
     kept, columns = "float16" if split else dtype, spec.out_channels
-    name, w_shape, w_box = task.name, (columns, steps * tile.k), (tile.n, tile.k)
+    name, w_shape, w_box = problem.name, (columns, steps * tile.k), (tile.n, tile.k)
     extents, strides = _tensor(spec, patching.form)
     patch = (1, patching.height, patching.width)
     box = (*patch, tile.k) if patching.form == TAPS else (*patch, 1, tile.k)
@@ -221,13 +231,13 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
         "patches.patch_gemm",
         (spec.batch * down * across * ceil_div(columns, tile.n),),
         {
-            "x": Boxes(task.x, dtype, extents, box, strides),
-            "w": Boxes(f"{name}/w", kept, w_shape, w_box),
-            "w_low": Boxes(f"{name}/w_low" if split else f"{name}/w", kept, w_shape, w_box),
+            "x": TensorMap(problem.x, dtype, extents, box, strides),
+            "w": TensorMap(f"{name}/w", kept, w_shape, w_box),
+            "w_low": TensorMap(f"{name}/w_low" if split else f"{name}/w", kept, w_shape, w_box),
             "scale": Pointer(f"{name}/scale" if split else "", "float32"),
             **epilogue.buffers(dtype),
-            "flags": Pointer(f"{name}/flags" if flags else "", "int32"),
-            "y": Pointer(task.y, dtype),
+            "flags": Pointer(f"{name}/flags" if flags != "none" else "", "int32"),
+            "y": Pointer(problem.y, dtype),
             "columns": columns,
             "out_h": out_h,
             "out_w": out_w,
@@ -235,8 +245,8 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
             "across": across,
             "pad_h": spec.pad_begin[0],
             "pad_w": spec.pad_begin[1],
-            "hop_h": spec.dilation[0],
-            "hop_w": spec.dilation[1],
+            "dilation_h": spec.dilation[0],
+            "dilation_w": spec.dilation[1],
             "taps": spec.kernel[1],
             "each": each,
             "blocks": steps,
@@ -260,7 +270,7 @@ def _launch(task: ConvTask, patching: Patching, arithmetic: Arithmetic, flags: i
         warps=tile.warps,
         stages=tile.stages,
         divisible={"columns": divisor(columns)},
-        in_place="residual" if flags == 0 else "",
-        flops=0 if flags == 2 else spec.flops,
+        in_place="residual" if flags == "none" else "",
+        flops=0 if flags == "read" else spec.flops,
         numbers=accumulator(dtype),
     )

@@ -11,17 +11,17 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
-from leanconv.gpu.lowering.context import LAST, Context
+from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.moves import copy_box
+from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.tiles import LAUNCH_S
-from leanconv.gpu.lowering.windows import Depth, Windows, lowered_windows
+from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.transposed import phases
 
 
-def lower_transposed(context: Context, node: Node) -> None:
+def lower_transposed(context: LoweringContext, node: Node) -> None:
     """Lower a ConvTranspose to what is expected to be faster, or to need less memory."""
     w = context.given(node, 1)
     assert w is not None
@@ -43,7 +43,7 @@ def lower_transposed(context: Context, node: Node) -> None:
 
 
 def _by_phases(
-    context: Context, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
+    context: LoweringContext, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
 ) -> Lowered:
     """Outputs at one position modulo the stride are an ordinary convolution of stride 1."""
     dtype, machine = context.dtype, context.machine
@@ -91,13 +91,13 @@ def _by_phases(
 def _windows(shape: tuple[int, ...], window: Window, groups: int) -> Windows:
     """The windows of one phase, tap by tap; paddings may be negative."""
     (depth, height, width), channels = window.size, shape[1]
-    deep = Depth(
+    depth_axis = Depth(
         extent=depth,
         outputs=window.out[0],
         window_h=window.kernel[1],
         pad=window.pad[0],
-        hop=window.dilation[0],
-        stride=height * width * channels,
+        dilation=window.dilation[0],
+        x_stride=height * width * channels,
     )
     return Windows(
         images=shape[0],
@@ -105,10 +105,10 @@ def _windows(shape: tuple[int, ...], window: Window, groups: int) -> Windows:
         out_w=window.out[2],
         height=height,
         width=width,
-        step=(1, 1),
+        stride=(1, 1),
         pad=(window.pad[1], window.pad[2]),
-        hop=(window.dilation[1], window.dilation[2]),
-        stride=(depth * height * width * channels, width * channels, channels),
+        dilation=(window.dilation[1], window.dilation[2]),
+        x_strides=(depth * height * width * channels, width * channels, channels),
         channels=channels // groups,
         groups=groups,
         segments=prod(window.kernel),
@@ -116,12 +116,12 @@ def _windows(shape: tuple[int, ...], window: Window, groups: int) -> Windows:
         taps=window.kernel[2],
         checked=True,
         by_row=False,
-        depth=deep if len(shape) > 4 else Depth(),
+        depth=depth_axis if len(shape) > 4 else Depth(),
     )
 
 
 def _by_products(
-    context: Context, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
+    context: LoweringContext, node: Node, w: np.ndarray, x: str, y: str, epilogue: Epilogue
 ) -> Lowered:
     """One GEMM makes all products, a gather adds those that meet; along one or two axes."""
     shape, attributes, dtype = context.shape(node.inputs[0]), node.attributes, context.dtype
@@ -132,7 +132,7 @@ def _by_products(
     cells, inner = shape[0] * height * width, shape[1] // groups
     columns, products = kernel_h * kernel_w * each, context.fresh(f"{y}/products")
     size = cells * groups * columns * ITEMSIZE[dtype]
-    windows = lowered_windows(
+    windows = unfolded_windows(
         1, 1, cells, (0, 0, shape[1]), inner, groups=groups, group_stride=inner
     )
     # (g, C/g, K/g, R, S) -> (g, R, S, K/g, C/g)
@@ -153,7 +153,7 @@ def _by_products(
 
 
 def _gather(
-    context: Context,
+    context: LoweringContext,
     node: Node,
     products: str,
     kernel: tuple[int, int],
@@ -164,7 +164,7 @@ def _gather(
     shape, attributes, dtype = context.shape(node.inputs[0]), node.attributes, context.dtype
     rank, outputs = len(shape) - 2, attributes["group"] * each
     one, zero = (1,) * (2 - rank), (0,) * (2 - rank)
-    step, hop = (*one, *attributes["strides"]), (*one, *attributes["dilations"])
+    stride, dilation = (*one, *attributes["strides"]), (*one, *attributes["dilations"])
     pad = (*zero, *attributes["pads"][:rank])
     height, width = (*one, *shape[2:])
     out_h, out_w = (*one, *context.shape(node.outputs[0])[2:])
@@ -189,12 +189,12 @@ def _gather(
             "each": each,
             "kernel_h": kernel[0],
             "kernel_w": kernel[1],
-            "step_h": step[0],
-            "step_w": step[1],
+            "stride_h": stride[0],
+            "stride_w": stride[1],
             "pad_h": pad[0],
             "pad_w": pad[1],
-            "hop_h": hop[0],
-            "hop_w": hop[1],
+            "dilation_h": dilation[0],
+            "dilation_w": dilation[1],
             **epilogue.numbers(),
         },
         {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},

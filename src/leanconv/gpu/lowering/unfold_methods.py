@@ -12,12 +12,12 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import IEEE, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem
+from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.moves import copy_box
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
-from leanconv.gpu.lowering.windows import Windows, lowered_windows
+from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import Machine
 
 MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"
@@ -41,18 +41,18 @@ class _Shape:
     w: tuple[int, int, int, int]
 
 
-def _copy(task: ConvTask, shape: _Shape, target: str) -> Launch:
-    spec = task.spec
+def _copy(problem: ConvProblem, shape: _Shape, target: str) -> Launch:
+    spec = problem.spec
     channels = spec.in_channels
     rows = spec.batch * shape.i * shape.j * shape.t
     tile_c = min(64, 1 << (channels - 1).bit_length())
     tile_r = max(1, 1024 // tile_c)
     return make_launch(
-        "lower.lower",
+        "unfold.unfold",
         (blocks(rows, tile_r), blocks(channels, tile_c)),
         {
-            "x": Pointer(task.x, task.dtype),
-            "y": Pointer(target, task.dtype),
+            "x": Pointer(problem.x, problem.dtype),
+            "y": Pointer(target, problem.dtype),
             "rows": rows,
             "height": spec.size[0],
             "width": spec.size[1],
@@ -77,7 +77,7 @@ def _copy(task: ConvTask, shape: _Shape, target: str) -> Launch:
 
 
 def _lower(
-    task: ConvTask,
+    problem: ConvProblem,
     shape: _Shape,
     windows: Windows,
     segments: np.ndarray,
@@ -89,35 +89,35 @@ def _lower(
     epilogue: Epilogue | None = None,
 ) -> Lowered:
     """The copy and the product over what it wrote."""
-    spec, lowered = task.spec, f"{task.name}/lowered"
-    size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * ITEMSIZE[task.dtype]
+    spec, lowered = problem.spec, f"{problem.name}/lowered"
+    size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * ITEMSIZE[problem.dtype]
     product = Product(
         windows,
         spec.out_channels,
-        task.dtype,
+        problem.dtype,
         lowered,
-        task.y,
-        task.epilogue if epilogue is None else epilogue,
-        task.name,
+        problem.y,
+        problem.epilogue if epilogue is None else epilogue,
+        problem.name,
     )
     done = lower_product(
-        product, segments, arithmetics or task.arithmetics, machine, algorithm, tile
+        product, segments, arithmetics or problem.arithmetics, machine, algorithm, tile
     )
-    copied = (size + prod(spec.input_shape) * ITEMSIZE[task.dtype]) / machine.memory_bandwidth
+    copied = (size + prod(spec.input_shape) * ITEMSIZE[problem.dtype]) / machine.memory_bandwidth
     return replace(
         done,
-        launches=(_copy(task, shape, lowered), *done.launches),
+        launches=(_copy(problem, shape, lowered), *done.launches),
         temporaries={lowered: size, **done.temporaries},
         estimate_s=done.estimate_s + copied + LAUNCH_S,
     )
 
 
 def lower_im2col(
-    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
 ) -> Lowered:
     """Every window copied whole: (M, R*S*C), then one GEMM."""
     del options
-    spec = task.spec
+    spec = problem.spec
     out_h, out_w = spec.output_size
     kernel_h, kernel_w = spec.kernel
     shape = _Shape(
@@ -129,20 +129,20 @@ def lower_im2col(
         (0, spec.stride[1], spec.dilation[1], spec.pad_begin[1]),
     )
     length = spec.reduction
-    windows = lowered_windows(1, 1, spec.batch * out_h * out_w, (0, 0, length), length)
+    windows = unfolded_windows(1, 1, spec.batch * out_h * out_w, (0, 0, length), length)
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, 1, length)
-    return _lower(task, shape, windows, segments, machine, "im2col")
+    return _lower(problem, shape, windows, segments, machine, "im2col")
 
 
 def lower_mec(
-    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
 ) -> Lowered:
     """MEC, algorithm 2 of its paper: lowered along w only, then one batch of overlapping GEMMs.
 
     Solution A makes o_h GEMMs of (i_n * o_w) rows, whose result (h, n, w, c) is brought into order
     through L; solution B i_n * o_h GEMMs of o_w rows, in order at once. Either is one launch.
     """
-    spec = task.spec
+    spec = problem.spec
     out_h, out_w = spec.output_size
     kernel_h, kernel_w = spec.kernel
     padded = spec.size[0] + spec.pad_begin[0] + spec.pad_end[0]
@@ -156,7 +156,7 @@ def lower_mec(
         (spec.stride[1], 0, spec.dilation[1], spec.pad_begin[1]),
     )
     outputs, elements = prod(spec.output_shape), spec.batch * out_w * padded * run
-    fits = outputs <= elements and not task.epilogue.residual
+    fits = outputs <= elements and not problem.epilogue.residual
     solution = options.get("solution") or ("A" if out_w <= MEC_THRESHOLD and fits else "B")
     if solution not in ("A", "B") or (solution == "A" and not fits):
         raise SpecError(
@@ -167,19 +167,19 @@ def lower_mec(
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, 1, kernel_h * run)
     name = f"mec:solution={solution}"
     if solution == "B":
-        windows = lowered_windows(spec.batch, out_h, out_w, (image, row, column), kernel_h * run)
-        return _lower(task, shape, windows, segments, machine, name)
-    windows = lowered_windows(out_h, spec.batch, out_w, (row, image, column), kernel_h * run)
-    done = _lower(task, shape, windows, segments, machine, name)
-    lowered = f"{task.name}/lowered"
+        windows = unfolded_windows(spec.batch, out_h, out_w, (image, row, column), kernel_h * run)
+        return _lower(problem, shape, windows, segments, machine, name)
+    windows = unfolded_windows(out_h, spec.batch, out_w, (row, image, column), kernel_h * run)
+    done = _lower(problem, shape, windows, segments, machine, name)
+    lowered = f"{problem.name}/lowered"
     dense = (spec.batch, out_h, out_w * spec.out_channels)
     strides = dense_strides(dense)
     turned = dense_strides((out_h, spec.batch, out_w * spec.out_channels))
     back = (
-        copy_box(task.y, lowered, task.dtype, (outputs,), (1,), (1,)),
-        copy_box(lowered, task.y, task.dtype, dense, (turned[1], turned[0], 1), strides),
+        copy_box(problem.y, lowered, problem.dtype, (outputs,), (1,), (1,)),
+        copy_box(lowered, problem.y, problem.dtype, dense, (turned[1], turned[0], 1), strides),
     )
-    moved = 4 * outputs * ITEMSIZE[task.dtype] / machine.memory_bandwidth
+    moved = 4 * outputs * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
     return replace(
         done,
         launches=(*done.launches, *back),
@@ -227,7 +227,7 @@ class Im2winForm:
 
 
 def lower_im2win(
-    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
 ) -> Lowered:
     """im2win with its tensor stored: (n, o_h, width, R, C), so that a window is one run.
 
@@ -235,7 +235,7 @@ def lower_im2win(
     over (s, r, c), and the window of ow starts at ow * stride * R * C. Without options arithmetic
     and tile are free; with options the product is the thesis' own, in float32 fused multiply-adds.
     """
-    spec, form = task.spec, Im2winForm.read(options)
+    spec, form = problem.spec, Im2winForm.read(options)
     out_h, out_w = spec.output_size
     kernel_h, kernel_w = spec.kernel
     padded = spec.size[1] + spec.pad_begin[1] + spec.pad_end[1]
@@ -249,15 +249,15 @@ def lower_im2win(
         (0, 1, 0, spec.pad_begin[1]),
     )
     strides = (out_h * padded * run, padded * run, spec.stride[1] * run)
-    windows = lowered_windows(spec.batch, out_h, out_w, strides, kernel_w * run)
+    windows = unfolded_windows(spec.batch, out_h, out_w, strides, kernel_w * run)
     # (K, C, R, S) -> (K, S, R, C)
     segments = w.transpose(0, 3, 2, 1).reshape(spec.out_channels, 1, kernel_w * run)
     if form is None:
-        return _lower(task, shape, windows, segments, machine, "im2win")
-    arithmetics = (IEEE,) if task.dtype == "float32" else task.arithmetics
-    only = form.tile(machine.arch) if task.dtype == "float32" else None
+        return _lower(problem, shape, windows, segments, machine, "im2win")
+    arithmetics = (IEEE,) if problem.dtype == "float32" else problem.arithmetics
+    only = form.tile(machine.arch) if problem.dtype == "float32" else None
     done = _lower(
-        task, shape, windows, segments, machine, "im2win", arithmetics=arithmetics, tile=only
+        problem, shape, windows, segments, machine, "im2win", arithmetics=arithmetics, tile=only
     )
     shown = ", ".join(f"{k}={int(v)}" for k, v in vars(form).items())
     done = replace(done, parameters=f"{done.parameters}, {shown}")

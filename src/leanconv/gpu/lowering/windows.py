@@ -16,17 +16,17 @@ class Depth:
     Attributes:
         extent, outputs: planes of the input and of the output.
         window_h: rows of a window in one plane.
-        step, pad, hop: stride, padding and dilation in planes.
-        stride: elements from one plane to the next.
+        stride, pad, dilation: in planes.
+        x_stride: elements from one plane to the next.
     """
 
     extent: int = 1
     outputs: int = 1
     window_h: int = 1
-    step: int = 1
+    stride: int = 1
     pad: int = 0
-    hop: int = 1
-    stride: int = 0
+    dilation: int = 1
+    x_stride: int = 0
 
 
 _FLAT = Depth()
@@ -39,8 +39,8 @@ class Windows:
     Attributes:
         images, out_h, out_w: rows are numbered over these, the last one fastest.
         height, width: of the input, for the padding.
-        step, pad, hop: stride, padding and dilation in cells, (h, w).
-        stride: of an image, a row and a cell of the input, in elements.
+        stride, pad, dilation: in cells, (h, w).
+        x_strides: of an image, a row and a cell of the input, in elements.
         channels: elements from one group to the next.
         groups: GEMMs side by side.
         segments, length, taps: runs of contiguous elements, their length, and how many of them
@@ -55,10 +55,10 @@ class Windows:
     out_w: int
     height: int
     width: int
-    step: tuple[int, int]
+    stride: tuple[int, int]
     pad: tuple[int, int]
-    hop: tuple[int, int]
-    stride: tuple[int, int, int]
+    dilation: tuple[int, int]
+    x_strides: tuple[int, int, int]
     channels: int
     groups: int
     segments: int
@@ -74,7 +74,7 @@ class Windows:
         return self.images * self.depth.outputs * self.out_h * self.out_w
 
     @property
-    def deep(self) -> bool:
+    def has_depth(self) -> bool:
         """Whether there is a third axis."""
         return self.depth != _FLAT
 
@@ -83,7 +83,7 @@ class Windows:
         return self.segments * ceil_div(self.length, block)
 
 
-def plane(spec: ConvSpec) -> ConvSpec:
+def at_least_2d(spec: ConvSpec) -> ConvSpec:
     """The same convolution with at least two spatial axes: the first of extent 1 if it has one."""
     if len(spec.size) > 1:
         return spec
@@ -105,7 +105,7 @@ def conv_windows(spec: ConvSpec, block: int) -> Windows:
         spec: with one to three spatial axes.
         block: elements of one step, by which the shorter of both forms is chosen.
     """
-    spec = plane(spec)
+    spec = at_least_2d(spec)
     height, width = spec.size[-2:]
     kernel_w = spec.kernel[-1]
     channels, each = spec.in_channels, spec.in_channels // spec.groups
@@ -118,10 +118,10 @@ def conv_windows(spec: ConvSpec, block: int) -> Windows:
         out_w=out_w,
         height=height,
         width=width,
-        step=(spec.stride[-2], spec.stride[-1]),
+        stride=(spec.stride[-2], spec.stride[-1]),
         pad=(spec.pad_begin[-2], spec.pad_begin[-1]),
-        hop=(spec.dilation[-2], spec.dilation[-1]),
-        stride=(prod(spec.size) * channels, width * channels, channels),
+        dilation=(spec.dilation[-2], spec.dilation[-1]),
+        x_strides=(prod(spec.size) * channels, width * channels, channels),
         channels=each,
         groups=spec.groups,
         segments=prod(spec.kernel),
@@ -146,10 +146,10 @@ def _depth(spec: ConvSpec) -> Depth:
         extent=spec.size[0],
         outputs=spec.output_size[0],
         window_h=spec.kernel[1],
-        step=spec.stride[0],
+        stride=spec.stride[0],
         pad=spec.pad_begin[0],
-        hop=spec.dilation[0],
-        stride=prod(spec.size[1:]) * spec.in_channels,
+        dilation=spec.dilation[0],
+        x_stride=prod(spec.size[1:]) * spec.in_channels,
     )
 
 
@@ -158,7 +158,7 @@ def _axes(spec: ConvSpec) -> list[tuple[int, int, int, int, int]]:
     return list(zip(*columns, strict=True))
 
 
-def lowered_windows(
+def unfolded_windows(
     images: int,
     out_h: int,
     out_w: int,
@@ -167,7 +167,7 @@ def lowered_windows(
     groups: int = 1,
     group_stride: int = 0,
 ) -> Windows:
-    """Windows that lie contiguous in a lowered tensor, one segment each.
+    """Windows that lie contiguous in an unfolded tensor, one segment each.
 
     Args:
         images, out_h, out_w: rows.
@@ -181,10 +181,10 @@ def lowered_windows(
         out_w=out_w,
         height=out_h,
         width=out_w,
-        step=(1, 1),
+        stride=(1, 1),
         pad=(0, 0),
-        hop=(1, 1),
-        stride=strides,
+        dilation=(1, 1),
+        x_strides=strides,
         channels=group_stride,
         groups=groups,
         segments=1,

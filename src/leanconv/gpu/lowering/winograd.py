@@ -17,11 +17,11 @@ from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.task import ConvTask
 from leanconv.gpu.lowering.tiles import LAUNCH_S
-from leanconv.gpu.lowering.windows import lowered_windows
+from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.error import peak_amplification
@@ -32,9 +32,9 @@ _MOST_ALPHA = 16  # points along one axis, as on the CPU
 _HELD_ALPHA = 8  # tiles of more points do not fit the registers of their transforms
 
 
-def winograd_rejects(task: ConvTask) -> str | None:
+def winograd_rejects(problem: ConvProblem) -> str | None:
     """Why a convolution has no Winograd form here, or None."""
-    spec = task.spec
+    spec = problem.spec
     if spec.groups > 1:
         return f"groups is {spec.groups}; expected 1"
     if max(spec.stride) > 1:
@@ -43,8 +43,8 @@ def winograd_rejects(task: ConvTask) -> str | None:
         return f"dilation is {spec.dilation}; expected 1"
     if prod(spec.kernel) == 1 or max(spec.kernel) >= _MOST_ALPHA:
         return f"the kernel is {spec.kernel}; expected 2 to {_MOST_ALPHA - 1} taps"
-    if task.dtype not in ("float32", "float64"):
-        return f"{task.dtype} has too few bits for the transforms"
+    if problem.dtype not in ("float32", "float64"):
+        return f"{problem.dtype} has too few bits for the transforms"
     return None
 
 
@@ -52,12 +52,12 @@ def _floats(matrix: Matrix) -> np.ndarray:
     return np.array([[float(Fraction(v)) for v in row] for row in matrix])
 
 
-def _axes(task: ConvTask, options: Mapping[str, str]) -> tuple[Transform, Transform]:
+def _axes(problem: ConvProblem, options: Mapping[str, str]) -> tuple[Transform, Transform]:
     given = options.get("m")
     if given is not None and not given.isdecimal():
         raise SpecError(f"m is {given!r}; expected an integer of at least 1")
     axes = []
-    for taps in task.spec.kernel:
+    for taps in problem.spec.kernel:
         m = int(given) if given else max(2, min(_DEFAULT_M, _HELD_ALPHA + 1 - taps))
         if m < 1 or m + taps - 1 > _MOST_ALPHA:
             raise SpecError(
@@ -68,11 +68,11 @@ def _axes(task: ConvTask, options: Mapping[str, str]) -> tuple[Transform, Transf
 
 
 def lower_winograd(
-    task: ConvTask, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
 ) -> Lowered:
     """V = B^T d B, M = U V and y = A^T M A: a launch each, more where k is split."""
-    spec, dtype, name = task.spec, task.dtype, task.name
-    rows, columns = _axes(task, options)
+    spec, dtype, name = problem.spec, problem.dtype, problem.name
+    rows, columns = _axes(problem, options)
     points = rows.alpha * columns.alpha
     tiles_h, tiles_w = (
         ceil_div(spec.output_size[0], rows.m),
@@ -82,14 +82,14 @@ def lower_winograd(
     # U: (points * K, C), one GEMM of K columns for each point.
     u = np.einsum("ar,kcrs,bs->abkc", _floats(rows.g), w.astype(np.float64), _floats(columns.g))
     channels, outputs = spec.in_channels, spec.out_channels
-    windows = lowered_windows(
+    windows = unfolded_windows(
         1, 1, tiles, (0, 0, points * channels), channels, groups=points, group_stride=channels
     )
     product = Product(
         windows, outputs, dtype, f"{name}/inputs", f"{name}/products", Epilogue(), name
     )
     segments = u.reshape(points * outputs, 1, channels)
-    done = lower_product(product, segments, task.arithmetics, machine, "winograd")
+    done = lower_product(product, segments, problem.arithmetics, machine, "winograd")
     # The product of the points decides, not the longer axis: 16 x 1 are no more than 4 x 4.
     held = points <= _HELD_ALPHA**2
     form, each, channels_each = ("", 4, 32) if held else ("_by_products", 1, 16)
@@ -106,7 +106,7 @@ def lower_winograd(
         f"winograd.transform_input{form}",
         (blocks(tiles, each), blocks(channels, channels_each)),
         {
-            "x": Pointer(task.x, dtype),
+            "x": Pointer(problem.x, dtype),
             "bt_h": Pointer(f"{name}/bt_h", dtype),
             "bt_w": Pointer(f"{name}/bt_w", dtype),
             "y": Pointer(product.x, dtype),
@@ -122,7 +122,7 @@ def lower_winograd(
         divisible={"channels": divisor(channels)},
     )
     ends = (blocks(tiles, each), blocks(outputs, channels_each))
-    last = _last_launch(task, product.y, form, ends, shared, counts)
+    last = _last_launch(problem, product.y, form, ends, shared, counts)
     item = ITEMSIZE[dtype]
     workspace = {product.x: tiles * points * channels * item}
     workspace[product.y] = tiles * points * outputs * item
@@ -144,33 +144,33 @@ def lower_winograd(
         temporaries={**workspace, **done.temporaries},
         parameters=f"{rows} x {columns}, {done.parameters}",
         # The transforms round too: as much as a few products.
-        error=(done.error + _unit(task)) * peak_amplification(rows, columns),
+        error=(done.error + _unit(problem)) * peak_amplification(rows, columns),
         estimate_s=done.estimate_s + moved + 2 * LAUNCH_S,
     )
 
 
-def _unit(task: ConvTask) -> float:
-    return ROUNDOFF.get(task.dtype, ROUNDOFF["float32"])  # halves are summed in float32
+def _unit(problem: ConvProblem) -> float:
+    return ROUNDOFF.get(problem.dtype, ROUNDOFF["float32"])  # halves are summed in float32
 
 
 def _last_launch(
-    task: ConvTask,
+    problem: ConvProblem,
     products: str,
     form: str,
     grid: tuple[int, int],
     shared: Mapping[str, int | bool | str],
     counts: Mapping[str, int],
 ) -> Launch:
-    spec, dtype, epilogue = task.spec, task.dtype, task.epilogue
+    spec, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
     return make_launch(
         f"winograd.transform_output{form}",
         grid,
         {
             "products": Pointer(products, dtype),
-            "at_h": Pointer(f"{task.name}/at_h", dtype),
-            "at_w": Pointer(f"{task.name}/at_w", dtype),
+            "at_h": Pointer(f"{problem.name}/at_h", dtype),
+            "at_w": Pointer(f"{problem.name}/at_w", dtype),
             **epilogue.buffers(dtype),
-            "y": Pointer(task.y, dtype),
+            "y": Pointer(problem.y, dtype),
             **counts,
             "out_h": spec.output_size[0],
             "out_w": spec.output_size[1],

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.gpu.backend import device_driver
+from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan, explain
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.entry import device_driver
-from leanconv.gpu.network import BoundDeviceNetwork, DevicePlan, explain
 from leanconv.graph.names import Names
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.graph.passes import run_passes
@@ -75,7 +75,7 @@ class DeviceNetwork(Unpicklable):
         told = zip(model.outputs, model.output_shapes, strict=True)
         self.outputs = tuple(ModelInput(name, self._dtype, shape) for name, shape in told)
         self._names = Names(tuple(port.name for port in model.inputs), model.outputs)
-        self._bound: OrderedDict[tuple[Shape, ...], BoundDeviceNetwork] = OrderedDict()
+        self._bound: OrderedDict[tuple[Shape, ...], CompiledDeviceNetwork] = OrderedDict()
         self._lock = Lock("a run of the same network")
         static = [port.static_shape for port in model.inputs]
         if None not in static:
@@ -149,18 +149,18 @@ class DeviceNetwork(Unpicklable):
         with working("network", checked_progress(progress)), self._lock.held:
             return self._for_shapes(wanted).plan
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> CompiledDeviceNetwork:
         bound = self._bound.pop(shapes, None) or self._planned(shapes)
         self._bound[shapes] = bound
         while len(self._bound) > _MOST_SHAPES:
             self._bound.popitem(last=False)
         return bound
 
-    def _planned(self, shapes: tuple[Shape, ...]) -> BoundDeviceNetwork:
+    def _planned(self, shapes: tuple[Shape, ...]) -> CompiledDeviceNetwork:
         named = dict(zip(self._names.inputs, shapes, strict=True))
         with working("network"):
             graph = self._model.bind(named, dtype=self._graph_dtype)
-            bound = BoundDeviceNetwork(
+            bound = CompiledDeviceNetwork(
                 check_flowing(run_passes(graph)),
                 self._driver,
                 self._dtype,
@@ -181,7 +181,7 @@ class DeviceNetwork(Unpicklable):
             )
 
     @property
-    def bound(self) -> BoundDeviceNetwork:
+    def bound(self) -> CompiledDeviceNetwork:
         """The network for the input shapes seen last.
 
         Raises:

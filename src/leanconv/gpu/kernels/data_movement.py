@@ -1,4 +1,4 @@
-"""Elements brought to other places: transposed, copied with strides, mixed along an axis."""
+"""Strided copies, transposes, fills, and weighted sums of cells along one axis."""
 
 import triton
 import triton.language as tl

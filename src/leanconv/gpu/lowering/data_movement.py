@@ -82,7 +82,9 @@ def copy_box(
     }
     grid = (blocks(prod(shape), _BLOCK),)
     wide = is_wide(*(_reach(extents, steps) for steps in (of, to)), x_start, y_start)
-    return make_launch("moves.copy", grid, arguments, {"BLOCK": _BLOCK, "WIDE": wide}, writes="y")
+    return make_launch(
+        "data_movement.copy", grid, arguments, {"BLOCK": _BLOCK, "WIDE": wide}, writes="y"
+    )
 
 
 def permute(x: str, y: str, dtype: str, shape: Sequence[int], order: Sequence[int]) -> Launch:
@@ -114,7 +116,7 @@ def _planes(shape: Sequence[int], order: Sequence[int]) -> tuple[int, int, int] 
 def _transpose(x: str, y: str, dtype: str, batch: int, rows: int, columns: int) -> Launch:
     tile_r, tile_c = (32, 32) if min(rows, columns) > 8 else (4, 256) if rows <= 8 else (256, 4)
     return make_launch(
-        "moves.transpose",
+        "data_movement.transpose",
         (blocks(rows, tile_r) * blocks(columns, tile_c), batch),
         {"x": Pointer(x, dtype), "y": Pointer(y, dtype), "rows": rows, "columns": columns},
         {"BR": tile_r, "BC": tile_c},
@@ -126,7 +128,7 @@ def _transpose(x: str, y: str, dtype: str, batch: int, rows: int, columns: int) 
 def fill(y: str, dtype: str, count: int, value: float) -> Launch:
     """y[...] = value."""
     return make_launch(
-        "moves.fill",
+        "data_movement.fill",
         (blocks(count, _BLOCK),),
         {"y": Pointer(y, dtype), "count": count, "value": float(value)},
         {"BLOCK": _BLOCK},

@@ -12,8 +12,8 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic, accumulator
 from leanconv.gpu.launch import Launch, dense_strides
+from leanconv.gpu.lowering.data_movement import copy_box, permute
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.moves import copy_box, permute
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
@@ -56,7 +56,7 @@ def physical_axis(axis: int, rank: int, form: str) -> int:
     return axis if form == PLAIN else last_order(rank).index(axis)
 
 
-class Context:
+class LoweringContext:
     """What handlers of nodes work with.
 
     Attributes:

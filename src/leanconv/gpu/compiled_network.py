@@ -17,9 +17,9 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
-from leanconv.gpu.device_inputs import arrived, finish_reading
-from leanconv.gpu.lowering.context import DeviceStep
+from leanconv.gpu.device_inputs import finish_reading, on_device
 from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
+from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, machine_of
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.lowering import LoweredGraph
@@ -72,7 +72,7 @@ class DevicePlan:
         return sum(len(step.calls) for step in self.steps)
 
 
-class BoundDeviceNetwork:
+class CompiledDeviceNetwork:
     """A network made ready for fixed input shapes.
 
     Args:
@@ -199,13 +199,13 @@ class BoundDeviceNetwork:
         """The inputs on the device, checked, and room for the outputs."""
         host = "float32" if self._dtype == "bfloat16" else self._dtype
         given = [
-            arrived(
+            on_device(
                 f"input {name!r}",
                 array,
                 kind,
                 self.memory,
                 self._driver,
-                taken=(host, "float32"),
+                accepts=(host, "float32"),
             )
             for (name, kind), array in zip(self.plan.inputs.items(), arrays, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Every operation of a graph but the convolutions."""
+"""Nodes that compute: elementwise, reductions, normalisations, matrix products."""
 
 from __future__ import annotations
 
@@ -11,45 +11,26 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
-from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
-from leanconv.gpu.lowering.gemm import ACTIVATION_NUMBERS
-from leanconv.gpu.lowering.moves import box_arguments, is_wide, merged
+from leanconv.gpu.lowering.data_movement import box_arguments, is_wide, merged
+from leanconv.gpu.lowering.lowering_context import (
+    LAST,
+    PLAIN,
+    LoweringContext,
+    physical_axis,
+    strides_in,
+)
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
 from leanconv.units import shape_text
 
-OPERATION_NUMBERS = {
-    name: number
-    for number, name in enumerate(
-        (
-            "Activation",
-            "Sqrt",
-            "Exp",
-            "Log",
-            "Erf",
-            "Neg",
-            "Abs",
-            "Reciprocal",
-            "Softplus",
-            "Add",
-            "Sub",
-            "Mul",
-            "Div",
-            "Pow",
-            "Min",
-            "Max",
-            "PRelu",
-        )
-    )
-}
 _UNARY = ("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
 _BLOCK = 512
 
 
 def elementwise(
-    context: Context,
+    context: LoweringContext,
     op: str,
     a: str,
     b: str,
@@ -80,8 +61,8 @@ def elementwise(
             "a1": float(numbers[1]),
         },
         {
-            "OP": OPERATION_NUMBERS[op],
-            "ACT": ACTIVATION_NUMBERS[kind],
+            "OP": op,
+            "ACT": kind,
             "BINARY": bool(b),
             "DENSE": flat,
             "BLOCK": _BLOCK,
@@ -95,7 +76,7 @@ def elementwise(
     )
 
 
-def lower_unary(context: Context, node: Node) -> None:
+def lower_unary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of one tensor, in the order that it stands in."""
     source, result = node.inputs[0], node.outputs[0]
     form = context.form(source)
@@ -111,7 +92,7 @@ def lower_unary(context: Context, node: Node) -> None:
     context.launch(node, "elementwise", launch)
 
 
-def _common_form(context: Context, names: Sequence[str], result: str) -> str:
+def _common_form(context: LoweringContext, names: Sequence[str], result: str) -> str:
     """Channels last if any operand of full rank was made so."""
     rank = len(context.shape(result))
     computed = [name for name in names if not context.is_constant(name)]
@@ -119,7 +100,7 @@ def _common_form(context: Context, names: Sequence[str], result: str) -> str:
     return LAST if rank >= 3 and LAST in made else PLAIN
 
 
-def lower_binary(context: Context, node: Node) -> None:
+def lower_binary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of two tensors, broadcast as NumPy does."""
     result = node.outputs[0]
     shape = context.shape(result)
@@ -157,7 +138,7 @@ def _tile(count: int, inner: int) -> tuple[int, int]:
     return (256, 4) if inner > 1 else (512, 1)
 
 
-def lower_reduction(context: Context, node: Node) -> None:
+def lower_reduction(context: LoweringContext, node: Node) -> None:
     """Reduce one run of neighbouring axes after the other."""
     source, result = node.inputs[0], node.outputs[0]
     shape, keep = context.shape(source), node.attributes["keepdims"]
@@ -177,7 +158,7 @@ def lower_reduction(context: Context, node: Node) -> None:
     places = sorted(physical_axis(axis, rank, form) for axis in axes)
     x = context.read(source, form)
     y = context.define(result, result_form)
-    kind = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin").index(node.op)
+    kind = node.op.removeprefix("Reduce").lower()
     runs: list[tuple[int, int]] = []
     for place in places:
         if runs and runs[-1][1] == place - 1:
@@ -196,7 +177,7 @@ def lower_reduction(context: Context, node: Node) -> None:
     context.launch(node, "reduction", *launches)
 
 
-def _reduce(dtype: str, x: str, y: str, box: tuple[int, int, int], kind: int) -> Launch:
+def _reduce(dtype: str, x: str, y: str, box: tuple[int, int, int], kind: str) -> Launch:
     outer, count, inner = box
     rows, columns = _tile(count, inner)
     return make_launch(
@@ -210,7 +191,7 @@ def _reduce(dtype: str, x: str, y: str, box: tuple[int, int, int], kind: int) ->
     )
 
 
-def lower_softmax(context: Context, node: Node) -> None:
+def lower_softmax(context: LoweringContext, node: Node) -> None:
     """Lower a Softmax or LogSoftmax along one axis."""
     source = node.inputs[0]
     form = context.form(source)
@@ -237,7 +218,7 @@ def lower_softmax(context: Context, node: Node) -> None:
     context.launch(node, "softmax", launch)
 
 
-def lower_lrn(context: Context, node: Node) -> None:
+def lower_lrn(context: LoweringContext, node: Node) -> None:
     """Lower a local response normalisation over channels."""
     source, attributes, dtype = node.inputs[0], node.attributes, context.dtype
     shape = context.shape(source)
@@ -267,7 +248,7 @@ def lower_lrn(context: Context, node: Node) -> None:
     context.launch(node, "lrn", launch)
 
 
-def lower_matmul(context: Context, node: Node) -> None:
+def lower_matmul(context: LoweringContext, node: Node) -> None:
     """Lower a MatMul, NumPy's rules, or a Gemm with its addend."""
     if node.op == "Gemm":
         _lower_gemm(context, node)
@@ -301,7 +282,7 @@ def lower_matmul(context: Context, node: Node) -> None:
 
 
 def _matmul(
-    context: Context,
+    context: LoweringContext,
     names: tuple[str, str, str],
     extents: tuple[int, int, int],
     batch: tuple[int, int],
@@ -334,7 +315,7 @@ def _matmul(
             "BN": 32,
             "BK": 32 if dtype != "float64" else 16,
             # Both operands are computed, of unknown range: fused multiply-adds.
-            "MODE": 0 if dtype == "float32" else 4,
+            "MODE": "ieee" if dtype == "float32" else "native",
             "ACC": accumulator(dtype),
         },
         writes="y",
@@ -344,7 +325,7 @@ def _matmul(
     )
 
 
-def _lower_gemm(context: Context, node: Node) -> None:
+def _lower_gemm(context: LoweringContext, node: Node) -> None:
     attributes, result = node.attributes, node.outputs[0]
     rows, columns = context.shape(result)
     a_shape = context.shape(node.inputs[0])

@@ -1,4 +1,4 @@
-"""Lowering: windows of the input copied so that each lies contiguous. One kernel for all methods.
+"""Unfolding: windows of the input copied so that each is contiguous. One kernel for all methods.
 
 L[n, i, j, t, c] = x[n, ih, iw, c]
     ih = i*i_h + j*j_h + (t / taps)*t_h - pad_h
@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def lower(
+def unfold(
     x,
     y,
     rows,

@@ -11,27 +11,33 @@ import numpy as np
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
-from leanconv.gpu.lowering.context import LAST, PLAIN, Context, physical_axis, strides_in
-from leanconv.gpu.lowering.moves import copy_box, fill, is_wide, permute
+from leanconv.gpu.lowering.data_movement import copy_box, fill, is_wide, permute
+from leanconv.gpu.lowering.lowering_context import (
+    LAST,
+    PLAIN,
+    LoweringContext,
+    physical_axis,
+    strides_in,
+)
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 
 _BLOCK = 512
 
 
-def lower_reshape(context: Context, node: Node) -> None:
+def lower_reshape(context: LoweringContext, node: Node) -> None:
     """A view of the same bytes."""
     context.view(node.outputs[0], context.read(node.inputs[0], PLAIN), PLAIN)
 
 
-def lower_transpose(context: Context, node: Node) -> None:
+def lower_transpose(context: LoweringContext, node: Node) -> None:
     """Lower a Transpose."""
     x, y = context.read(node.inputs[0], PLAIN), context.define(node.outputs[0], PLAIN)
     shape = context.shape(node.inputs[0])
     context.launch(node, "copy", permute(x, y, context.dtype, shape, node.attributes["perm"]))
 
 
-def lower_expand(context: Context, node: Node) -> None:
+def lower_expand(context: LoweringContext, node: Node) -> None:
     """Lower an Expand: strides of zero."""
     shape = context.shape(node.outputs[0])
     x, y = context.read(node.inputs[0], PLAIN), context.define(node.outputs[0], PLAIN)
@@ -40,7 +46,7 @@ def lower_expand(context: Context, node: Node) -> None:
     context.launch(node, "copy", launch)
 
 
-def lower_concat(context: Context, node: Node) -> None:
+def lower_concat(context: LoweringContext, node: Node) -> None:
     """Every part is copied to its place."""
     result = node.outputs[0]
     forms = [context.form(n) for n in node.inputs if not context.is_constant(n)]
@@ -60,7 +66,7 @@ def lower_concat(context: Context, node: Node) -> None:
     context.launch(node, "copy", *launches)
 
 
-def lower_slice(context: Context, node: Node) -> None:
+def lower_slice(context: LoweringContext, node: Node) -> None:
     """A box of the source, with steps that may be negative."""
     source = node.inputs[0]
     form = context.form(source)
@@ -80,7 +86,7 @@ def lower_slice(context: Context, node: Node) -> None:
 
 
 def mix_cells(
-    context: Context,
+    context: LoweringContext,
     x: str,
     y: str,
     shape: Sequence[int],
@@ -96,7 +102,7 @@ def mix_cells(
     shares = context.constant(f"{y}/weights{axis}", weights)
     count = outer * size * inner
     return make_launch(
-        "moves.mix_cells",
+        "data_movement.mix_cells",
         (blocks(count, _BLOCK),),
         {
             "x": Pointer(x, dtype),
@@ -120,7 +126,10 @@ def mix_cells(
 
 
 def _along_axes(
-    context: Context, node: Node, tables: dict[int, tuple[np.ndarray, np.ndarray]], name: str
+    context: LoweringContext,
+    node: Node,
+    tables: dict[int, tuple[np.ndarray, np.ndarray]],
+    name: str,
 ) -> None:
     """Mix cells along one axis after the other; `tables` by logical axis."""
     source, result = node.inputs[0], node.outputs[0]
@@ -142,7 +151,7 @@ def _along_axes(
     context.launch(node, name, *launches)
 
 
-def lower_resize(context: Context, node: Node) -> None:
+def lower_resize(context: LoweringContext, node: Node) -> None:
     """Both modes are separable: one axis after the other, as the graph's own interpreter."""
     attributes, tables = node.attributes, {}
     mode = attributes["coordinate_transformation_mode"]
@@ -160,7 +169,7 @@ def lower_resize(context: Context, node: Node) -> None:
     _along_axes(context, node, tables, "resize")
 
 
-def lower_pad(context: Context, node: Node) -> None:
+def lower_pad(context: LoweringContext, node: Node) -> None:
     """Constant padding fills and copies; reflection and the edge read other cells."""
     source, result, attributes = node.inputs[0], node.outputs[0], node.attributes
     shape, rank = context.shape(source), len(context.shape(source))
@@ -187,7 +196,7 @@ def lower_pad(context: Context, node: Node) -> None:
     context.launch(node, "copy", *launches)
 
 
-def lower_pool(context: Context, node: Node) -> None:
+def lower_pool(context: LoweringContext, node: Node) -> None:
     """One launch over (h, w); with a third axis the others first, then that one alone."""
     source, result, attributes = node.inputs[0], node.outputs[0], node.attributes
     images, channels, *size = context.shape(source)
@@ -222,7 +231,7 @@ def lower_pool(context: Context, node: Node) -> None:
 
 
 def _pool(
-    context: Context,
+    context: LoweringContext,
     node: Node,
     channels: int,
     x: str,
@@ -232,7 +241,9 @@ def _pool(
     out: Sequence[int],
     window: Sequence[tuple[int, int, int, int, int]],
 ) -> Launch:
-    (kernel_h, step_h, top, bottom, hop_h), (kernel_w, step_w, left, right, hop_w) = window
+    (kernel_h, stride_h, top, bottom, dilation_h), (kernel_w, stride_w, left, right, dilation_w) = (
+        window
+    )
     padded = bool(node.attributes["count_include_pad"])
     positions, dtype = images * out[0] * out[1], context.dtype
     tile_c = 64 if channels >= 64 else 32
@@ -250,12 +261,12 @@ def _pool(
             "channels": channels,
             "kernel_h": kernel_h,
             "kernel_w": kernel_w,
-            "step_h": step_h,
-            "step_w": step_w,
+            "stride_h": stride_h,
+            "stride_w": stride_w,
             "pad_h": top,
             "pad_w": left,
-            "hop_h": hop_h,
-            "hop_w": hop_w,
+            "dilation_h": dilation_h,
+            "dilation_w": dilation_w,
             "low_h": -top if padded else 0,
             "high_h": size[0] + (bottom if padded else 0),
             "low_w": -left if padded else 0,

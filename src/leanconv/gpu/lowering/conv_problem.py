@@ -10,7 +10,7 @@ from leanconv.spec import ConvSpec
 
 
 @dataclass(frozen=True)
-class ConvTask:
+class ConvProblem:
     """A convolution over channels-last buffers.
 
     Attributes:
