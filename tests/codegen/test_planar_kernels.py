@@ -10,11 +10,7 @@ import pytest
 
 from leanconv.algorithms.common.kernel_fields import fields
 from leanconv.algorithms.planar.columns import column_vectors, shared_loads
-from leanconv.algorithms.planar.depthwise import (
-    PlanarDepthwise,
-    halves_are_twice_as_fast,
-    plan_planar_depthwise,
-)
+from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.codegen.compiler import assembly
@@ -171,9 +167,6 @@ def test_vectors_cover_every_column_once() -> None:
 
 
 def test_half_registers_are_used_only_where_they_are_as_fast() -> None:
-    assert halves_are_twice_as_fast(preset("znver4"))
-    assert not halves_are_twice_as_fast(preset("znver5"))
-    assert not halves_are_twice_as_fast(preset("haswell"))
     for name, lanes in (("znver4", 8), ("znver5", 16), ("haswell", 8)):
         kernel = kernel_of("g64ic64ih7oc64oh7kh3", preset(name), False, "planar")
         assert isinstance(kernel, PlanarDepthwise)

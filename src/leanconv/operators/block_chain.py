@@ -114,8 +114,8 @@ def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> flo
         total += (out + _RUNS * reach) * block_row_cycles(block, target)
         step = min(step * stride, height)
     weights = sum(spec.weight_bytes for chain in chains for spec in chain.specs)
-    passes = kernel.strips if weights > target.l2_bytes / 2 else 1
-    total += passes * weights_cycles(weights)
+    passes = kernel.strips if weights > target.costs.l2_share * target.l2_bytes else 1
+    total += passes * weights_cycles(weights, target)
     return kernel.batch * total * imbalance(kernel.chunks)
 
 

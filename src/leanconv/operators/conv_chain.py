@@ -156,7 +156,7 @@ def _layers_choice(
         if reproducible and spec.batch > 1:
             judged = problem.alone()
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
-        own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes)
+        own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes, target)
         cycles += own * imbalance(chunks)
         scratch = max(scratch, candidate.scratch_bytes)
         squares += candidate.error**2

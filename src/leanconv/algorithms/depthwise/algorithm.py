@@ -14,7 +14,8 @@ from leanconv.codegen.tiling import rows_per_chunk
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 30_000.0
+_CHUNKS = 0.75  # of the record's chunk
+_STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chunks are cut
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -54,9 +55,10 @@ def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
             break
     taps = prod(window.kernel) * kernel.group_inputs
     inside = kernel.blocks if kernel.blocks_inside else 1
-    cycles = width * inside * (taps / target.fma_units + 3)
+    each = taps / target.fma_units + _STORE_SHARE * target.costs.store
+    cycles = width * inside * each
     pieces = kernel.batch * kernel.blocks // inside
-    rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNK_CYCLES)
+    rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNKS * target.costs.chunk)
     return replace(kernel, columns=columns, rows=rows)
 
 
@@ -64,7 +66,7 @@ def _cost(problem: Problem, target: Target) -> float:
     kernel = _kernel(problem, target)
     taps = prod(kernel.window.kernel) * kernel.group_inputs
     outputs = kernel.batch * kernel.blocks * prod(kernel.window.out)
-    return outputs * (taps / target.fma_units + 2.0)
+    return outputs * (taps / target.fma_units + target.costs.store)
 
 
 def _kernel(problem: Problem, target: Target) -> DepthwiseConv:

@@ -24,14 +24,13 @@ from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_MOVE = 0.7  # cycles of a vector that a transform loads or stores
-_TURN = 5.0  # cycles of a vector that is turned between planes and lanes
-_BYTES_A_CYCLE = (32.0, 16.0, 6.0)  # from the second cache, the third, memory
-_SEEN = 1.2  # what layers take over the sum of their transforms and products
+_MEASURED_OVER_MODEL = 1.2  # what layers take over the sum of their transforms and products
 _MOST_TILES = 32  # tiles of one block
 _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
 _CHUNKS = 4  # chunks wanted at least, so that threads have work
+_TOO_LARGE = 4  # times as many cycles count for a workspace beyond `_MOST_BYTES`
+_OVERLAP_LOSSES = 2  # the products of one bin are short: they hide less of its weights
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         chunks = layout.outer * layout.splits * prod(layout.blocks)
         rounds = ceil_div(chunks, _CHUNKS) * _CHUNKS / chunks if chunks < 4 * _CHUNKS else 1.0
         large = layout.output_tiles > 1 and layout.places[2] * layout.item > _MOST_BYTES
-        return cycles * rounds * (4.0 if large else 1.0)
+        return cycles * rounds * (_TOO_LARGE if large else 1)
 
     costs = []
     for layout in _layouts(problem, target, choices):
@@ -70,7 +69,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
             "its tile: leave parts out"
         )
     cycles, layout = min(costs, key=rank)
-    return _SEEN * cycles + strided_walk_cycles(problem, target), layout
+    return _MEASURED_OVER_MODEL * cycles + strided_walk_cycles(problem, target), layout
 
 
 # -- what there is to choose from --------------------------------------------------------------
@@ -161,18 +160,16 @@ def _tile(
 
 # -- what a choice costs -----------------------------------------------------------------------
 @lru_cache(maxsize=1024)
-def _transform_cycles(
-    length: int, rows: int, columns: int, fma_units: float
-) -> tuple[float, float]:
+def _transform_cycles(length: int, rows: int, columns: int, target: Target) -> tuple[float, float]:
     """Estimated cycles of one vector of channels of one tile, forwards and back."""
-    half = length // 2
+    half, move = length // 2, target.costs.vector_move
     inner = (half - 1, complex_forward(length)), (half - 1, complex_inverse(length, rows))
     forward = [(length + 2, real_forward(length)), inner[0]]
     back = [(2, real_inverse(length, rows)), inner[1], (rows, real_inverse(length, columns))]
 
     def cycles(networks: list[tuple[int, Network]]) -> float:
         return sum(
-            times * (n.operations / fma_units + _MOVE * (n.inputs + len(n.outputs)))
+            times * (n.operations / target.fma_units + move * (n.inputs + len(n.outputs)))
             for times, n in networks
         )
 
@@ -181,29 +178,29 @@ def _transform_cycles(
 
 def _cycles(layout: FftLayout, target: Target) -> float:
     """Estimated cycles of one core."""
-    rows, columns = layout.height.step, layout.width.step
-    forward, back = _transform_cycles(layout.length, rows, columns, target.fma_units)
+    rows, columns, costs = layout.height.step, layout.width.step, target.costs
+    forward, back = _transform_cycles(layout.length, rows, columns, target)
     if not layout.x.lanes_contiguous:
-        forward += _TURN * layout.length**2
+        forward += costs.transposed_vector * layout.length**2
     if not layout.y.lanes_contiguous:
-        back += _TURN * rows * columns
+        back += costs.transposed_vector * rows * columns
     chunk = layout.input_tiles * layout.phases * layout.input_vectors * forward
     chunk += layout.output_tiles * layout.output_vectors * back
     if layout.depthwise:
         terms = layout.phases * prod(layout.parts)
-        products = layout.output_tiles * (4.0 * terms / target.fma_units + 4.0)
+        products = layout.output_tiles * (4 * terms / target.fma_units + 2 * costs.store)
     else:
         steps = reduction_steps(layout)
         tiles, vectors = layout.block_width, layout.output_vectors
         line = _tile(target, tiles, vectors, steps, layout.products)[0]
         products = layout.block_height * line
     everything = weight_elements(layout) * layout.item
-    in_l2, in_l3, in_memory = _BYTES_A_CYCLE
-    speed = in_l2 if everything < target.l2_bytes / 2 else in_l3
-    speed = in_memory if everything > max(target.l3_bytes, target.l2_bytes) else speed
-    weights = bin_weights(layout) * layout.item / speed
-    chunk += layout.bins * (max(products, weights) + 0.3 * min(products, weights))
+    rate = costs.l2_read if everything < costs.l2_share * target.l2_bytes else costs.l3_read
+    rate = costs.dram_read if everything > max(target.l3_bytes, target.l2_bytes) else rate
+    weights = bin_weights(layout) * layout.item / rate
+    shown = _OVERLAP_LOSSES * costs.overlap_loss * min(products, weights)
+    chunk += layout.bins * (max(products, weights) + shown)
     buffer = layout.bins * layout.slot * layout.item
     if buffer > target.l2_bytes:
-        chunk += 2.0 * buffer / in_l3  # written and read, inputs and outputs
+        chunk += 2 * buffer / costs.l3_read  # written and read, inputs and outputs
     return chunk * layout.outer * layout.splits * prod(layout.blocks)

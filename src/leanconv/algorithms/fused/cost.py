@@ -15,9 +15,8 @@ from leanconv.target import Target
 
 _RUNS = 2  # runs of strips in all, each of which computes its first rows anew
 _STEPS = (1, 2, 4)
-# Bytes a cycle and core, beside the arithmetic.
-_L2, _L3 = 48.0, 24.0
-_SUM = 28.0  # bytes a cycle where partial results are added
+_BESIDE_FMA = 1.5  # of the rates of L2 and L3: arithmetic hides a third of what is moved
+_PARTIAL_SUMS = 1.75  # of the rate of L3, where partial results are added
 
 
 def possible_forms(chain: Chain, target: Target) -> Iterator[Form]:
@@ -39,7 +38,7 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
     batch, block = fused.batch, fused.block
     height = block.depthwise.row_count
     steps = batch * ceil_div(height, form.rows) * ceil_div(form.rows, form.step)
-    cycles = 0.0
+    cycles, costs = 0.0, target.costs
     if block.expand is not None:
         rows = batch * _inner_rows(block, form)
         if block.keeps:
@@ -49,12 +48,12 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
         cycles += rows * expand_row_cycles(block, target)
     cycles += batch * height * block_row_cycles(block, target)
     weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
-    passes = steps if weights > target.l2_bytes / 2 else 1
-    total = form.parts * (cycles + passes * weights_cycles(weights))
+    passes = steps if weights > target.costs.l2_share * target.l2_bytes else 1
+    total = form.parts * (cycles + passes * weights_cycles(weights, target))
     if kernels.temporaries:
-        total += 2 * sum(kernels.temporaries.values()) / _SUM
+        total += 2 * sum(kernels.temporaries.values()) / (_PARTIAL_SUMS * costs.l3_read)
     if block.scratch_bytes > target.l2_bytes:
-        total += form.parts * steps * 2 * block.scratch_bytes / _L3
+        total += form.parts * steps * 2 * block.scratch_bytes / (_BESIDE_FMA * costs.l3_read)
     filled = height / (ceil_div(height, form.rows) * form.rows)
     return total * imbalance(fused.chunks) / filled
 
@@ -70,9 +69,9 @@ def block_row_cycles(block: BlockKernels, target: Target) -> float:
     return projected + _depthwise_row_cycles(block.depthwise, target)
 
 
-def weights_cycles(size: int) -> float:
+def weights_cycles(size: int, target: Target) -> float:
     """Estimated cycles of reading weights of so many bytes, which other layers have pushed out."""
-    return size / _L3
+    return size / (_BESIDE_FMA * target.costs.l3_read)
 
 
 def imbalance(chunks: int) -> float:
@@ -82,7 +81,9 @@ def imbalance(chunks: int) -> float:
 
 def between_cycles(size: int, target: Target) -> float:
     """Estimated cycles of writing and reading so many bytes between two convolutions."""
-    return 2 * size / (_L2 if size <= target.l2_bytes else _L3)
+    costs = target.costs
+    rate = costs.l2_read if size <= target.l2_bytes else costs.l3_read
+    return 2 * size / (_BESIDE_FMA * rate)
 
 
 def _inner_rows(block: BlockKernels, form: Form) -> int:
@@ -127,4 +128,4 @@ def _dense_row_cycles(kernel: DirectConv, target: Target) -> float:
 def _depthwise_row_cycles(kernel: DepthwiseConv, target: Target) -> float:
     """One row of all channels."""
     taps = prod(kernel.window.kernel)
-    return kernel.blocks * kernel.window.out[2] * (taps / target.fma_units + 2.0)
+    return kernel.blocks * kernel.window.out[2] * (taps / target.fma_units + target.costs.store)

@@ -22,9 +22,6 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-# A vector of at most half the lanes is done with half a register: where one unit does a whole one
-# in the time of two halves, that is half the work.
-_HALVES_BYTES = 64
 _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
 
 
@@ -193,7 +190,7 @@ def _dense(
     """The direct kernel of a stage, with the register tile that the model likes best."""
     spec = problem.spec
     reduction = spec.in_channels * prod(problem.window.kernel)
-    at = _narrowed(target) if lanes < target.lanes(spec.dtype) else target
+    at = target.with_half_vectors() if lanes < target.lanes(spec.dtype) else target
     vectors = ceil_div(spec.out_channels, lanes)
     return DirectConv(
         batch=spec.batch,
@@ -219,7 +216,7 @@ def _tile(target: Target, columns: int, vectors: int, reduction: int) -> Tile:
     There loads have time to spare, and results that leave in one stream are as good as free: 14x1
     took 349 us where 6x3 took 397 (16 channels to 96 at 112x112, arithmetic alone 329).
     """
-    if target.vector_bytes != _HALVES_BYTES or target.fma_units > 1 or columns < _LEAST_ROWS:
+    if not target.splits_vectors or columns < _LEAST_ROWS:
         return rank_tiles(target, columns, vectors, reduction)[0][1]
     even = [rows for rows in range(_LEAST_ROWS, _MOST_ROWS + 1) if columns % rows == 0]
     if even:
@@ -252,18 +249,15 @@ def _depthwise(problem: Problem, channels: int, target: Target) -> DepthwiseConv
     return plan_depthwise(kernel, target)
 
 
-def _narrowed(target: Target) -> Target:
-    """The same machine seen through registers of half the width."""
-    return replace(target, vector_bytes=target.vector_bytes // 2, fma_units=2 * target.fma_units)
-
-
 def _projects(problem: Problem, target: Target, epilogue: Epilogue) -> tuple[DirectConv, ...]:
-    """The 1x1 convolution at the end; the last vector by itself if half a register does for it."""
+    """The 1x1 convolution at the end; the last vector by itself if half a register does for it.
+
+    Where one unit does a whole vector in the time of two halves, that is half the work.
+    """
     spec = problem.spec
     lanes = target.lanes(spec.dtype)
     whole, rest = divmod(spec.out_channels, lanes)
-    halves = target.vector_bytes == _HALVES_BYTES and target.fma_units == 1
-    if not (halves and 0 < rest <= lanes // 2):
+    if not (target.splits_vectors and 0 < rest <= lanes // 2):
         return (_dense(problem, target, lanes, epilogue),)
     tail = replace(problem, spec=replace(spec, out_channels=rest))
     last = _dense(tail, target, lanes // 2, epilogue, problem.y.channel(whole * lanes))

@@ -21,14 +21,13 @@ from leanconv.codegen.tiling import Tile, rows_per_chunk
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 30_000.0
+_CHUNKS = 0.75  # of the record's chunk
 # What reading weights as they are costs against a packed stream; with a stride over many channels
-# their lines, and those of the planes, are too many for the first cache.
+# their lines, and those of the planes, are too many for L1.
 _UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
-_SEEN = 1.05  # what layers take over the sum of their tiles
-_LINE_CYCLES = 5.0  # of a line of large tensors: rows are asked for ahead by the processor
+_MEASURED_OVER_MODEL = 1.05  # what layers take over the sum of their tiles
 _LARGEST_STRIDE = 4
-_SHUFFLES = (0.0, 0.0, 0.25, 2.0, 4.0)  # cycles of a vector and tap that nothing hides, by stride
+_STORES = 2  # stores that the begin and end of a tile is worth for each of its vectors
 _MOST_TAPS = 64  # along a row; each may be written out
 
 
@@ -42,9 +41,11 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
         vectors = min(vectors, 4)
     fitting = range(2, min(kernel.outputs, (room - 1) // vectors - 1) + 1)
     channels = max((c for c in fitting if kernel.outputs % c == 0), default=1)
-    cycles = width * channels * (kernel.reduction / target.fma_units + 4)
+    each = kernel.reduction / target.fma_units + _STORES * target.costs.store
+    cycles = width * channels * each
     pieces = kernel.batch * kernel.groups * kernel.outputs // channels
-    rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, _CHUNK_CYCLES)
+    wanted = _CHUNKS * target.costs.chunk
+    rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, wanted)
     return replace(kernel, window=window, x=x, y=y, channels=channels, vectors=vectors, rows=rows)
 
 
@@ -83,15 +84,15 @@ def _flat(window: Window) -> bool:
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:
-    stride, inputs = kernel.window.stride[2], kernel.inputs
+    stride, inputs, costs = kernel.window.stride[2], kernel.inputs, target.costs
     unpacked = _UNPACKED_DEEP if stride > 1 and inputs >= _DEEP else _UNPACKED
 
     def tile(vectors: int) -> float:
         size = kernel.channels * vectors
-        loads = (vectors * stride * 2 + kernel.channels) / 2
+        loads = (vectors * stride * 2 + kernel.channels) / costs.loads_per_cycle
         step = max(size / target.fma_units, loads, float(target.fma_latency))
-        step += _SHUFFLES[stride] * vectors
-        return unpacked * step * kernel.reduction + 2.0 * size
+        step += costs.deinterleave[stride] * vectors
+        return unpacked * step * kernel.reduction + costs.store * size
 
     whole, rest = divmod(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
     rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
@@ -127,8 +128,8 @@ def _general(problem: Problem, target: Target) -> PlanarConv:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    cycles = _SEEN * _planned(problem, target)[1]
-    return cycles + strided_walk_cycles(problem, target, _LINE_CYCLES)
+    cycles = _MEASURED_OVER_MODEL * _planned(problem, target)[1]
+    return cycles + strided_walk_cycles(problem, target, target.costs.prefetched_line)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -33,16 +33,15 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 15_000.0
-_LEAST_CHUNKS, _LEAST_CYCLES = 16, 4_000.0
+_CHUNKS = 0.375  # of the record's chunk
+_LEAST_CHUNKS = 16  # unless they are too small
 _MOST_WRITTEN = 1200  # multiply-adds that are written out, of all bodies together
-_ROW_CYCLES = 3.0  # of each row of input: the jump, and what cannot be overlapped
-# Sums of one plane from which on its own multiply-adds hide that as well as a second plane's would.
+# Sums of one plane from which on its own multiply-adds hide the jump over a row of input as well as
+# a second plane's would.
 _MANY_SUMS = 8
-_STORE_CYCLES = 2.0  # of each vector of results
 
 # Of a row of input: the output rows of a tile that it meets, each with its kh.
 Row = list[tuple[int, int]]
@@ -262,8 +261,9 @@ def plan_planar_depthwise(
     cycles, planned = min(choices, key=lambda choice: choice[0])
     tiles = planned.channels // planned.planes
     total = cycles * planned.batch * planned.channels
-    even = min(_LEAST_CHUNKS, round(total / _LEAST_CYCLES))
-    wanted = ceil_div(max(1, even, round(total / _CHUNK_CYCLES)), planned.batch)
+    even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
+    chunks = round(total / (_CHUNKS * target.costs.chunk))
+    wanted = ceil_div(max(1, even, chunks), planned.batch)
     plane_blocks = min(tiles, wanted)
     row_blocks = min(planned.row_tiles, ceil_div(wanted, plane_blocks))
     planned = replace(
@@ -277,7 +277,7 @@ def plan_planar_depthwise(
 def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
     """Every tile whose sums, inputs and one weight fit the registers."""
     full = target.vector_bytes // ITEMSIZE[kernel.dtype]
-    widths = (full, full // 2) if halves_are_twice_as_fast(target) else (full,)
+    widths = (full, full // 2) if target.splits_vectors else (full,)
     tiles = []
     for lanes in widths:
         for vectors in range(1, min(8, ceil_div(kernel.window.out[2], lanes)) + 1):
@@ -292,25 +292,21 @@ def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
     return tiles
 
 
-def halves_are_twice_as_fast(target: Target) -> bool:
-    """Whether two multiply-adds of half a register start where one of a whole one does."""
-    return target.vector_bytes == 64 and target.fma_units == 1
-
-
 def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     """Estimated cycles of one channel of one image; None if the code would be too long."""
-    window = kernel.window
+    window, costs = kernel.window, target.costs
     half = kernel.lanes * ITEMSIZE[kernel.dtype] < target.vector_bytes
     units = target.fma_units * (2 if half else 1)
-    # Halves of a cycle of the load pipes: unaligned vectors of a whole line always touch two.
-    wide = 3.75 if kernel.lanes * ITEMSIZE[kernel.dtype] == 64 else 1.5
+    # Unaligned vectors of a whole line always touch two lines.
+    whole_line = kernel.lanes * ITEMSIZE[kernel.dtype] == ALIGNMENT
+    slots = costs.unaligned_line if whole_line else costs.unaligned_part
     whole, rest = divmod(window.out[1], kernel.rows)
     if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:
         return None
     tiles = column_vectors(window, kernel.lanes, kernel.vectors)
     written = 0
     cycles = 0.0
-    loads = len(shared_loads(window)) * window.stride[2] * wide
+    loads = len(shared_loads(window)) * window.stride[2] * slots
     hidden = kernel.planes if kernel.rows * kernel.vectors < _MANY_SUMS else 1
     for rows, starts in ((kernel.rows, range(whole)), (rest, range(whole, whole + bool(rest)))):
         if not starts:
@@ -324,11 +320,11 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
                 met = sum(map(len, inside)) * window.kernel[2]
                 arithmetic = max(
                     met * vectors / units,
-                    (len(inside) * loads * vectors + met) / 2,
+                    (len(inside) * loads * vectors + met) / costs.loads_per_cycle,
                     met * target.fma_latency / (rows * kernel.planes),
                 )
-                overhead = _ROW_CYCLES * len(inside) / hidden
-                overhead += _STORE_CYCLES * rows * vectors
+                overhead = costs.row_jump * len(inside) / hidden
+                overhead += costs.store * rows * vectors
                 cycles += count * tile.count * (arithmetic + overhead)
     return cycles if written <= _MOST_WRITTEN else None
 

@@ -32,13 +32,12 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_CHUNK_CYCLES = 25_000.0
-_LEAST_CHUNKS = 32  # so that any number of threads ends about together
-_LEAST_CYCLES = 4_000.0  # but none is smaller
+_CHUNKS = 0.625  # of the record's chunk
+_LEAST_CHUNKS = 32  # so that any number of threads ends about together, unless they are too small
 _MOST_VECTORS = 6
 _UNALIGNED = 1.02  # what reading unaligned pixels costs against a packed stream
 # What tiles of few vectors cost more, over their number: lines that are touched several times; much
-# where tensors stand in memory and not in the second cache.
+# where tensors are in memory and not in L2.
 _NARROW, _NARROW_LARGE = 0.03, 0.3
 
 
@@ -232,8 +231,8 @@ def plan_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPoint
     tiles, panels = ceil_div(kernel.pixels, planned.span), planned.panels
     pieces = kernel.batch * kernel.groups
     total = cycles * pieces
-    even = min(_LEAST_CHUNKS, round(total / _LEAST_CYCLES))
-    wanted = max(1, even, round(total / _CHUNK_CYCLES))
+    even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
+    wanted = max(1, even, round(total / (_CHUNKS * target.costs.chunk)))
     column_blocks = min(tiles, ceil_div(wanted, pieces))
     panel_blocks = min(panels, ceil_div(wanted, pieces * column_blocks))
     planned = replace(

@@ -16,8 +16,6 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
-    CHUNK_CYCLES,
-    MOVE_CYCLES,
     LoweredView,
     best_tile,
     packing,
@@ -31,8 +29,6 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _THREADS = (1, 2, 4, 8)  # for which the cut is made
-_WEIGHT_BYTES = 16.0  # a cycle, of weights that pass by for each block
-_PLANE_CYCLES = 100.0  # to come back to an output plane after others have been written
 
 
 @dataclass(frozen=True)
@@ -109,13 +105,13 @@ def whole_cost(problem: Problem, target: Target, view: LoweredView, elements: in
     """What `Cut.cost` is of, for a tensor of so many elements that is lowered first, as a whole."""
     conv = product(problem, view, target)
     rows = conv.batch * conv.groups * conv.row_count
-    work = rows * row_cycles(conv, target) + elements * MOVE_CYCLES
-    return work + CHUNK_CYCLES
+    work = rows * row_cycles(conv, target) + elements * target.costs.element_move
+    return work + target.costs.chunk
 
 
 def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
     """These blocks with the output channels in one part, two, four …"""
-    view = blocks.view(*blocks.shape)
+    view, costs = blocks.view(*blocks.shape), target.costs
     one = replace(product(problem, view, target), batch=1, groups=1)
     one = replace(one, tile=best_tile(one, target))
     kernel = BlockConv(
@@ -130,10 +126,10 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         1,
     )
     multiply = row_cycles(one, target) * one.row_count
-    multiply += one.group_weights * ITEMSIZE[one.dtype] / _WEIGHT_BYTES
+    multiply += one.group_weights * ITEMSIZE[one.dtype] / costs.l3_read
     if not one.y.lanes_contiguous:
-        multiply += one.outputs * _PLANE_CYCLES
-    lower = blocks.elements * MOVE_CYCLES
+        multiply += one.outputs * costs.plane_return
+    lower = blocks.elements * costs.element_move
     for power in range(one.panels.bit_length()):
         each = ceil_div(one.panels, 1 << power)
         parts = ceil_div(one.panels, each)

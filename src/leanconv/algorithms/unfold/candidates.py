@@ -24,12 +24,7 @@ from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
-from leanconv.target import Target
-
-CHUNK_CYCLES = 40_000.0  # about 10 us
-_SHUFFLE_CYCLES = 0.5  # of a transposition, beside the next tile's multiply-adds
-MOVE_CYCLES = 0.7  # for each element that is lowered
-_PAGE = 4096  # bytes of a page: of the first cache's sets times its lines
+from leanconv.target import Costs, Target
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], floa
     """Cycles: those of the products, and those of moving the lowered elements."""
 
     def cycles(problem: Problem, target: Target) -> float:
-        return DIRECT.cost(problem, target) + MOVE_CYCLES * elements(problem)
+        return DIRECT.cost(problem, target) + target.costs.element_move * elements(problem)
 
     return cycles
 
@@ -149,13 +144,13 @@ def row_cycles(conv: DirectConv, target: Target) -> float:
 def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """Tiles with the cycles of a row, but those whose rows would drive each other out.
 
-    Rows a multiple of the page apart are all in one set of the first cache.
+    Rows a multiple of `l1_way_bytes` apart are all in one set of L1.
     """
     columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
     ranked = rank_tiles(target, columns, vectors, conv.reduction)
     step = conv.window.stride[2] * conv.x.spatial[2] * ITEMSIZE[conv.dtype]
-    most = target.l1_bytes // gcd(step, _PAGE)
-    square = _SHUFFLE_CYCLES * conv.lanes * (conv.lanes.bit_length() - 1)
+    most = target.l1_bytes // gcd(step, target.costs.l1_way_bytes)
+    square = target.costs.shuffle * conv.lanes * (conv.lanes.bit_length() - 1)
     if conv.y.lanes_contiguous or conv.lanes == 1:
         square = 0.0
 
@@ -178,11 +173,11 @@ def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pac
     return pack
 
 
-def lower_rows(unfolding: Unfolding, pieces: int) -> int:
+def lower_rows(unfolding: Unfolding, pieces: int, costs: Costs) -> int:
     """Rows of one chunk of a `LowerTensor`."""
     height = unfolding.view.out[1]
     row = unfolding.elements / (height * unfolding.view.out[0])
-    return rows_per_chunk(height, row * MOVE_CYCLES, pieces, CHUNK_CYCLES)
+    return rows_per_chunk(height, row * costs.element_move, pieces, costs.chunk)
 
 
 def whole_tensor(
@@ -196,7 +191,7 @@ def whole_tensor(
     """Lower the whole batch, then multiply it; images of one group lie one after the other."""
     spec = problem.spec
     image, group = unfolding.elements, unfolding.elements * spec.batch
-    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
+    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0], target.costs)
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, group, rows)
     conv = tiled(product(problem, view, target), target)
     return Candidate(

@@ -100,7 +100,7 @@ def _whole(problem: Problem, target: Target) -> Candidate:
         return whole_tensor("im2col", problem, target, unfolding, view, "rows=whole")
     conv = tiled(replace(product(problem, view, target), batch=1), target)
     size = unfolding.elements * spec.groups
-    rows = lower_rows(unfolding, spec.groups * out[0])
+    rows = lower_rows(unfolding, spec.groups * out[0], target.costs)
     lower = LowerTensor(unfolding, 1, spec.groups, size, unfolding.elements, rows, True)
     multiply = ImageProduct(conv, problem.y.image)
     uses = []

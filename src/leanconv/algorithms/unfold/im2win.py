@@ -253,7 +253,7 @@ def _temporaries(problem: Problem) -> dict[str, int]:
 def _lower(layout: Layout, target: Target) -> LowerTensor:
     spec = layout.problem.spec
     unfolding = layout.unfolding(target.lanes(spec.dtype), block=False)
-    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0])
+    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0], target.costs)
     return LowerTensor(unfolding, spec.batch, spec.groups, layout.image, layout.elements, rows)
 
 

@@ -121,7 +121,7 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     row = columns * spec.out_channels
     hnwc = Access(0, 1, 1, (out[1] * row, row, spec.out_channels))
     conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
-    rows = lower_rows(unfolding, spec.batch * spec.groups * out[0])
+    rows = lower_rows(unfolding, spec.batch * spec.groups * out[0], target.costs)
     image = unfolding.elements
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, image * spec.batch, rows)
     elements = spec.batch * prod(out) * spec.out_channels

@@ -78,7 +78,7 @@ def _reject_planes(problem: Problem, target: Target) -> str | None:
         return "a stride between columns that are not neighbours in memory"
     if target.lanes(problem.spec.dtype) < stride:
         return f"a stride of {stride} for vectors of {target.lanes(problem.spec.dtype)}"
-    if target.isa == "neon":
+    if not target.runtime_masks:
         return "masks computed at run time, which this target lacks"
     return None
 

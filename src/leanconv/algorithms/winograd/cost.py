@@ -14,27 +14,19 @@ from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
-from leanconv.target import Target
+from leanconv.target import Costs, Target
 
-_INPUT_CYCLES, _OUTPUT_CYCLES = 7.0, 5.0  # for each vector of V and of M
-_PLANAR_CYCLES = 3.0  # more, where vectors are gathered by transposing
-_WHOLE_CYCLES = 2.0  # more, where a row of the patch does not fit half a vector
-_ROW_CYCLES = 30.0  # of each row of a tile's results that is turned and stored in pieces
-_SUM_CYCLES = 0.8  # of adding one more accumulator to M
-_SCRATCH_SHARE = 0.6  # of the second cache that V and M of a block may fill
+_SCRATCH_SHARE = 0.6  # of L2 that V and M of a block may fill
 _MOST_TILES = 20  # of a block of several panels
-# Where the weights fill more than half of the third cache, each pass over them counts: blocks
-# of so many times as many tiles are considered, whose V and M may fill two second caches.
-_LONG, _FEW_BLOCKS, _LARGE_SCRATCH = 0.5, (8, 6, 4, 3, 2), 2.0
+# Where the weights exceed their share of L3, each pass over them counts: blocks of so many times as
+# many tiles are considered, whose V and M may fill so many times L2.
+_FEW_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
 _FULL_TILE = 20  # accumulators that such blocks have at least
-# Bytes of weights a cycle that one core is given, by the share of the third cache that they fill.
-_STREAMS = ((0.5, 16.0), (0.75, 13.0), (math.inf, 6.0))
-_BEHIND = 0.15  # what the longer one of products and stream does not hide of the shorter one
-_V_RATE = 16.0  # bytes of V a cycle, where it does not stay in the second cache
-_L2_RATE = 85.0  # bytes of U a cycle, where each row of register tiles reads them from there
+# Of L2's rate, where each row of register tiles reads U: products hide most of that stream.
+_U_RATE = 85 / 32
 # What narrow edges cost: blocks hold tiles from several places, transforms are two pieces of code.
-_NARROW = 1.04
-_TRAFFIC = 0.04  # what operands cost beside the arithmetic in tiles of few rows or vectors
+_NARROW_EDGES = 1.04
+_IDLE_CORES = 0.97  # of the time that unevenly shared chunks take, as seen on two cores
 
 
 class Tiling(NamedTuple):
@@ -111,7 +103,7 @@ def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]
         out + grid * (r - 1)
         for out, grid, r in zip(kernel.out, kernel.grid, kernel.taps, strict=True)
     )
-    little = _NARROW * least * kernel.batch >= kernel.tile_points
+    little = _NARROW_EDGES * least * kernel.batch >= kernel.tile_points
     if edges == "whole" or (edges is None and little):
         return [kernel]
     narrow = replace(kernel, narrow=True)
@@ -120,7 +112,7 @@ def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]
     return [narrow] if edges == "narrow" else [kernel, narrow]
 
 
-def _gathering(kernel: WinogradShape) -> float:
+def _gathering(kernel: WinogradShape, costs: Costs) -> float:
     """Cycles for each vector of V that is gathered from planes.
 
     Phases along the width are turned a whole vector of columns at a time: a row of a patch that is
@@ -129,9 +121,10 @@ def _gathering(kernel: WinogradShape) -> float:
     """
     width, lanes = kernel.alpha[1], kernel.lanes
     if kernel.reduction.columns_per_group == 1:
-        return _PLANAR_CYCLES + (_WHOLE_CYCLES if 2 * width > lanes else 0.0)
+        wide = costs.winograd_gather_wide if 2 * width > lanes else 0.0
+        return costs.winograd_gather + wide
     pieces = ceil_div(width * kernel.reduction.columns_per_group, lanes)
-    return _PLANAR_CYCLES * pieces * lanes / (width * kernel.reduction.columns_per_group)
+    return costs.winograd_gather * pieces * lanes / (width * kernel.reduction.columns_per_group)
 
 
 def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
@@ -179,9 +172,11 @@ class _Model:
     def of(problem: Problem, kernel: WinogradShape, target: Target) -> _Model:
         """The estimates of a kernel."""
         item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
-        per_vector = _INPUT_CYCLES + (_gathering(kernel) if kernel.planar else 0.0)
-        turned = 0.0 if kernel.y.lanes_contiguous else _ROW_CYCLES * kernel.m[0] / kernel.points
-        back = _OUTPUT_CYCLES + turned
+        costs = target.costs
+        gathering = _gathering(kernel, costs) if kernel.planar else 0.0
+        per_vector = costs.winograd_input + gathering
+        transposed = costs.winograd_row * kernel.m[0] / kernel.points
+        back = costs.winograd_output + (0.0 if kernel.y.lanes_contiguous else transposed)
         each = kernel.tile_points
         return _Model(
             problem,
@@ -210,7 +205,7 @@ class _Model:
     @property
     def handicap(self) -> float:
         """By how much narrow edges have to gain."""
-        return _NARROW if self.kernel.narrow else 1.0
+        return _NARROW_EDGES if self.kernel.narrow else 1.0
 
     def scratch(self, tiling: Tiling) -> int:
         """Bytes of V and M of a block, nearly."""
@@ -246,7 +241,7 @@ class _Model:
         for tiles in (2 * rows, 3 * rows):
             if tiles <= _MOST_TILES and tiles - rows < count and room(tiles, _SCRATCH_SHARE):
                 sizes.append(tiles)
-        long = self._weights(vectors) > _LONG * self.target.l3_bytes
+        long = self._weights(vectors) > self.target.costs.l3_share * self.target.l3_bytes
         if long and rows * vectors >= _FULL_TILE:
             for blocks in _FEW_BLOCKS:
                 tiles = ceil_div(ceil_div(count, blocks), rows) * rows
@@ -274,7 +269,7 @@ class _Model:
                 busy = sorted(b + rounds * load for b in busy)
                 busy = [b + load * (i < more) for i, b in enumerate(busy)]
             share = max(busy) / everything
-            cycles = max(cycles, share * total * min(cores, 2) * 0.97)
+            cycles = max(cycles, share * total * min(cores, 2) * _IDLE_CORES)
         return cycles * self.handicap
 
     def _chunk_loads(self, tiling: Tiling) -> list[tuple[int, int]]:
@@ -302,17 +297,17 @@ class _Model:
 
     def _one(self, tiling: Tiling, rows: int) -> float:
         """Cycles of one register tile of so many rows at one point."""
-        target, vectors = self.target, tiling.vectors
+        target, costs, vectors = self.target, self.target.costs, tiling.vectors
         one = step_cycles(target, rows, vectors) * self.steps
-        one += (2.0 + _SUM_CYCLES * (self.sums - 1)) * rows * vectors
+        one += (costs.store + costs.winograd_sum * (self.sums - 1)) * rows * vectors
         if rows * vectors < 2 * target.fma_units * target.fma_latency:
             one += target.fma_latency * self.sums  # nothing else runs when a sum ends
         u_bytes = self.steps * vectors * self.kernel.lanes * self.item
         if tiling.tiles > rows and u_bytes > target.l1_bytes:
-            one += u_bytes / _L2_RATE
+            one += u_bytes / (_U_RATE * costs.l2_read)
         # A broadcast that is used once is part of the multiply-add.
-        folded = vectors == 1 and target.isa == "avx512"
-        return one * (1 + _TRAFFIC * (1 / rows + (0 if folded else 1 / vectors)))
+        folded = vectors == 1 and target.folds_broadcast
+        return one * (1 + costs.operand_traffic * (1 / rows + (0 if folded else 1 / vectors)))
 
     def _total(self, tiling: Tiling) -> float:
         _, _, vectors, parts = tiling
@@ -325,13 +320,13 @@ class _Model:
     def _products(self, tiling: Tiling) -> float:
         """Cycles of the products and the stream of weights, the same for any number of parts."""
         tiles, rows, vectors, _ = tiling
-        target, blocks = self.target, ceil_div(self.tile_count, tiles)
+        target, costs = self.target, self.target.costs
+        blocks = ceil_div(self.tile_count, tiles)
         panels = ceil_div(self.out_vectors, vectors)
         weights = self._weights(vectors)
-        stream = 0.0  # of one point's and panel's weights from the third cache
-        if weights > target.l2_bytes // 2:
-            share = weights / target.l3_bytes if target.l3_bytes else 0.0
-            rate = next(bytes_ for most, bytes_ in _STREAMS if share <= most)
+        stream = 0.0  # of one point's and panel's weights from L3
+        if weights > costs.l2_share * target.l2_bytes:
+            rate = costs.l3_or_dram_read(weights, target.l3_bytes)
             stream = weights / rate
             first = dram_cycles(self.problem, target, weights)
             stream += max(0.0, first - weights / rate) / blocks
@@ -343,11 +338,11 @@ class _Model:
             count = full if held == tiles else ceil_div(held, rows)
             one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
             # The first register tile of a block waits for the weights, the others find them near.
-            slow = max(one, stream) + _BEHIND * min(one, stream)
+            slow = costs.overlapped(one, stream)
             later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
             products += points * (blocks * slow + later * one)
         products *= panels
         if self.scratch(tiling) > target.l2_bytes:
-            stream = self.v_bytes * self.tile_count * panels / _V_RATE
-            products = max(products, stream) + _BEHIND * min(products, stream)
+            stream = self.v_bytes * self.tile_count * panels / costs.l3_read
+            products = costs.overlapped(products, stream)
         return products

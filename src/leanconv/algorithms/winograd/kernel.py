@@ -39,9 +39,6 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-# U is prefetched so many bytes ahead, into L2, where it is larger than so many times L2: 3 to 8 %
-# of cv11, 0 to 5 % of cv5, cv6 and cv12. Nearer, or into L1, it loses up to 30 %.
-_STREAMED, _AHEAD_BYTES = 4, 16384
 _FEW_BLOCKS = 4  # of tiles, up to which neighbouring ones are computed at the same time
 
 
@@ -86,10 +83,14 @@ class WinogradConv(Kernel):
         return packing.pack_channels(self.shape, values)
 
     def _ahead(self, target: Target) -> int:
-        """Elements of U to ask for ahead of their use, where they come from L3."""
-        shape = self.shape
-        from_l3 = shape.weight_bytes > _STREAMED * target.l2_bytes
-        return _AHEAD_BYTES // ITEMSIZE[shape.dtype] if from_l3 else 0
+        """How many elements ahead U is prefetched into L2, where it comes from L3; 0 elsewhere.
+
+        That is worth 3 to 8 % of cv11 and 0 to 5 % of cv5, cv6 and cv12 on Zen 4; nearer, or into
+        L1, it loses up to 30 %.
+        """
+        shape, costs = self.shape, target.costs
+        from_l3 = shape.weight_bytes > costs.prefetch_from_l2s * target.l2_bytes
+        return costs.prefetch_bytes // ITEMSIZE[shape.dtype] if from_l3 else 0
 
     def _walked(
         self, target: Target, block: Value, index: Value, start: Value, stop: Value

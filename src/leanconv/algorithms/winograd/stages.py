@@ -37,13 +37,10 @@ from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
-from leanconv.target import Target
+from leanconv.target import Costs, Target
 
-_CHUNK_CYCLES = 40_000.0  # about 10 us
-_INPUT_CYCLES, _OUTPUT_CYCLES = 10.0, 8.0  # for each vector of V and of M
-_L3_RATE, _MEMORY_RATE = 12.0, 4.0  # bytes a cycle that one core moves
 _MOST_ROWS = 112  # tiles whose rows of V pass by all panels of a chunk
-_SHARE = 4  # of the second cache that these rows may fill: a quarter
+_L2_PARTS = 4  # of which these rows may fill one
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -234,7 +231,7 @@ class _Gathered(OutputTransform):
 def _products(conv: WinogradShape, tile: Tile, target: Target) -> PointProducts:
     """Plan the products with a register tile: rows of a block, parts."""
     tiles, steps, vectors = conv.tile_count, conv.steps, conv.panels
-    room = target.l2_bytes // _SHARE // (steps * ITEMSIZE[conv.dtype])
+    room = target.l2_bytes // _L2_PARTS // (steps * ITEMSIZE[conv.dtype])
     block = min(tiles, tile.rows * max(1, min(room, _MOST_ROWS) // tile.rows))
 
     def product(rows: int) -> DirectConv:
@@ -257,7 +254,7 @@ def _products(conv: WinogradShape, tile: Tile, target: Target) -> PointProducts:
 
     whole = product(block)
     cycles = block * steps * vectors / target.fma_units
-    wanted = min(whole.panels, max(1, round(cycles / _CHUNK_CYCLES)))
+    wanted = min(whole.panels, max(1, round(cycles / target.costs.chunk)))
     return PointProducts(
         conv.points * conv.groups,
         tiles,
@@ -268,27 +265,33 @@ def _products(conv: WinogradShape, tile: Tile, target: Target) -> PointProducts:
     )
 
 
-def _per_chunk(conv: WinogradShape, vectors: int, cycles: float) -> int:
+def _per_chunk(conv: WinogradShape, vectors: int, cycles: float, costs: Costs) -> int:
     """Tiles that one chunk of a transform takes."""
     per_tile = conv.points * vectors * cycles
-    return rows_per_chunk(conv.tile_count, per_tile, conv.groups, _CHUNK_CYCLES)
+    return rows_per_chunk(conv.tile_count, per_tile, conv.groups, costs.chunk)
+
+
+def _transform_cycles(costs: Costs) -> tuple[float, float]:
+    """Cycles for each vector of V and of M, which go to memory."""
+    return costs.winograd_input + costs.winograd_far, costs.winograd_output + costs.winograd_far
 
 
 def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair]]) -> float:
     """Estimated cycles of one core: both transforms, products, V and M through the memory."""
-    lanes, total = target.lanes(problem.spec.dtype), 0.0
+    lanes, total, costs = target.lanes(problem.spec.dtype), 0.0, target.costs
+    into_vector, back_vector = _transform_cycles(costs)
     for part, m in parts:
         conv = WinogradShape.of(part.problem, m, lanes)
         tiles, vectors = conv.tile_count, ceil_div(conv.outputs, lanes)
         rows = min(tiles, _MOST_ROWS)
         product = rank_tiles(target, rows, vectors, conv.steps)[0][0] * tiles / rows
-        into = tiles * ceil_div(conv.steps, lanes) * _INPUT_CYCLES
-        back = tiles * vectors * _OUTPUT_CYCLES
+        into = tiles * ceil_div(conv.steps, lanes) * into_vector
+        back = tiles * vectors * back_vector
         moved = 2 * conv.points * conv.groups * tiles * (conv.steps + conv.outputs)
         moved *= problem.spec.itemsize
         total += conv.points * conv.groups * (into + product + back)
         if moved > target.l2_bytes:
-            total += moved / (_L3_RATE if moved <= target.l3_bytes else _MEMORY_RATE)
+            total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
     return total
 
 
@@ -309,11 +312,13 @@ def in_stages(
     rows = min(convs[0].tile_count, _MOST_ROWS)
     tile = rank_tiles(target, rows, convs[0].panels, convs[0].steps)[0][1]
     products = [_products(conv, tile, target) for conv in convs]
+    costs = target.costs
+    into, back = _transform_cycles(costs)
     names = {part.taps: f"w{number or ''}" for number, (part, _) in enumerate(parts)}
     uses: list[KernelUse] = []
     for (part, _), conv, product in zip(parts, convs, products, strict=True):
-        scatter = Scatter(conv, _per_chunk(conv, conv.channel_blocks, _INPUT_CYCLES))
-        gather = Gather(conv, _per_chunk(conv, conv.panels, _OUTPUT_CYCLES))
+        scatter = Scatter(conv, _per_chunk(conv, conv.channel_blocks, into, costs))
+        gather = Gather(conv, _per_chunk(conv, conv.panels, back, costs))
         roles = {"residual": "y"} if part.adds_up else {}
         uses += [
             KernelUse(scatter, scatter.operands),
