@@ -9,6 +9,7 @@ import pytest
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
@@ -86,14 +87,15 @@ def test_sums_are_exact(text: str, dtype: str) -> None:
     spec = replace(ConvSpec.parse(text), dtype=dtype, **EPILOGUE)
     kernel = pointwise(spec, HERE)
     check(kernel, spec)
-    check(replace(kernel, rows=1 if kernel.rows > 1 else kernel.row_count), spec)
+    other = 1 if kernel.chunk_tiles > 1 else kernel.tile_count
+    check(replace(kernel, chunk_tiles=other), spec)
 
 
 def test_tiles_are_even() -> None:
     kernel = pointwise(ConvSpec.parse("ic768ih17oc192oh17kh1"), preset("znver4"))
-    assert (kernel.tile, kernel.row_count, kernel.largest) == (Tile(16, 1), 19, 16)
+    assert (kernel.most_pixels, kernel.tile_count, kernel.largest) == (16, 19, 16)
     assert kernel.chunks >= 16
-    assert kernel.scratch_bytes == 4 * 16 * 16 * kernel.rows
+    assert kernel.scratch_bytes == 4 * 16 * 16 * kernel.chunk_tiles
 
 
 def test_planes_take_it_and_blocks_do_not() -> None:
@@ -118,10 +120,10 @@ def test_sums_do_not_depend_on_the_form() -> None:
     generator = np.random.default_rng(2)
     x, w = (generator.standard_normal(s, np.float32) for s in (spec.input_shape, spec.weight_shape))
     special = pointwise(spec, HERE)
-    given = {name: getattr(special, name) for name in DirectConv.__dataclass_fields__}
-    general = DirectConv(**(given | {"rows": 1}))
+    given = {name: getattr(special, name) for name in PackedConv.__dataclass_fields__}
+    general = DirectConv(**given, tile=Tile(16, 1), rows=1, panels_inside=False)
 
-    def run(kernel: DirectConv) -> np.ndarray:
+    def run(kernel: PackedConv) -> np.ndarray:
         y = np.full(spec.output_shape, np.nan, np.float32)
         return run_kernel(kernel, x, kernel.pack_weights(w[:, :, np.newaxis]), y)
 
@@ -137,7 +139,7 @@ def test_asking_for_what_follows_changes_nothing() -> None:
         kernel.pack_weights(w[:, :, np.newaxis]),
         np.full(spec.output_shape, np.nan, x.dtype),
     )
-    asking = replace(kernel, following=4 * 4096)
+    asking = replace(kernel, prefetch_bytes=4 * 4096)
     found = run_kernel(asking, x, packed, np.zeros(4096, np.float32), y)
     assert np.array_equal(found, run_kernel(kernel, x, packed, y))
 
@@ -145,5 +147,5 @@ def test_asking_for_what_follows_changes_nothing() -> None:
 def test_whole_tiles_are_one_loop() -> None:
     target = preset("znver4")
     kernel = pointwise(ConvSpec.parse("ic512ih28oc256oh28kh1"), target)
-    assert kernel.pixels % kernel.tile.rows == 0
-    assert assembly(kernel, target).count("vfmadd231ps") == kernel.tile.rows
+    assert kernel.pixels % kernel.most_pixels == 0
+    assert assembly(kernel, target).count("vfmadd231ps") == kernel.most_pixels

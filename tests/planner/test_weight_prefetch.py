@@ -67,10 +67,10 @@ MOST = {  # bytes; a lone chunk asks for all of them, each line by an instructio
 
 
 @pytest.mark.parametrize(
-    ("shape", "following"),
+    ("shape", "prefetch_bytes"),
     [(shape, count) for shape, most in MOST.items() for count in (64, 100_000, most)],
 )
-def test_what_follows_changes_no_bit(shape: tuple[int, ...], following: int) -> None:
+def test_what_follows_changes_no_bit(shape: tuple[int, ...], prefetch_bytes: int) -> None:
     plain = product(*shape)
     rng = np.random.default_rng(0)
 
@@ -81,7 +81,7 @@ def test_what_follows_changes_no_bit(shape: tuple[int, ...], following: int) -> 
     bias = normal(plain.panels * plain.panel_lanes)
     y = np.full(plain.batch * plain.y.image, np.nan, np.float32)
     wanted = run_kernel(plain, x, w, bias, y)
-    asking = replace(plain, following=following)
+    asking = replace(plain, prefetch_bytes=prefetch_bytes)
     assert asking.emit(TARGET).count("call void @llvm.prefetch") > 0
     seen = run_kernel(asking, x, w, bias, normal(16), y)
     assert np.array_equal(seen.view(np.uint32), wanted.view(np.uint32))
@@ -90,7 +90,7 @@ def test_what_follows_changes_no_bit(shape: tuple[int, ...], following: int) -> 
 def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
     host, stream = product(320, 1280, 49), product(1280, 1000, 1)
     first, second = asking_ahead(calls(host, stream), sizes(host, stream), TARGET)
-    assert first.kernel == replace(host, following=4 * stream.group_weights)
+    assert first.kernel == replace(host, prefetch_bytes=4 * stream.group_weights)
     assert first.values == ("x", "w1", "b1", "w2", "h")
     assert len(first.values) == len(first.kernel.operands)
     assert second.kernel == stream
@@ -123,5 +123,5 @@ def test_a_lowered_network_asks() -> None:
     lowered = lower_graph(small_network(), TARGET, Accuracy(1e-6))
     given = [call for step in lowered.steps for call in step.calls]
     asking = asking_ahead(given, lowered.constant_bytes, TARGET)
-    assert [getattr(c.kernel, "following", 0) > 0 for c in asking].count(True) == 1
+    assert [getattr(c.kernel, "prefetch_bytes", 0) > 0 for c in asking].count(True) == 1
     assert all(len(c.values) == len(c.kernel.operands) for c in asking)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
-from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.multiply import weight_elements as fft_weight_elements
 from leanconv.algorithms.fused.rows import channel_elements, weight_elements
@@ -47,7 +47,7 @@ def _size(problem: Problem, kernel: Kernel, operand: str) -> int:
     kernel, groups = _product(kernel), problem.spec.groups
     if operand == "image":
         return _NUMBER_BYTES
-    if isinstance(kernel, DirectConv):
+    if isinstance(kernel, PackedConv):
         if operand == "offsets":
             return kernel.phases * _NUMBER_BYTES
         if per_channel:

@@ -8,7 +8,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
 from leanconv.codegen.geometry import Access, Triple, Window, triple
@@ -154,7 +154,7 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     alike: dict[object, list[int]] = {}
     for number, (_, candidate) in enumerate(found):
         kernel = candidate.kernels[0].kernel
-        key = replace(kernel, y_offset=0) if isinstance(kernel, DirectConv) else number
+        key = replace(kernel, y_offset=0) if isinstance(kernel, PackedConv) else number
         alike.setdefault(key, []).append(number)
     return list(alike.values())
 
@@ -170,7 +170,7 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
     """
     (problem, first), *_ = found
     phase = first.kernels[0].kernel
-    assert isinstance(phase, DirectConv)
+    assert isinstance(phase, PackedConv)
     offsets = np.array([p.y_offset for p, _ in found], np.int64)
     kernel = replace(phase, y_offset=0, phases=len(found))
 

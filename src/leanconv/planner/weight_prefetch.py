@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.lowered import Call
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
@@ -36,9 +36,9 @@ def asking_ahead(calls: Sequence[Call], sizes: Mapping[str, int], target: Target
             continue
         for before in range(place - 1, max(-1, place - 2 - _BETWEEN), -1):
             kernel, values = result[before].kernel, result[before].values
-            if isinstance(kernel, DirectConv):
+            if isinstance(kernel, PackedConv):
                 if _has_time(kernel, size):
-                    asking = replace(kernel, following=size)
+                    asking = replace(kernel, prefetch_bytes=size)
                     operands = (*values[:-1], call.values[1], values[-1])
                     result[before] = Call(asking, operands, result[before].in_place)
                 break
@@ -48,15 +48,15 @@ def asking_ahead(calls: Sequence[Call], sizes: Mapping[str, int], target: Target
 def _streamed(call: Call, sizes: Mapping[str, int], target: Target) -> int:
     """Bytes of a call's weights if it waits for them and the third cache may hold them, else 0."""
     kernel = call.kernel
-    if not isinstance(kernel, DirectConv) or kernel.groups > 1:
+    if not isinstance(kernel, PackedConv) or kernel.groups > 1:
         return 0
     size = sizes.get(call.values[1], 0)
     uses = kernel.flops * ITEMSIZE[kernel.dtype] / (2 * max(1, size))
     return size if target.l2_bytes < size <= target.l3_bytes / 2 and uses <= _USES else 0
 
 
-def _has_time(kernel: DirectConv, size: int) -> bool:
+def _has_time(kernel: PackedConv, size: int) -> bool:
     """Whether a kernel's steps are many enough to ask for so many bytes."""
-    if kernel.groups > 1 or kernel.following:
+    if kernel.groups > 1 or kernel.prefetch_bytes:
         return False
     return kernel.flops / (2 * kernel.lanes) >= _STEPS * ceil_div(size, ALIGNMENT)

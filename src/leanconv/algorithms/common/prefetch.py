@@ -1,4 +1,4 @@
-"""Weights of a later stage, asked for while a convolution multiplies."""
+"""Weights of a later stage, prefetched into L2 while a convolution multiplies."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 
-def lines_ahead(
+def prefetch_offsets(
     e: Function,
-    following: Value,
+    prefetched: Value,
     weights: Value,
     sizes: tuple[int, int, int],
     tiles: int,
     tile: Value,
     item: int,
 ) -> tuple[Value, ...]:
-    """How far from a step's weights lie the lines that each step of a tile asks for.
+    """How far from a step's weights lie the lines that each step of a tile prefetches.
 
     The tiles of a panel read its weights over and over, and all panels together read all of them:
-    each time another line for each step covers as much of what follows, or a part of it.
+    each time another line for each step covers as much of what is prefetched, or a part of it.
 
     Args:
         e: the function that is emitted.
-        following, weights: where what follows begins, and the convolution's own weights.
-        sizes: bytes of what follows, elements of the own weights, and of them those of a step.
+        prefetched, weights: where the later stage's weights begin, and the convolution's own.
+        sizes: bytes to prefetch, elements of the own weights, and of them those of a step.
         tiles, tile: tiles that a panel computes, and which one this is.
         item: bytes of an element.
 
@@ -35,10 +35,10 @@ def lines_ahead(
     lines = ceil_div(step, line)
     slots = max(1, round(size / (elements * item))) * lines
     each = ceil_div(slots, tiles)
-    start, own = (e.convert("ptrtoint", pointer, "i64") for pointer in (following, weights))
+    start, own = (e.convert("ptrtoint", pointer, "i64") for pointer in (prefetched, weights))
     away = (start - own) // item
-    asked = []
+    offsets = []
     for i in range(each):
         slot = e.smin(tile * each + i, slots - 1)
-        asked.append(away + (slot // lines * elements + slot % lines * line))
-    return tuple(asked)
+        offsets.append(away + (slot // lines * elements + slot % lines * line))
+    return tuple(offsets)

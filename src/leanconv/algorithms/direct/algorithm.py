@@ -7,6 +7,7 @@ from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single, streamer
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
@@ -216,7 +217,7 @@ def _live_share(window: Window) -> float:
     return share
 
 
-def _planned(problem: Problem, target: Target) -> tuple[DirectConv, float]:
+def _planned(problem: Problem, target: Target) -> tuple[PackedConv, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
     kernel = _kernel(problem, target)
     window = kernel.window

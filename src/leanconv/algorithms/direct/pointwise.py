@@ -21,15 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import prod
 
-from leanconv.algorithms.common.prefetch import lines_ahead
-from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.common.prefetch import prefetch_offsets
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import store_tile
 from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tails import tile_at
-from leanconv.codegen.tiling import Tile, fits, rows_per_chunk, step_cycles
+from leanconv.codegen.tiling import fits, rows_per_chunk, step_cycles
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -43,13 +43,22 @@ _CHUNKS = 2.5  # chunks of other methods that one of these is worth: fewer read 
 _STORE_SHARE = 0.5
 
 
-@dataclass(frozen=True)
-class DirectPointwise(DirectConv):
+@dataclass(frozen=True, kw_only=True)
+class DirectPointwise(PackedConv):
     """One 1x1 convolution's code.
 
-    What the parent calls a row is a tile of pixels here: `rows` are the tiles of one chunk, and
-    `tile.rows` the most pixels of a tile, `tile.vectors` and `bands` are 1, `panels_inside` False.
+    Attributes:
+        most_pixels: pixels of a tile, at most.
+        chunk_tiles: tiles of one chunk.
     """
+
+    most_pixels: int
+    chunk_tiles: int
+
+    @property
+    def panel_vectors(self) -> int:
+        """Vectors of output channels of one panel: one."""
+        return 1
 
     @property
     def pixels(self) -> int:
@@ -57,14 +66,24 @@ class DirectPointwise(DirectConv):
         return self.window.out[2]
 
     @property
-    def row_count(self) -> int:
+    def tile_count(self) -> int:
         """Tiles of pixels of one map."""
-        return ceil_div(self.pixels, self.tile.rows)
+        return ceil_div(self.pixels, self.most_pixels)
+
+    @property
+    def blocks(self) -> int:
+        """Chunks along the tiles of one map."""
+        return ceil_div(self.tile_count, self.chunk_tiles)
+
+    @property
+    def chunks(self) -> int:
+        """Phases by images by groups by panels by blocks of tiles."""
+        return self.phases * self.batch * self.groups * self.panels * self.blocks
 
     @property
     def largest(self) -> int:
         """Pixels of the largest tile."""
-        return ceil_div(self.pixels, self.row_count)
+        return ceil_div(self.pixels, self.tile_count)
 
     @property
     def parts(self) -> int:
@@ -81,18 +100,22 @@ class DirectPointwise(DirectConv):
         """The sums of one chunk."""
         if self.parts == 1:
             return 0
-        return ITEMSIZE[self.dtype] * self.rows * self.largest * self.lanes
+        return ITEMSIZE[self.dtype] * self.chunk_tiles * self.largest * self.lanes
 
-    def emit_chunks(self, e: Function, pointers: dict[str, Value]) -> None:
+    def emit(self, target: Target) -> str:
         """Emit the loops: chunks, parts, tiles."""
-        extents = self.batch, self.groups, self.panels, self.row_blocks
+        del target
+        e = Function(self.NAME)
+        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        extents = self.batch, self.groups, self.panels, self.blocks
         with e.chunks(*extents) as (n, g, panel, block):
-            first = block * self.rows
-            last = e.smin(first + self.rows, self.row_count)
+            first = block * self.chunk_tiles
+            last = e.smin(first + self.chunk_tiles, self.tile_count)
             moved, n = self.of_phase(e, pointers, n)
             chunk = _Chunk(e, self, moved, (n, g, panel), first, last)
             for channels in tile_at(e, panel, self.outputs, self.lanes):
                 chunk.emit(channels)
+        return e.finish()
 
 
 class _Chunk:
@@ -149,8 +172,8 @@ class _Chunk:
     def _tiles(self, body: Callable[[Value, Value, int], None]) -> None:
         """Emit a body for all tiles, given a tile's index, its first pixel, and its pixels."""
         conv, e = self.conv, self.e
-        small, larger = divmod(conv.pixels, conv.row_count)
-        kinds = (small + 1, 0, larger), (small, larger, conv.row_count)
+        small, larger = divmod(conv.pixels, conv.tile_count)
+        kinds = (small + 1, 0, larger), (small, larger, conv.tile_count)
         for pixels, low, high in kinds:
             if low < high:
                 first, last = e.smax(self.first, low), e.smin(self.last, high)
@@ -171,7 +194,7 @@ class _Chunk:
         if conv.inputs % extent:
             length = e.smin(c + extent, conv.inputs) - c
         a = self.x.at(c * conv.x.block_stride + pixel, self.element)
-        register = replace(self._register, asked=self._asked(tile))
+        register = replace(self._register, asked=self._prefetch_offsets(tile))
         loops = [ReductionLoop("c", length, conv.x.block_stride, conv.lanes)]
         b = self.w.at(c * conv.lanes, self.element)
         multiply_accumulate(e, register, acc, range(len(acc)), a, b, loops)
@@ -181,15 +204,15 @@ class _Chunk:
     def _register(self) -> RegisterTile:
         return RegisterTile(self.element, self.kind, self.conv.lanes, 1, 1)
 
-    def _asked(self, tile: Value) -> tuple[Value, ...]:
-        """Distances of the lines of what follows that each step of a tile asks for."""
-        following, conv = self.pointers.get("following"), self.conv
-        if following is None:
+    def _prefetch_offsets(self, tile: Value) -> tuple[Value, ...]:
+        """Distances of the lines that each step of a tile prefetches for a later stage."""
+        prefetched, conv = self.pointers.get("prefetched"), self.conv
+        if prefetched is None:
             return ()
-        sizes = conv.following, conv.group_weights, conv.lanes
-        index, tiles = self.image * conv.row_count + tile, conv.batch * conv.row_count
-        return lines_ahead(
-            self.e, following, self.group_w, sizes, tiles, index, ITEMSIZE[conv.dtype]
+        sizes = conv.prefetch_bytes, conv.group_weights, conv.lanes
+        index, tiles = self.image * conv.tile_count + tile, conv.batch * conv.tile_count
+        return prefetch_offsets(
+            self.e, prefetched, self.group_w, sizes, tiles, index, ITEMSIZE[conv.dtype]
         )
 
     def _add(self, part: Value, tile: Value, pixel: Value, pixels: int, channels: int) -> None:
@@ -219,7 +242,7 @@ class _Chunk:
         )
 
 
-def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise, float] | None:
+def plan_pointwise(kernel: PackedConv, target: Target) -> tuple[DirectPointwise, float] | None:
     """Choose tile and chunks; also the estimated cycles of one core for all of it.
 
     Args:
@@ -247,8 +270,7 @@ def plan_pointwise(kernel: DirectConv, target: Target) -> tuple[DirectPointwise,
     cycles = steps + ceil_div(kernel.inputs, LENGTH) * costs.accumulator * rows + store
     cycles *= pixels / (tiles * rows)
     panels = kernel.batch * kernel.groups * ceil_div(kernel.outputs, kernel.lanes)
-    given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
+    given = {field.name: getattr(kernel, field.name) for field in fields(PackedConv)}
+    given |= {"window": window, "x": x, "y": y, "most_pixels": rows}
     per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNKS * costs.chunk)
-    given |= {"window": window, "x": x, "y": y, "tile": Tile(rows, 1)}
-    given |= {"rows": per_chunk, "panels_inside": False, "bands": 1}
-    return DirectPointwise(**given), cycles * tiles * panels
+    return DirectPointwise(**given, chunk_tiles=per_chunk), cycles * tiles * panels

@@ -8,6 +8,7 @@ from math import prod
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -97,16 +98,16 @@ class BlockKernels:
         return total
 
 
-def weight_elements(kernel: DirectConv | DepthwiseConv) -> int:
+def weight_elements(kernel: PackedConv | DepthwiseConv) -> int:
     """Packed weights of a stage."""
-    if isinstance(kernel, DirectConv):
+    if isinstance(kernel, PackedConv):
         return kernel.group_weights
     return kernel.blocks * prod(kernel.window.kernel) * kernel.lanes
 
 
-def channel_elements(kernel: DirectConv | DepthwiseConv) -> int:
+def channel_elements(kernel: PackedConv | DepthwiseConv) -> int:
     """Packed numbers of a stage that has one for each output channel."""
-    if isinstance(kernel, DirectConv):
+    if isinstance(kernel, PackedConv):
         return kernel.panels * kernel.panel_lanes
     return kernel.blocks * kernel.lanes
 

@@ -1,0 +1,135 @@
+"""What the kernels of direct convolution share: weights packed in panels of output channels.
+
+    w [group][panel][kd][kh][kw][c][vectors·lanes]
+
+One straight stream, in the order in which a panel's reduction reads it. Several convolutions that
+differ in nothing but their weights and in where they write (the phases of a transposed one) are
+one kernel, whose weights follow each other.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.types import ELEMENT
+from leanconv.spec.format import ceil_div
+
+_PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedConv(GroupedConv):
+    """One convolution's code, or several convolutions' (`phases`).
+
+    Attributes:
+        lanes: lanes of a vector.
+        y_offset: elements from the output's start to the first one written.
+        prefetch_bytes: bytes of one more operand, weights that a later stage reads once: they are
+            prefetched into L2, line by line with the steps of the reduction. 0: none.
+        phases: how many convolutions there are that differ in nothing but their weights, which
+            follow each other, and in where they write: so many elements from the output's start
+            on as an operand of 64-bit numbers says.
+    """
+
+    lanes: int
+    y_offset: int = 0
+    prefetch_bytes: int = 0
+    phases: int = 1
+
+    @property
+    @abstractmethod
+    def panel_vectors(self) -> int:
+        """Vectors of output channels of one panel."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, packed weights, what the epilogue needs, offsets, what is prefetched, output."""
+        *before, y = super().operands
+        offsets = ("offsets",) * (self.phases > 1)
+        return (*before, *offsets, *("prefetched",) * (self.prefetch_bytes > 0), y)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums, padding counted."""
+        return self.phases * super().flops
+
+    @property
+    def panel_lanes(self) -> int:
+        """Output channels of one panel."""
+        return self.panel_vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of one group's output channels, the last one perhaps narrower."""
+        return ceil_div(self.outputs, self.panel_lanes)
+
+    @property
+    def last_vectors(self) -> int:
+        """Vectors of the last panel."""
+        rest = self.outputs - (self.panels - 1) * self.panel_lanes
+        return ceil_div(rest, self.lanes)
+
+    @property
+    def group_weights(self) -> int:
+        """Packed weight elements of one group."""
+        vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
+        return self.reduction * vectors * self.lanes
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
+        packed = np.empty(self.groups * self.group_weights, w.dtype)
+        end = 0
+        for piece in self.weight_pieces(w):
+            packed[end : end + piece.size] = piece
+            end += piece.size
+        return packed
+
+    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
+        """The panels of `pack_weights`, one after the other: [kd][kh][kw][c][lane] each.
+
+        A piece is one panel, or several groups where these are small.
+        """
+        grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel)
+        together = max(1, _PIECE_ELEMENTS // self.group_weights)
+        if together > 1:
+            for first in range(0, self.groups, together):
+                some = grouped[first : first + together]
+                panels = [self._packed(some, p) for p in range(self.panels)]
+                yield np.concatenate(panels, axis=1).reshape(-1)
+            return
+        for group in range(self.groups):
+            for panel in range(self.panels):
+                yield self._packed(grouped[group : group + 1], panel).reshape(-1)
+
+    def _packed(self, grouped: np.ndarray, panel: int) -> np.ndarray:
+        """One panel of some groups' weights (g, K/g, C/g, kd, kh, kw), as (g, elements)."""
+        part = grouped[:, panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
+        vectors = self.last_vectors if panel == self.panels - 1 else self.panel_vectors
+        taps = part.transpose(0, 3, 4, 5, 2, 1)
+        packed = np.zeros((*taps.shape[:5], vectors * self.lanes), grouped.dtype)
+        packed[..., : part.shape[1]] = taps
+        return packed.reshape(len(grouped), -1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel (bias, slope), zero past the last."""
+        packed = np.zeros((self.groups, self.panels * self.panel_lanes), values.dtype)
+        packed[:, : self.outputs] = values.reshape(self.groups, self.outputs)
+        return packed.reshape(-1)
+
+    def of_phase(
+        self, e: Function, pointers: dict[str, Value], n: Value
+    ) -> tuple[dict[str, Value], Value]:
+        """The operands' addresses and the image for an index over phases and images."""
+        if self.phases == 1:
+            return pointers, n
+        phase, n = (n, e.const("i64", 0)) if self.batch == 1 else (n // self.batch, n % self.batch)
+        element = ELEMENT[self.dtype]
+        offset = e.load(pointers["offsets"].at(phase, "i64"), "i64", align=8)
+        weights = pointers["w"].at(phase * (self.groups * self.group_weights), element)
+        return {**pointers, "w": weights, "y": pointers["y"].at(offset, element)}, n

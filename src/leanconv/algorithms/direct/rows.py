@@ -1,0 +1,237 @@
+"""The register tiles of direct convolution: start values, reduction, epilogue, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from leanconv.algorithms.common.prefetch import prefetch_offsets
+from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.direct.shape import DirectShape
+from leanconv.codegen.column_tiles import ColumnTile, bounded_tiles
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.microkernel import (
+    Fetch,
+    ReductionLoop,
+    RegisterTile,
+    multiply_accumulate,
+)
+from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.format import ceil_div
+
+
+class PanelRows:
+    """Emits rows of output columns, one panel of output channels each."""
+
+    def __init__(
+        self, e: Function, conv: DirectShape, pointers: dict[str, Value], n: Value, g: Value
+    ) -> None:
+        self.e, self.conv = e, conv
+        self.element = ELEMENT[conv.dtype]
+        self.x = pointers["x"].at(n * conv.x.image + g * conv.x.channel(conv.inputs), self.element)
+        self.w = pointers["w"].at(g * conv.group_weights, self.element)
+        self.y = self._output(pointers["y"], n, g)
+        residual = pointers.get("residual")
+        self.residual = self._output(residual, n, g) if residual else None
+        self.bias = self._channels(pointers.get("bias"), g)
+        self.slope = self._channels(pointers.get("slope"), g)
+        self.image, self.prefetched = n, pointers.get("prefetched")
+
+    def _output(self, pointer: Value, n: Value, g: Value) -> Value:
+        access = self.conv.y
+        start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
+        return pointer.at(start, self.element)
+
+    def _channels(self, pointer: Value | None, g: Value) -> Value | None:
+        if pointer is None:
+            return None
+        return pointer.at(g * (self.conv.panels * self.conv.panel_lanes), self.element)
+
+    def row(self, row: Value, panel: Value, channels: int) -> None:
+        """Emit one row of output columns.
+
+        Args:
+            row: index over depth and height.
+            panel: index of the panel.
+            channels: its output channels.
+        """
+        conv, e, window = self.conv, self.e, self.conv.window
+        od, oh = row // window.out[1], row % window.out[1]
+        steps = conv.reduction * conv.panel_lanes
+        self.panel_w = self.w.at(panel * steps, self.element)
+        first = panel * conv.panel_lanes
+        self.panel_bias = self.bias.at(first, self.element) if self.bias else None
+        self.panel_slope = self.slope.at(first, self.element) if self.slope else None
+        channel = panel * conv.y.channel(conv.panel_lanes)
+        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
+        self.row_y = self.y.at(place, self.element)
+        self.row_residual = self.residual.at(place, self.element) if self.residual else None
+        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
+        self.row_x = self.x.at(starts[0] + starts[1], self.element)
+        self.row_tiles = (self.image * conv.row_count + row) * conv.tiles_across
+        for run in bounded_tiles(window, conv.tile.rows):
+            if run.count == 1:
+                self.tile(e.const("i64", run.first), run, channels)
+            else:
+                with e.loop("tile", run.count) as index:
+                    column = index * run.pixels + run.first
+                    self.tile(column, run, channels)
+
+    def tile(self, column: Value, run: ColumnTile, channels: int) -> None:
+        """Emit one register tile: start values, reduction, epilogue, store."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        vectors = ceil_div(channels, conv.lanes)
+        kind = vector(self.element, conv.lanes)
+        step_x = conv.x.spatial[2]
+        tile = RegisterTile(
+            self.element,
+            kind,
+            conv.lanes,
+            vectors,
+            window.stride[2] * step_x,
+            asked=self._prefetch_offsets(column),
+        )
+        a = self.row_x.at(
+            column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element
+        )
+        acc = self._start(kind, run.pixels, vectors)
+        place = column * conv.y.spatial[2]
+        residual = self.row_residual.at(place, self.element) if self.row_residual else None
+        if conv.residual_ahead and residual:
+            for j in range(vectors):
+                for i in range(run.pixels):
+                    line = conv.y.channel(j * conv.lanes) + i * conv.y.spatial[2]
+                    # For writing: the output usually takes the residual's place.
+                    e.prefetch(residual.at(line, self.element), write=True)
+        self._reduce(tile, acc, run, column, a)
+        store_tile(
+            e,
+            tile,
+            conv.epilogue,
+            conv.y,
+            acc,
+            self.row_y.at(place, self.element),
+            residual,
+            self.panel_slope,
+            channels,
+        )
+
+    def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
+        """Distances of the lines that each step of a tile prefetches for a later stage."""
+        if self.prefetched is None:
+            return ()
+        conv = self.conv
+        sizes = conv.prefetch_bytes, conv.group_weights, conv.panel_lanes
+        tiles = conv.batch * conv.row_count * conv.tiles_across
+        tile = self.row_tiles + column // conv.tile.rows
+        item = ITEMSIZE[conv.dtype]
+        return prefetch_offsets(self.e, self.prefetched, self.w, sizes, tiles, tile, item)
+
+    def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
+        e, lanes = self.e, self.conv.lanes
+        if self.panel_bias is None:
+            return [e.zero(kind)] * (pixels * vectors)
+        bias = [e.load(self.panel_bias.at(j * lanes, self.element), kind) for j in range(vectors)]
+        return bias * pixels
+
+    def _reduce(
+        self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Value
+    ) -> None:
+        """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        width = tile.vectors * conv.lanes
+        if conv.two_parts:
+            ((_, loops),) = self._channel_loops(width)
+            fetch = self._next_input(run.pixels, loops[-1], a)
+            acc[:] = sum_in_two_parts(e, tile, acc, a, self.panel_w, loops, conv.unroll, fetch)
+            return
+        per_column = conv.inputs * width
+        per_row = window.kernel[2] * per_column
+        per_plane = window.kernel[1] * per_row
+        depth, height = self.taps
+        outer = [
+            depth.loop("kd", window.dilation[0] * conv.x.spatial[0], per_plane),
+            height.loop("kh", window.dilation[1] * conv.x.spatial[1], per_row),
+        ]
+
+        across = Taps(e, window, 2, column) if run.computed else None
+        runs: list[tuple[Value | int, Value | int, tuple[int, ...]]] = list(run.runs)
+        if across:
+            runs = [(across.low, across.high, (0,))]
+
+        def columns(a: Value, b: Value) -> None:
+            step = window.dilation[2] * conv.x.spatial[2]
+            for low, high, pixels in runs:
+                kw = ReductionLoop("kw", high, step, per_column, start=low)
+                for offset, channels in self._channel_loops(width):
+                    a_c = a.at(conv.x.channel(offset), self.element)
+                    b_c = b.at(offset * width, self.element)
+                    loops = [kw, *channels]
+                    fetch = self._next_input(run.pixels, channels[-1], a_c)
+                    if parts:
+                        parts.add(pixels, a_c, b_c, loops, fetch)
+                    else:
+                        multiply_accumulate(
+                            e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
+                        )
+
+        parts = PartialSums(e, tile, acc, conv.unroll) if conv.reduction > LENGTH else None
+        carried = [] if parts else acc
+        with ExitStack() as guards:
+            for taps in (depth, height, across):
+                if taps:
+                    guards.enter_context(taps.guard(e, carried))
+            self._nest(outer, carried, a, self.panel_w, columns)
+        if parts:
+            acc[:] = parts.values()
+
+    def _next_input(self, pixels: int, loop: ReductionLoop, a: Value) -> Fetch | None:
+        """What the next tiles read in this innermost loop, if their channels are neighbours."""
+        step = self.conv.window.stride[2] * self.conv.x.spatial[2]
+        assert isinstance(loop.extent, int)
+        if not self.conv.fetch or loop.a_stride != 1:
+            return None
+        if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
+            blocks = self.conv.x.block > 1
+            return Fetch(a.at(pixels * step, self.element), step) if blocks else None
+        end = (pixels - 1) * step + loop.extent
+        return Fetch(a.at(end, self.element), ceil_div(pixels * step, loop.extent))
+
+    def _nest(
+        self,
+        loops: list[ReductionLoop],
+        acc: list[Value],
+        a: Value,
+        b: Value,
+        inside: Callable[[Value, Value], None],
+    ) -> None:
+        if not loops:
+            inside(a, b)
+            return
+        loop = loops[0]
+        if loop.extent == 1 and loop.start == 0:
+            self._nest(loops[1:], acc, a, b, inside)
+            return
+        with self.e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
+            a_i = a.at(index * loop.a_stride, self.element)
+            b_i = b.at(index * loop.b_stride, self.element)
+            self._nest(loops[1:], acc, a_i, b_i, inside)
+
+    def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
+        """Loops over the input channels: whole blocks, then what is left of the last."""
+        access, count = self.conv.x, self.conv.inputs
+        if access.block == 1:
+            return [(0, [ReductionLoop("c", count, access.block_stride, width)])]
+        blocks, rest = divmod(count, access.block)
+        parts = []
+        if blocks:
+            over_blocks = ReductionLoop("cb", blocks, access.block_stride, access.block * width)
+            inside = ReductionLoop("c", access.block, 1, width)
+            parts.append((0, [over_blocks, inside] if blocks > 1 else [inside]))
+        if rest:
+            parts.append((blocks * access.block, [ReductionLoop("c", rest, 1, width)]))
+        return parts

@@ -1,0 +1,69 @@
+"""What the modules of the general direct kernel know of a convolution: tile, bands, loop order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.codegen.microkernel import UNROLL_LIMIT
+from leanconv.codegen.partial_sums import LENGTH
+from leanconv.codegen.tiling import Tile
+from leanconv.spec.format import ceil_div
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectShape(PackedConv):
+    """One convolution, and how the general kernel cuts it.
+
+    Attributes:
+        tile: the register tile.
+        rows: output rows of one chunk.
+        panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
+        unroll: most steps of the reduction's inner loops that are written out.
+        fetch: whether the next tile's input is prefetched while a tile is computed.
+        residual_ahead: whether a tile prefetches its residual before it begins its sums.
+        bands: equal parts of an image's rows. All chunks of one come before those of the next, so
+            that two threads that claim from both ends share two bands by their pixels.
+    """
+
+    tile: Tile
+    rows: int
+    panels_inside: bool
+    unroll: int = UNROLL_LIMIT
+    fetch: bool = False
+    residual_ahead: bool = False
+    bands: int = 1
+
+    @property
+    def panel_vectors(self) -> int:
+        """Vectors of output channels of one panel: those of a tile."""
+        return self.tile.vectors
+
+    @property
+    def band_rows(self) -> int:
+        """Output rows of one band."""
+        return self.row_count // self.bands
+
+    @property
+    def row_blocks(self) -> int:
+        """Chunks along the rows of one band."""
+        return ceil_div(self.band_rows, self.rows)
+
+    @property
+    def two_parts(self) -> bool:
+        """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
+        inside = all(self.window.always_full(axis) for axis in range(3))
+        run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0
+        return run and LENGTH < self.inputs <= 2 * LENGTH and LENGTH % self.x.block == 0
+
+    @property
+    def tiles_across(self) -> int:
+        """Register tiles of one row of output columns."""
+        return ceil_div(self.window.out[2], self.tile.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Phases by images by groups by bands by panels (unless inside) by blocks of rows."""
+        panels = 1 if self.panels_inside else self.panels
+        return self.phases * self.batch * self.groups * self.bands * panels * self.row_blocks
