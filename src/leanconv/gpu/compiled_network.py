@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from leanconv.errors import BudgetError
 from leanconv.gpu.arithmetic import choices
@@ -22,7 +22,6 @@ from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
 from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, machine_of
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.lowering import LoweredGraph
 from leanconv.planner.storage import Storage, place
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
@@ -224,8 +223,7 @@ def _within(
     least = 0
     for lean in (False, True):
         lowered = lower_graph(graph, machine, dtype, choices(dtype, precision), lean)
-        # The planner's storage reads what both kinds of lowered graphs have alike.
-        storage = place(cast(LoweredGraph, lowered))
+        storage = place(lowered)
         needed = storage.arena_bytes + _weight_bytes(lowered)
         if limit is None or needed <= limit:
             return lowered, storage

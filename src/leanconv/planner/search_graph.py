@@ -2,8 +2,8 @@
 
 A state says which values stand in the arena and in which formats. A move computes one node in one
 way: it reads values in the formats that the way wants (reordering a copy of those that do not stand
-in them), then lets go of what is not read again. The peak of a move is what `storage.place` will
-find for these calls: the same rules of life, views and in-place results are followed here.
+in them), then frees what is not read again. The peak of a move and the arena of `storage.place`
+come from the same function, `lifetimes.lifetimes`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules
+from leanconv.planner.lifetimes import BufferUse, peak_bytes
 from leanconv.planner.lowering import default_decisions
 from leanconv.planner.node_costs import (
     Outline,
@@ -333,12 +334,13 @@ class _Builder:
         output = self._root((node.outputs[0], outline.decision.writes))
         sizes[output] = self._size(output)
         sizes.update(outline.temporaries)
-        calls: list[tuple[tuple[object, ...], object, tuple[int, ...], int]] = []
+        uses: list[BufferUse[object]] = []
         for source, result in reorders:
             sizes[result] = self._size(result)
-            calls.append(((self._root(source),), result, (), 0))
+            uses.append(BufferUse((self._root(source),), result, (), 0))
 
-        def local(value: int | str | None) -> object:
+        def buffer(value: int | str) -> object:
+            """A value of the node's calls as the search names it."""
             if value == "y":
                 return output
             if isinstance(value, int):
@@ -347,60 +349,12 @@ class _Builder:
             return value
 
         for call in outline.calls:
-            reads = tuple(local(value) for value in call.reads)
-            calls.append((reads, local(call.result), call.in_place, call.scratch))
+            reads = tuple(None if value is None else buffer(value) for value in call.reads)
+            uses.append(BufferUse(reads, buffer(call.result), call.in_place, call.scratch))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
         end = {self._root((name, form)) for name, live in after for form in live.held}
-        return peak_of_calls(calls, sizes, begin, end, self._threads)
-
-
-def peak_of_calls(
-    calls: Sequence[tuple[tuple[object, ...], object, tuple[int, ...], int]],
-    sizes: Mapping[object, int],
-    begin: set[Key],
-    end: set[Key],
-    threads: int,
-) -> int:
-    """The most bytes that calls need at once, by the rules of `storage.place`.
-
-    Args:
-        calls: what each reads, writes, may write over, and its scratch of one thread.
-        sizes: of all buffers; 0 for the user's arrays.
-        begin, end: buffers that live before and after.
-        threads: how many need scratch.
-    """
-    never, always = len(calls), -1
-    first: dict[object, int] = dict.fromkeys(begin, always)
-    last: dict[object, int] = {}
-    for time, (reads, result, _, _) in enumerate(calls):
-        for buffer in (*reads, result):
-            if buffer is not None:
-                last[buffer] = time
-    last.update(dict.fromkeys(end, never))
-    lives: dict[object, tuple[int, int]] = {}
-    root: dict[object, object] = {}
-    for time, (reads, result, in_place, _) in enumerate(calls):
-        if result not in first and sizes[result]:
-            for index in in_place:
-                operand = root.get(reads[index], reads[index])
-                if operand is None or not sizes[operand]:
-                    continue
-                others = [root.get(r, r) for i, r in enumerate(reads) if i != index]
-                dies = last[operand] == time and operand in first
-                if dies and operand not in others and sizes[result] == sizes[operand]:
-                    root[result] = operand
-                    last[operand] = last[result]
-                    break
-        for buffer in (*reads, result):
-            if buffer is not None:
-                first.setdefault(root.get(buffer, buffer), time)
-    for buffer, begins in first.items():
-        lives[buffer] = (begins, last.get(buffer, -1 if buffer not in end else never))
-    peak = 0
-    for time, (_, _, _, scratch) in enumerate(calls):
-        alive = sum(sizes[b] for b, (low, high) in lives.items() if low <= time <= high)
-        peak = max(peak, alive + scratch * threads)
-    return peak
+        bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array
+        return peak_bytes(uses, bytes_of, self._threads, begin, end)
 
 
 def _layer(rows: Sequence[tuple[int, ...]], states: int) -> tuple[Layer, tuple[int, ...]]:

@@ -1,9 +1,10 @@
-"""Where every value of a lowered graph stands: the user's arrays, the arena, the weights."""
+"""Where every value of a lowered graph is stored: in the user's arrays or in the arena."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from leanconv.planner.arena import (
     Lifetime,
@@ -11,7 +12,7 @@ from leanconv.planner.arena import (
     check_offsets,
     largest_live_set,
 )
-from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.lifetimes import BufferUse, lifetimes
 from leanconv.runtime.program import Slot
 from leanconv.spec.format import aligned
 
@@ -57,9 +58,61 @@ class Storage:
         return max((b.bytes for b in self.lifetimes if b.scratch), default=0)
 
 
-def place(
-    lowered: LoweredGraph, threads: int = 0, wanted: Mapping[str, int] | None = None
-) -> Storage:
+class _Step(Protocol):
+    """One operation of a lowered graph."""
+
+    @property
+    def calls(self) -> Sequence[_Call]:
+        """Kernels over values."""
+
+
+class _Call(Protocol):
+    """One kernel over values, the result last."""
+
+    @property
+    def kernel(self) -> _Kernel:
+        """The code."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """A value for each operand."""
+
+    @property
+    def in_place(self) -> tuple[int, ...]:
+        """Operands whose memory the result may take over."""
+
+
+class _Kernel(Protocol):
+    @property
+    def scratch_bytes(self) -> int:
+        """Of one thread."""
+
+
+class Placeable(Protocol):
+    """What storage needs to know of a lowered graph, for any device: see `LoweredGraph`."""
+
+    @property
+    def steps(self) -> Sequence[_Step]:
+        """In order."""
+
+    @property
+    def bytes(self) -> Mapping[str, int]:
+        """Size of every value."""
+
+    @property
+    def views(self) -> Mapping[str, str]:
+        """Values that are the bytes of another one."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the user gives."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the user gets."""
+
+
+def place(lowered: Placeable, threads: int = 0, wanted: Mapping[str, int] | None = None) -> Storage:
     """Assign storage: views share it, results take over operands that die, the rest is packed.
 
     Args:
@@ -67,73 +120,70 @@ def place(
         threads: how many need scratch.
         wanted: offsets by buffer, taken if they serve every buffer.
     """
-    root = {name: name for name in lowered.bytes}
-
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
-    for view, of in lowered.views.items():
-        if of in root:
-            root[find(view)] = find(of)
+    owner = _view_owners(lowered)
     ends = [*lowered.inputs, *lowered.outputs]
-    slots = {find(name): Slot(i) for i, name in enumerate(ends)}
-    calls = [call for step in lowered.steps for call in step.calls]
-    last: dict[str, int] = {}
-    for time, call in enumerate(calls):
-        for name in call.values:
-            if name in root:
-                last[find(name)] = time
-    first: dict[str, int] = {}
-    size: dict[str, int] = {}
-    for name in lowered.bytes:
-        size[find(name)] = max(size.get(find(name), 0), lowered.bytes[name])
-    for time, call in enumerate(calls):
-        result = find(call.values[-1])
-        if result not in first and result not in slots:
-            for index in call.in_place:
-                if call.values[index] not in root:
-                    continue
-                operand = find(call.values[index])
-                dies = last[operand] == time and operand in first
-                others = [v for i, v in enumerate(call.values[:-1]) if i != index and v in root]
-                alone = all(find(v) != operand for v in others)
-                if dies and alone and size[result] == size[operand]:
-                    root[result] = operand
-                    last[operand] = last.get(result, time)
-                    result = operand
-                    break
-        for name in call.values:
-            if name in root and find(name) not in slots:
-                first.setdefault(find(name), time)
-    lifetimes = [
-        Lifetime(name, aligned(size[name]), begin, last[name]) for name, begin in first.items()
+    slots = {owner[name]: Slot(i) for i, name in enumerate(ends)}
+    bytes_of: dict[str, int] = {}
+    for name, size in lowered.bytes.items():
+        if owner[name] not in slots:
+            bytes_of[owner[name]] = max(bytes_of.get(owner[name], 0), size)
+    uses = _uses(lowered, owner)
+    found = lifetimes(uses, bytes_of)
+    owner = {name: found.owner.get(owner[name], owner[name]) for name in owner}
+    values = [Lifetime(b, aligned(bytes_of[b]), t, found.last[b]) for b, t in found.first.items()]
+    names = [_scratch_name(time, lowered) for time in range(len(uses))]
+    scratch = [
+        Lifetime(name, use.scratch_bytes * threads, time, time, scratch=True)
+        for time, (name, use) in enumerate(zip(names, uses, strict=True))
+        if use.scratch_bytes * threads
     ]
-    scratch = [aligned(call.kernel.scratch_bytes) * threads for call in calls]
-    names = [_scratch_name(time, lowered) for time in range(len(calls))]
-    lifetimes += [
-        Lifetime(names[time], bytes_, time, time, scratch=True)
-        for time, bytes_ in enumerate(scratch)
-        if bytes_
-    ]
-    placed = None if wanted is None else check_offsets(lifetimes, wanted)
+    buffers = values + scratch
+    placed = None if wanted is None else check_offsets(buffers, wanted)
     if placed is None:
-        placed = assign_offsets(lifetimes) if lifetimes else ({}, 0)
+        placed = assign_offsets(buffers) if buffers else ({}, 0)
     offsets, total = placed
     return Storage(
-        {name: offsets[find(name)] for name in lowered.bytes if find(name) in offsets},
-        {name: slots[find(name)] for name in lowered.bytes if find(name) in slots},
+        {name: offsets[owner[name]] for name in lowered.bytes if owner[name] in offsets},
+        {name: slots[owner[name]] for name in lowered.bytes if owner[name] in slots},
         tuple(offsets.get(name, 0) for name in names),
         total,
-        largest_live_set(lifetimes),
-        tuple(lifetimes),
-        tuple(offsets[buffer.name] for buffer in lifetimes),
+        largest_live_set(buffers),
+        tuple(buffers),
+        tuple(offsets[buffer.name] for buffer in buffers),
     )
 
 
-def _scratch_name(time: int, lowered: LoweredGraph) -> str:
+def _view_owners(lowered: Placeable) -> dict[str, str]:
+    """For every value the one whose bytes it is, through views of views; most are their own."""
+    owner = {name: name for name in lowered.bytes}
+
+    def find(name: str) -> str:
+        while owner[name] != name:
+            owner[name] = owner[owner[name]]
+            name = owner[name]
+        return name
+
+    for view, of in lowered.views.items():
+        if of in owner:
+            owner[find(view)] = find(of)
+    return {name: find(name) for name in owner}
+
+
+def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
+    """What each call reads and writes; values without an owner are constants."""
+    return [
+        BufferUse(
+            tuple(owner.get(name) for name in call.values[:-1]),
+            owner[call.values[-1]],
+            call.in_place,
+            aligned(call.kernel.scratch_bytes),
+        )
+        for step in lowered.steps
+        for call in step.calls
+    ]
+
+
+def _scratch_name(time: int, lowered: Placeable) -> str:
     """A name that no value has, whatever the file calls its values."""
     name = f"scratch of call {time}"
     while name in lowered.bytes:
