@@ -30,7 +30,7 @@ import numpy as np
 
 import leanconv as lc
 from harness import ROOT, Patience, effort, rewrite_page, script, write_results
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
@@ -258,7 +258,7 @@ def _too_large(spec: ConvSpec, method: str) -> str:
     """Why a method is not even planned: its packed weights; empty if it is."""
     if method in (CHOSEN, WHOLE_FFT):
         return ""
-    needed = choose(conv_problem(spec, None), host(), method).weight_bytes
+    needed = choose(conv_problem(spec, None), host(), choice_named(method)).weight_bytes
     if needed <= _MOST_BYTES:
         return ""
     return f"not run: {format_bytes(needed)} of weights, over {format_bytes(_MOST_BYTES)}"

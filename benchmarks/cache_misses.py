@@ -29,7 +29,7 @@ import numpy as np
 
 from harness import ROOT, rewrite_page, script, write_results
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
@@ -89,7 +89,7 @@ CACHES = (Cache(2**20, 16), Cache(2 * 2**20, 16), Cache(20 * 2**20, 20))
 # -- the program -------------------------------------------------------------------------------
 def candidate_of(spec: ConvSpec, method: str) -> Candidate:
     """What the method does on the target, on plain arrays."""
-    return choose(conv_problem(spec, None), preset(TARGET), method)
+    return choose(conv_problem(spec, None), preset(TARGET), choice_named(method))
 
 
 def functions_of(candidate: Candidate) -> list[str]:
@@ -257,7 +257,7 @@ def measure(spec: ConvSpec, method: str, caches: Sequence[Cache]) -> dict[str, A
                 }
             )
     return {
-        "parameters": candidate.parameters,
+        "parameters": candidate.details,
         "lowered_bytes": candidate.shared_bytes,
         "functions": functions,
         "caches": passes,

@@ -33,7 +33,7 @@ import numpy as np
 from algorithms import ABLATION
 from harness import Patience, script
 from leanconv.algorithms.interface import Candidate, KernelUse
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.algorithms.unfold.kernels import BlockConv, LowerTensor, Serial
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
@@ -153,7 +153,7 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
         SpecError: the method refuses the layer.
     """
     target = host()
-    candidate = choose(conv_problem(spec, None), target, method)
+    candidate = choose(conv_problem(spec, None), target, choice_named(method))
     operands, blocks = {"x": x, "y": y}, []
     for role, packed in candidate.pack(w, {}).items():
         blocks.append(Block(packed.nbytes))
@@ -236,7 +236,7 @@ def summary(one: Measured, base: Measured, spec: ConvSpec, peaks: list[float]) -
         "workspace_bytes": one.memory[-1].bytes,
         "weight_bytes": sum(block.bytes for block in one.memory[:-1]),
         "parts_ns": {name: statistics.median(times) for name, times in one.apart.items()},
-        "parameters": one.candidate.parameters,
+        "parameters": one.candidate.details,
     }
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from harness import script
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.cli.common import positive
@@ -143,7 +144,7 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
         Access.of_format(spec.input_shape, form),
         Access.of_format(spec.output_shape, form),
     )
-    chosen = choose(problem, target, "direct").kernels[0].kernel
+    chosen = choose(problem, target, Choice("direct")).kernels[0].kernel
     assert isinstance(chosen, DirectConv)
     window = replace(chosen.window, size=(1, 1, columns), out=(1, 1, columns))
     kernel = replace(

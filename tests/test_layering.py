@@ -52,7 +52,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "depthwise": ("common",),
     "fft": ("common",),
     "unfold": ("common", "direct", "naive"),
-    "winograd": ("common", "direct", "unfold"),
+    "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),
 }
 # Modules from outside that one folder alone may import.

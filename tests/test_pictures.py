@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import ALGORITHMS, Problem
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.geometry import Access
 from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
@@ -45,7 +45,7 @@ def test_every_picture_is_shown() -> None:
 def test_every_algorithm_and_parameter_is_told() -> None:
     for algorithm in ALGORITHMS:
         assert f'algorithm="{algorithm.name}"' in PAGE
-        for parameter in algorithm.parameters:
+        for parameter in algorithm.parameters.names():
             assert f"`{parameter}" in PAGE, f"{algorithm.name}: {parameter}"
 
 
@@ -61,16 +61,16 @@ def test_what_may_be_asked_for_is_accepted(text: str) -> None:
         access((spec.batch, spec.in_channels, *spec.size)),
         access((spec.batch, spec.out_channels, *spec.output_size)),
     )
-    assert choose(problem, TARGET, text).algorithm == text.partition(":")[0]
+    assert choose(problem, TARGET, choice_named(text)).choice.algorithm == text.partition(":")[0]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_bytes_and_errors_are_those_of_the_code(row: tuple[str, ...]) -> None:
     problem = Problem.of(LAYER, Access.planes(LAYER.input_shape), Access.planes(LAYER.output_shape))
-    candidate = choose(problem, TARGET, row[0])
+    candidate = choose(problem, TARGET, choice_named(row[0]))
     packed = candidate.pack(np.zeros(LAYER.weight_shape, np.float32), {})
     weights = sum(aligned(array.nbytes) for array in packed.values())
-    found = (f"{candidate.workspace_bytes(1):,}", f"{weights:,}", f"{candidate.error:.1e}")
+    found = (f"{candidate.workspace_bytes(1):,}", f"{weights:,}", f"{candidate.choice.error:.1e}")
     assert row[1:] == found
 
 

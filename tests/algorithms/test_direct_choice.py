@@ -9,6 +9,7 @@ import pytest
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.codegen.geometry import Access
@@ -27,7 +28,7 @@ def planned(text: str, cold: bool, **changes: bool) -> DirectConv:
     x = Access.of_format(spec.input_shape, form)
     y = Access.of_format(spec.output_shape, form)
     problem = replace(Problem.of(spec, x, y), cold=cold)
-    kernel = choose(problem, TARGET, "direct").kernels[0].kernel
+    kernel = choose(problem, TARGET, Choice("direct")).kernels[0].kernel
     assert isinstance(kernel, DirectConv)
     return kernel
 
@@ -103,7 +104,7 @@ def test_panels_pass_by_where_neither_they_nor_the_input_stay() -> None:
     def of_planes(text: str) -> DirectConv:
         spec = ConvSpec.parse(text)
         x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
-        kernel = choose(Problem.of(spec, x, y), TARGET, "direct").kernels[0].kernel
+        kernel = choose(Problem.of(spec, x, y), TARGET, Choice("direct")).kernels[0].kernel
         assert isinstance(kernel, DirectConv)
         return kernel
 

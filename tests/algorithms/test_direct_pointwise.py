@@ -11,6 +11,7 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.codegen.compiler import assembly
@@ -102,7 +103,9 @@ def test_planes_take_it_and_blocks_do_not() -> None:
     target = preset("znver4")
 
     def chosen(text: str, form: Format | None = None) -> Kernel:
-        return choose(problem(ConvSpec.parse(text), form), target, "direct").kernels[0].kernel
+        return (
+            choose(problem(ConvSpec.parse(text), form), target, Choice("direct")).kernels[0].kernel
+        )
 
     assert isinstance(chosen("ic768ih17oc192oh17kh1"), DirectPointwise)
     others = (

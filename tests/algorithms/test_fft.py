@@ -15,7 +15,7 @@ import leanconv as lc
 from leanconv.algorithms.fft.algorithm import FFT
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -182,14 +182,14 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
     problem = Problem.of(
         spec, Access.of_format(in_shape, x_format), Access.of_format(out_shape, Format(lanes))
     )
-    candidate = FFT.candidate(problem, host(), {})
+    candidate = FFT.candidate(problem, host())
     x, w = draw(1, in_shape), draw(2, spec.weight_shape)
     stored = blocked(x, lanes, np.nan) if x_blocked else x
     y = np.full(blocked(np.zeros(out_shape, np.float32), lanes, 0).shape, np.nan, np.float32)
     got = run_kernel(candidate.kernels[0].kernel, stored, candidate.pack(w, {})["w"], y, parts=[1])
     back = got.transpose(0, 1, 4, 2, 3).reshape(2, -1, *spec.output_size)[:, :20]
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
-    assert np.abs(back - expected).max() <= candidate.error * np.abs(expected).max()
+    assert np.abs(back - expected).max() <= candidate.choice.error * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("activation", ["relu", "prelu", "gelu"])
@@ -218,7 +218,7 @@ def test_threads_and_batch_do_not_change_bits(groups: int) -> None:
     y = plan(x)
     one, _ = plan_of(spec, "fft", threads=1)
     np.testing.assert_array_equal(one(x), y)
-    arithmetic = FFT.candidate(_problem(alone), host(), {}).arithmetic
+    arithmetic = str(FFT.candidate(_problem(alone), host()).choice)
     whole = lc.conv2d(x, w, padding=(9, 9, 8, 8), groups=groups, algorithm=arithmetic)
     for n in range(3):
         image = x[n : n + 1]
@@ -235,7 +235,7 @@ def test_workspace_does_not_grow_with_the_image() -> None:
 
     def workspace(size: int, target: Target, text: str = "fft:tile=16") -> int:
         spec = ConvSpec.parse(f"ic32ih{size}oc32oh{size}kh7ph3")
-        return choose(_problem(spec), target, text).workspace_bytes(threads=1)
+        return choose(_problem(spec), target, choice_named(text)).workspace_bytes(threads=1)
 
     for target in (host(), preset("haswell"), preset("znver4"), preset("sapphirerapids")):
         one = max(workspace(8, target, f"fft:tile=16,products={n}") for n in (3, 4))
@@ -259,8 +259,11 @@ def test_weights_are_counted(products: int, kernel: int, parts: int) -> None:
     ("options", "message"),
     [
         ({"algorithm": "fft:tile=8"}, r"tile is '8'; expected one of 16, 32, 64, 128, 256, image"),
-        ({"algorithm": "fft:products=5"}, r"products is '5'; expected one of 4, 3"),
-        ({"algorithm": "fft:parts=2"}, r"parts is '2'; expected two such as 1x2"),
+        ({"algorithm": "fft:products=5"}, r"products is '5'; expected 4 or 3"),
+        (
+            {"algorithm": "fft:parts=2"},
+            r"parts is '2'; expected two numbers of at least 1, such as 1x2",
+        ),
         (
             {"algorithm": "fft:parts=9x9"},
             r"parts is \(9, 9\) for .*; expected so many",
@@ -327,7 +330,7 @@ def test_cost_falls_behind_for_small_kernels_and_leads_for_large_ones() -> None:
 def test_every_target_is_served(name: str) -> None:
     target = preset(name)
     for groups in (1, 20):
-        kernel = FFT.candidate(_problem(direct_spec(groups=groups)), target, {}).kernels[0].kernel
+        kernel = FFT.candidate(_problem(direct_spec(groups=groups)), target).kernels[0].kernel
         assert isinstance(kernel, FftConv)
         assert kernel.chunks == kernel.layout.outer * kernel.layout.splits * prod(
             kernel.layout.blocks
@@ -337,10 +340,10 @@ def test_every_target_is_served(name: str) -> None:
 
 def test_narrow_vectors_compute_the_same() -> None:
     target, spec = preset("haswell"), direct_spec()
-    candidate = FFT.candidate(_problem(spec), target, {})
+    candidate = FFT.candidate(_problem(spec), target)
     x, w = draw(0, spec.input_shape), draw(1, spec.weight_shape)
     y = np.full(spec.output_shape, np.nan, np.float32)
     packed = candidate.pack(w, {})["w"]
     got = run_kernel(candidate.kernels[0].kernel, x, packed, y, target=target)
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
-    assert np.abs(got - expected).max() <= candidate.error * np.abs(expected).max()
+    assert np.abs(got - expected).max() <= candidate.choice.error * np.abs(expected).max()

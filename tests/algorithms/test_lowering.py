@@ -158,11 +158,11 @@ def test_the_residual_may_be_the_output(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("im2col:rows=0", "rows is '0'; expected a whole number of at least 1"),
-        ("im2col:rows=much", "rows is 'much'; expected a whole number"),
+        ("im2col:rows=0", "rows is '0'; expected an integer of at least 1"),
+        ("im2col:rows=much", "rows is 'much'; expected an integer"),
         ("im2col:columns=2", "'columns=2' is no parameter of im2col"),
         ("mec:solution=C", "solution is 'C'; expected A or B"),
-        ("mec:T=none", "T is 'none'; expected a whole number"),
+        ("mec:T=none", "T is 'none'; expected an integer"),
         ("mec:solution=A", "solution A is not possible, .* do not fit into L's .*; use solution=B"),
         ("im2win:form=best", "form is 'best'; expected base or vector or high"),
         ("im2win:cache=no", "cache is 'no'; expected on or off"),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 import leanconv as lc
 from leanconv.algorithms.problem import Problem as Lowering
-from leanconv.algorithms.select import choose
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -79,7 +79,7 @@ def test_workspaces_of_the_papers_layers(layer: str, layout: str) -> None:
     if fits:
         assert plan(spec, "mec:solution=A").workspace_bytes == aligned(4 * lowered)
     chosen = "A" if fits and spec.output_size[1] <= 100 else "B"
-    assert f"solution={chosen}" in plan(spec, "mec")._candidate.parameters
+    assert f"solution={chosen}" in plan(spec, "mec")._candidate.details
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -109,7 +109,9 @@ def test_blocks_stay_in_half_of_the_l2(method: str) -> None:
     def scratch(height: int, target: Target) -> int:
         spec = tall(height)
         x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
-        return choose(Lowering.of(spec, x, y), target, method).workspace_bytes(threads=1)
+        return choose(Lowering.of(spec, x, y), target, choice_named(method)).workspace_bytes(
+            threads=1
+        )
 
     for target in (host(), *map(preset, ("haswell", "znver4", "sapphirerapids"))):
         for height in (20, 80, 160, 1600, 16000):

@@ -39,7 +39,7 @@ def test_bytes_are_known_without_packing(line: str, form: Format) -> None:
     bias = np.zeros(spec.out_channels, np.float32)
     for name in _NAMES:
         try:
-            (candidate,) = select.ranked(problem, target, name)
+            (candidate,) = select.ranked(problem, target, select.choice_named(name))
         except SpecError:
             continue
         packed = candidate.pack(np.zeros(spec.weight_shape, np.float32), {"bias": bias})

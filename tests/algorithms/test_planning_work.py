@@ -16,6 +16,7 @@ import leanconv as lc
 from leanconv.algorithms import ALGORITHMS, select
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.packed_bytes import packed_bytes
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.spec import PLAIN, ConvSpec, Format
@@ -83,7 +84,7 @@ def _plan(problem: Problem, name: str) -> None:
         if algorithm.reject(problem, TARGET) is not None:
             return
         algorithm.cost(problem, TARGET)
-        candidate = algorithm.candidate(problem, TARGET, {})
+        candidate = algorithm.candidate(problem, TARGET)
     packed_bytes(problem, candidate)
     for use in candidate.kernels:
         assert use.kernel.chunks > 0
@@ -111,7 +112,7 @@ def test_planning_depthwise_planes_is_not_linear_in_an_extent(extent: str) -> No
 def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
     def compare(n: int) -> None:
         spec = _EXTENTS["height"](_BASE, n)
-        select.alternatives(_problem(spec, PLAIN), TARGET, True)
+        select.choices(_problem(spec, PLAIN), TARGET, lean=True)
 
     check_growth(compare, SMALL, LARGE)
 
@@ -119,7 +120,7 @@ def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
 def test_packing_small_groups_is_not_linear_in_their_number() -> None:
     def pack(groups: int) -> None:
         spec = replace(_BASE, in_channels=groups, out_channels=groups, groups=groups)
-        candidate = select.choose(_problem(spec, PLAIN), TARGET, "direct")
+        candidate = select.choose(_problem(spec, PLAIN), TARGET, Choice("direct"))
         (use,) = candidate.kernels
         assert isinstance(use.kernel, DirectConv)
         candidate.pack(np.ones((groups, 1, 3, 3), np.float32), {})

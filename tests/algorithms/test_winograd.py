@@ -300,7 +300,7 @@ def test_long_weights_pass_few_blocks() -> None:
     target = replace(preset("znver4"), l2_bytes=2**20, l3_bytes=2**25)
     x, y = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
     lowering = Lowering.of(spec, x, y, max_error=1.2e-6)
-    (use,) = WINOGRAD.candidate(lowering, target, {}).kernels
+    (use,) = WINOGRAD.candidate(lowering, target).kernels
     assert isinstance(use.kernel, WinogradConv)
     assert use.kernel.shape.blocks <= 8
     assert use.kernel.scratch_bytes <= 2.1 * target.l2_bytes
@@ -321,7 +321,7 @@ def test_threads_change_no_bits(line: str, layout: str, form: str) -> None:
 def test_an_image_alone_gives_the_bits_it_has_in_a_batch(form: str) -> None:
     spec = ConvSpec.parse("mb3ic20ih15iw17oc24kh3ph1", layout="NHWC")
     arrays, plan = Problem(spec, 5).arrays(False), make_plan(Problem(spec, 5), form)
-    arithmetic = plan._candidate.arithmetic
+    arithmetic = str(plan._candidate.choice)
     together = lc.conv2d(arrays.x, arrays.w, padding=1, layout="NHWC", algorithm=arithmetic)
     for n in range(3):
         one = arrays.x[n : n + 1]
@@ -343,7 +343,7 @@ def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
     """144 residues, in images one row or column apart: four kernels, compiled once each."""
     spec = ConvSpec.parse("ic16ih61oc16kh3dh11ph12")
     problem = Lowering.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
-    (candidate,) = select.ranked(problem, preset("znver4"), "winograd")
+    (candidate,) = select.ranked(problem, preset("znver4"), select.choice_named("winograd"))
     kernels = [use.kernel for use in candidate.kernels]
     assert len(kernels) == 4
     assert sum(k.shape.places for k in kernels if isinstance(k, WinogradConv)) == 144

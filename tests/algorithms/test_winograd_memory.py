@@ -94,7 +94,7 @@ def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> No
     """Shorter phases have no products at the last point of an axis."""
     spec = ConvSpec.parse(line, layout=layout, dtype="float64")
     for m in ("2", "3x2", "1x4"):
-        (use,) = candidate_of(spec, layout, host(), {"m": m}).kernels
+        (use,) = candidate_of(spec, layout, host(), f"winograd:m={m}").kernels
         kernel = use.kernel
         assert isinstance(kernel, WinogradConv)
         w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)

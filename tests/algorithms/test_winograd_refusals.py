@@ -21,8 +21,8 @@ def test_the_fused_form_is_meant_if_none_is_named() -> None:
     staged = make_plan(Problem(spec, 0), "winograd:form=stages")
     assert isinstance(staged._candidate.kernels[1].kernel, PointProducts)
     # Both take the same tiles of outputs, so that a comparison shows nothing but the form.
-    tiles = [plan._candidate.arithmetic.split(",m=")[-1] for plan in (plans[0], staged)]
-    assert tiles[0].removeprefix("winograd:m=").split(",")[0] == tiles[1]
+    tiles = [plan._candidate.choice.parameters.m for plan in (plans[0], staged)]
+    assert tiles[0] == tiles[1]
 
 
 @pytest.mark.parametrize(

@@ -55,5 +55,5 @@ def test_every_parameter_is_in_some_form() -> None:
     for algorithm in ALGORITHMS:
         texts = [form.text for form in FORMS if form.name == algorithm.name]
         assert algorithm.name in texts, f"{algorithm.name} is not tried without parameters"
-        for parameter in algorithm.parameters:
+        for parameter in algorithm.parameters.names():
             assert any(f"{parameter}=" in text for text in texts), f"{algorithm.name}:{parameter}"

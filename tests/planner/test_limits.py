@@ -76,14 +76,14 @@ def check_conv(case: Case, shares: list[float]) -> None:
         case.plan(least - 1)
     assert again.value.smallest_bytes == least
     problem = conv_problem(free.spec, None)
-    ways = select.alternatives(problem, host(), every=True)
+    found = select.choices(problem, host(), lean=True)
     needed = [
         candidate.workspace_bytes(THREADS)
         + sum(map(aligned, packed_bytes(problem, candidate).values()))
-        for _, candidate in ways
+        for _, candidate in found
     ]
     assert least == min(*needed, most), "of all algorithms and parameters"
-    cycles = {(c.algorithm, c.parameters): option.cycles for option, c in reversed(ways)}
+    cycles = {(one.algorithm, c.details): one.cycles for one, c in reversed(found)}
     exact = convolve(free.spec, case.x.astype(np.float64), case.w.astype(np.float64))
     times = []
     for share in shares:

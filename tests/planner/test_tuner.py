@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms.select import alternatives
+from leanconv.algorithms.select import choices
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
@@ -36,9 +36,9 @@ def problem_of(text: str, dtype: str = "float32", max_error: float | None = None
     return conv_problem(ConvSpec.parse(text, dtype=dtype), max_error)
 
 
-def test_choice_is_one_of_the_alternatives() -> None:
+def test_choice_is_one_of_the_choices() -> None:
     problem = problem_of(SMALL)
-    names = [option.name for option, _ in alternatives(problem, host())]
+    names = [str(choice) for choice, _ in choices(problem, host())]
     tuned = tuner.tune(problem, host(), 1)
     assert tuned.name in names
     assert len(names) > 3
@@ -48,8 +48,8 @@ def test_choice_is_one_of_the_alternatives() -> None:
 
 def test_alternatives_keep_the_error() -> None:
     strict = problem_of(SMALL, max_error=2e-6)
-    errors = [candidate.error for _, candidate in alternatives(strict, host())]
-    loose = [candidate.error for _, candidate in alternatives(problem_of(SMALL), host())]
+    errors = [candidate.choice.error for _, candidate in choices(strict, host())]
+    loose = [candidate.choice.error for _, candidate in choices(problem_of(SMALL), host())]
     assert max(errors) <= 2e-6 < max(loose)
 
 
@@ -80,10 +80,10 @@ def test_damaged_memory_is_measured_again(store: DiskCache, tmp_path: Path, body
 def test_memory_limit_is_kept() -> None:
     problem = problem_of(SMALL)
     given = problem.spec.weight_bytes
-    found = alternatives(problem, host())
+    found = choices(problem, host())
     least = min(c.workspace_bytes(1) + max(c.weight_bytes, given) for _, c in found)
     tuned = tuner.tune(problem, host(), 1, memory_limit=least)
-    chosen = {option.name: c for option, c in found}[tuned.name]
+    chosen = {str(choice): c for choice, c in found}[tuned.name]
     assert chosen.workspace_bytes(1) + max(chosen.weight_bytes, given) <= least
 
 
@@ -128,7 +128,7 @@ def test_reproducible_plans_are_not_tuned_where_nothing_is_remembered(
 
 def test_cold_weights_walk_through_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(SMALL)
-    (_, candidate), *_ = alternatives(problem, host())
+    (_, candidate), *_ = choices(problem, host())
     warm = tuner._Rig(problem, candidate, host(), 1, 0)
     cold = tuner._Rig(problem, candidate, host(), 1, 1 << 20)
     assert len(warm._addresses) == 1

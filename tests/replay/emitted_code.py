@@ -32,7 +32,8 @@ for folder in (ROOT, ROOT / "src", ROOT / "benchmarks"):
 import layer_shapes  # noqa: E402  the benchmarks' folder is no package
 from examples.networks import NETWORKS  # noqa: E402
 from leanconv.algorithms import ALGORITHMS  # noqa: E402
-from leanconv.algorithms.select import choose  # noqa: E402
+from leanconv.algorithms.parameters import AUTO  # noqa: E402
+from leanconv.algorithms.select import choice_named, choose  # noqa: E402
 from leanconv.api.conv import conv_problem  # noqa: E402
 from leanconv.cli.bench import LAYERS  # noqa: E402
 from leanconv.codegen.kernel import Kernel  # noqa: E402
@@ -87,7 +88,8 @@ def problems() -> Iterator[tuple[str, ConvSpec, str | None]]:
 def conv_kernels(spec: ConvSpec, selector: str | None, target_name: str) -> list[Kernel]:
     """The kernels of one convolution; none where the algorithm refuses it."""
     try:
-        candidate = choose(conv_problem(spec, None), preset(target_name), selector)
+        choice = choice_named(selector) if selector else AUTO
+        candidate = choose(conv_problem(spec, None), preset(target_name), choice)
     except SpecError:
         if selector is None:
             raise

@@ -11,6 +11,7 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.algorithm import plan_direct
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
 from leanconv.codegen.emitter import Function
@@ -58,7 +59,7 @@ def candidate(
     text: str, target: Target, blocked: bool, algorithm: str = "direct", **changes: Any
 ) -> Candidate:
     """How an algorithm of one kernel would compute a problem."""
-    found = choose(problem(text, target, blocked, **changes), target, algorithm)
+    found = choose(problem(text, target, blocked, **changes), target, Choice(algorithm))
     assert len(found.kernels) == 1
     return found
 

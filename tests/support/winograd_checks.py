@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 import leanconv as lc
+from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
@@ -74,7 +75,7 @@ def check(problem: Problem, algorithm: str, threads: int = 1) -> float:
     return error / plan.predicted_error
 
 
-def candidate_of(spec: ConvSpec, lay: str, target: Target, text: dict[str, str]) -> Candidate:
+def candidate_of(spec: ConvSpec, lay: str, target: Target, text: str) -> Candidate:
     """The candidate for tensors in planes, with channels last or in blocks of channels."""
     lanes = target.lanes(spec.dtype)
 
@@ -87,7 +88,7 @@ def candidate_of(spec: ConvSpec, lay: str, target: Target, text: dict[str, str])
     x, y = access(spec.in_channels, spec.size), access(spec.out_channels, spec.output_size)
     problem = Lowering.of(spec, x, y)
     assert WINOGRAD.reject(problem, target) is None
-    return WINOGRAD.candidate(problem, target, text)
+    return select.choose(problem, target, select.choice_named(text))
 
 
 def run_pieces(candidate: Candidate, spec: ConvSpec, values: dict[str, np.ndarray]) -> None:

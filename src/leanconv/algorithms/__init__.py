@@ -1,5 +1,7 @@
 """Convolution algorithms, a sub-package for each method, all on the same micro-kernel."""
 
+from typing import Any
+
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.fft import FFT
@@ -10,7 +12,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold import IM2COL, IM2WIN, MEC
 from leanconv.algorithms.winograd import WINOGRAD
 
-ALGORITHMS: tuple[Algorithm, ...] = (
+ALGORITHMS: tuple[Algorithm[Any], ...] = (
     DEPTHWISE,
     PLANAR,
     DIRECT,

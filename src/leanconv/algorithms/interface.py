@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.kernel import Kernel
 from leanconv.spec.format import aligned
@@ -32,35 +33,27 @@ Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A way to compute a problem.
+    """A choice made ready for a problem: its kernels, and how its constants are packed.
 
     Attributes:
-        algorithm: its name.
+        choice: the algorithm and those parameters that decide in which order is summed, with the
+            error to expect.
         kernels: run one after the other.
         pack: packs (weights, {"bias": …, "slope": …}) into constants by role.
-        error: expected relative error in the max norm, for data of random sign.
         temporaries: bytes of each buffer between the kernels.
-        parameters: what was chosen, for people: `"tile 14x2"`.
+        details: what was chosen, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
-        arithmetic: the algorithm and those parameters that decide in which order is summed, as the
-            user would select them: `"winograd:m=4x4"`; the algorithm alone where none does.
         stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
             other; None where there is only the whole.
     """
 
-    algorithm: str
+    choice: Choice
     kernels: tuple[KernelUse, ...]
     pack: Pack
-    error: float
     temporaries: Mapping[str, int] = field(default_factory=dict)
-    parameters: str = ""
-    arithmetic: str = ""
+    details: str = ""
     weight_bytes: int = 0
     stream: Stream | None = None
-
-    def __post_init__(self) -> None:
-        if not self.arithmetic:
-            object.__setattr__(self, "arithmetic", self.algorithm)
 
     @property
     def scratch_bytes(self) -> int:
@@ -77,48 +70,43 @@ class Candidate:
         return self.shared_bytes + self.scratch_bytes * threads
 
 
-Parameters = Mapping[str, str]
+P = TypeVar("P", bound=Parameters)
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """One choice of an algorithm and its parameters.
-
-    Attributes:
-        cycles: estimated cycles of one core.
-        name: as the user would select it: `"winograd:m=4x4,rows=7"`.
-    """
-
-    cycles: float
-    name: str
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """One way of convolving.
+class Algorithm(Generic[P]):
+    """A method of convolution.
 
     Attributes:
         name: as the user selects it.
-        parameters: names of the parameters that may go with it, such as `m` in `winograd:m=4`.
+        parameters: the record of those that may go with it, such as `m` in `winograd:m=4`.
         reject: says why a problem cannot be computed this way on a target, None if it can.
         cost: estimated cycles of one core for a problem that is not rejected.
-        candidate: the best choice of its parameters, those that are given fixed, for a problem
-            that is not rejected; raises SpecError for a parameter that makes no sense.
+        make: the best candidate with the parameters that are given, for a problem that is not
+            rejected; raises SpecError for a parameter that makes no sense there.
         automatic: whether it is considered when the user does not ask for an algorithm.
         worth_asking: says cheaply whether it may be the best; its cost is not asked for otherwise.
-        alternatives: choices of its parameters that may be the fastest, the cheapest by estimate
-            first, and if asked the fastest of those that take less memory; None if there is only
-            the one that it makes itself.
+        choices: those of its parameters that may be the fastest, the cheapest by estimate first,
+            and if asked the fastest of those that take less memory; None if there is only the one
+            that it makes itself.
     """
 
     name: str
-    parameters: tuple[str, ...]
+    parameters: type[P]
     reject: Callable[[Problem, Target], str | None]
     cost: Callable[[Problem, Target], float]
-    candidate: Callable[[Problem, Target, Parameters], Candidate]
+    make: Callable[[Problem, Target, P], Candidate]
     automatic: bool = True
     worth_asking: Callable[[Problem], bool] = lambda _: True
-    alternatives: Callable[[Problem, Target, bool], list[Alternative]] | None = None
+    choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
+
+    def candidate(
+        self, problem: Problem, target: Target, given: Parameters | None = None
+    ) -> Candidate:
+        """The best candidate with the parameters that are given."""
+        given = self.parameters() if given is None else given
+        assert isinstance(given, self.parameters)
+        return self.make(problem, target, given)
 
 
 class PackingKernel(Protocol):
@@ -162,14 +150,8 @@ def streamer(problem: Problem, kernel: StreamingKernel) -> Stream:
     return stream
 
 
-def single(
-    algorithm: str,
-    kernel: Kernel,
-    pack: Pack,
-    error: float,
-    parameters: str = "",
-    arithmetic: str = "",
+def one_kernel_candidate(
+    choice: Choice, kernel: Kernel, pack: Pack, details: str = ""
 ) -> Candidate:
     """The candidate of an algorithm that is one kernel, whose operands are its roles."""
-    uses = (KernelUse(kernel, kernel.operands),)
-    return Candidate(algorithm, uses, pack, error, {}, parameters, arithmetic)
+    return Candidate(choice, (KernelUse(kernel, kernel.operands),), pack, details=details)

@@ -17,7 +17,8 @@ import numpy as np
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
-from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, single
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
+from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.activations import apply
@@ -143,7 +144,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
 
-    return single("naive", naive(problem), pack, sum_error(problem))
+    choice = Choice("naive", error=sum_error(problem))
+    return one_kernel_candidate(choice, naive(problem), pack)
 
 
-NAIVE = Algorithm("naive", (), _reject, _cost, _candidate, automatic=False)
+NAIVE = Algorithm("naive", Parameters, _reject, _cost, _candidate, automatic=False)

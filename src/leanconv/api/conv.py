@@ -10,6 +10,7 @@ import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
 from leanconv.algorithms.packed_bytes import packed_bytes
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
@@ -146,8 +147,8 @@ class ConvPlan(Unpicklable):
         if options.tune and algorithm is None:
             algorithm = self._tuned(options.reproducible, options.memory_limit)
         candidate, needed = self._choose(algorithm, options.reproducible, options.memory_limit)
-        self._candidate, self.algorithm = candidate, candidate.algorithm
-        self.predicted_error = candidate.error
+        self._candidate, self.algorithm = candidate, candidate.choice.algorithm
+        self.predicted_error = candidate.choice.error
         packed = self._pack(constants)
         self._places, self.weight_bytes = _offsets(packed)
         self.workspace_bytes = candidate.workspace_bytes(self.threads)
@@ -175,10 +176,11 @@ class ConvPlan(Unpicklable):
         Raises:
             BudgetError: there is none.
         """
-        first = select.choose(self._problem, self._target, algorithm, reproducible)
+        asked = AUTO if algorithm is None else select.choice_named(algorithm)
+        first = select.choose(self._problem, self._target, asked, reproducible)
         needed = self._needed(first)
         if memory_limit is not None and needed > memory_limit:
-            first, needed = self._leaner(first, algorithm, reproducible, memory_limit)
+            first, needed = self._leaner(first, asked, reproducible, memory_limit)
         if memory_limit is not None and needed > memory_limit:
             raise BudgetError(
                 f"{self.spec} needs {needed} bytes at least, the limit is {memory_limit}; "
@@ -193,7 +195,7 @@ class ConvPlan(Unpicklable):
         return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed.values()))
 
     def _leaner(
-        self, first: Candidate, algorithm: str | None, reproducible: bool, limit: int
+        self, first: Candidate, asked: Choice, reproducible: bool, limit: int
     ) -> tuple[Candidate, int]:
         """The fastest candidate within the limit, or the leanest one where none is, with its bytes.
 
@@ -201,11 +203,12 @@ class ConvPlan(Unpicklable):
         Asked for an algorithm, there is only that one, with the parameters that are left open; for
         the bits of one image, there are only those that sum in the order of the first.
         """
+        open_ = not asked.parameters.given()
         found = [
             candidate
-            for option, candidate in select.alternatives(self._problem, self._target, True)
-            if algorithm is None or option.name.partition(":")[0] == algorithm
-            if not reproducible or candidate.arithmetic == first.arithmetic
+            for choice, candidate in select.choices(self._problem, self._target, lean=True)
+            if asked == AUTO or (choice.algorithm == asked.algorithm and open_)
+            if not reproducible or candidate.choice == first.choice
         ]
         pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
         fitting = [pair for pair in pairs if pair[1] <= limit]
@@ -249,12 +252,12 @@ class ConvPlan(Unpicklable):
     @property
     def parameters(self) -> str:
         """What the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`."""
-        return self._candidate.parameters
+        return self._candidate.details
 
     @property
     def selector(self) -> str:
         """The text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`."""
-        return self._candidate.arithmetic or self.algorithm
+        return str(self._candidate.choice)
 
     @property
     def memory_bytes(self) -> int:
@@ -316,8 +319,8 @@ class ConvPlan(Unpicklable):
             f"expected error {self.predicted_error:.1e}"
         ]
         best: dict[str, tuple[float, Candidate]] = {}
-        for option, candidate in select.alternatives(self._problem, self._target, True):
-            best.setdefault(candidate.algorithm, (option.cycles, candidate))
+        for choice, candidate in select.choices(self._problem, self._target, lean=True):
+            best.setdefault(choice.algorithm, (choice.cycles, candidate))
         for other in ALGORITHMS:
             if other.name != self.algorithm:
                 reason = other.reject(self._problem, self._target)
@@ -329,7 +332,9 @@ class ConvPlan(Unpicklable):
         if name not in best:
             return "possible, but expected to err too much"
         cycles, candidate = best[name]
-        takes = f"{format_bytes(self._needed(candidate))}, expected error {candidate.error:.1e}"
+        takes = (
+            f"{format_bytes(self._needed(candidate))}, expected error {candidate.choice.error:.1e}"
+        )
         if self.algorithm not in best:  # it was asked for
             return takes
         ratio = cycles / max(1.0, best[self.algorithm][0])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, select
+from leanconv.algorithms import select
 from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.fused.cost import (
     between_cycles,
@@ -144,22 +144,22 @@ def _layers_choice(
     """The convolutions one by one, what lies between them stored."""
     target, reproducible = context.target, context.accuracy.reproducible
     blocked = Format(target.lanes(chain.dtype))
-    costs = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
     x, cycles, scratch, squares = chain.x, 0.0, 0, 0.0
     temporaries: dict[str, int] = {}
     for conv, spec in zip(convs, chain.specs, strict=True):
         y = Access.of_format(graph.types[conv.outputs[0]].shape, blocked)
         problem = Problem.of(spec, x, y, context.accuracy.layer_error)
-        candidate = select.choose(problem, target, None, reproducible)
+        candidate = select.choose(problem, target, reproducible=reproducible)
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.kernels[-1].kernel.chunks
         if reproducible and spec.batch > 1:
             judged = problem.alone()
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
-        own = costs[candidate.algorithm](judged, target) + weights_cycles(spec.weight_bytes, target)
+        own = select.estimated_cycles(candidate.choice, judged, target)
+        own += weights_cycles(spec.weight_bytes, target)
         cycles += own * imbalance(chunks)
         scratch = max(scratch, candidate.scratch_bytes)
-        squares += candidate.error**2
+        squares += candidate.choice.error**2
         for role, size in candidate.temporaries.items():
             temporaries[f"{conv.outputs[0]}/{role}"] = size
         if conv is not convs[-1]:

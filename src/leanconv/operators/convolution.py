@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, select
+from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.packed_bytes import packed_bytes
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
@@ -18,7 +19,7 @@ from leanconv.operators.transposed import joined, one_kernel, phases
 from leanconv.spec import ConvSpec
 
 OPS = ("Conv", "ConvTranspose")
-_COSTS = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+_DIRECT = Choice("direct")
 
 
 class Convolution(Operator):
@@ -51,21 +52,22 @@ class Convolution(Operator):
         target, reproducible = context.target, context.accuracy.reproducible
         chosen = _chosen([problem for problem, _ in problems(context)], context, None)
         (problem, first), *others = chosen
-        cycles = sum(_COSTS[c.algorithm](p, target) for p, c in chosen)
-        error = max(candidate.error for _, candidate in chosen)
+        cycles = sum(select.estimated_cycles(c.choice, p, target) for p, c in chosen)
+        error = max(candidate.choice.error for _, candidate in chosen)
         if others:
             return [NodeChoice(None, cycles, error)]
-        found = {first.arithmetic: NodeChoice(first.arithmetic, cycles, error)}
+        found = {str(first.choice): NodeChoice(str(first.choice), cycles, error)}
         if reproducible:
             return list(found.values())
         if vary_parameters:
-            for option, candidate in select.alternatives(problem, target):
-                choice = NodeChoice(option.name, option.cycles, candidate.error)
-                found.setdefault(option.name, choice)
+            others_ = [choice for choice, _ in select.choices(problem, target)]
         else:
-            for candidate in select.ranked(problem, target):
-                cost, name = _COSTS[candidate.algorithm](problem, target), candidate.arithmetic
-                found.setdefault(name, NodeChoice(name, cost, candidate.error))
+            others_ = [
+                replace(c.choice, cycles=select.estimated_cycles(c.choice, problem, target))
+                for c in select.ranked(problem, target)
+            ]
+        for choice in others_:
+            found.setdefault(str(choice), NodeChoice(str(choice), choice.cycles, choice.error))
         return list(found.values())
 
     def default_choice(self, context: NodeContext) -> str | None:
@@ -74,7 +76,7 @@ class Convolution(Operator):
         if others:
             return None
         reproducible = context.accuracy.reproducible
-        return select.choose(problem, context.target, None, reproducible).arithmetic
+        return str(select.choose(problem, context.target, reproducible=reproducible).choice)
 
     def named_choice(self, context: NodeContext, name: str) -> NodeChoice:
         """What an algorithm costs a node, with parameters or without.
@@ -82,11 +84,12 @@ class Convolution(Operator):
         Raises:
             SpecError: the algorithm does not exist, or cannot compute the node.
         """
-        cycles = error = 0.0
+        choice, cycles, error = select.choice_named(name), 0.0, 0.0
         for problem, _ in problems(context):
-            candidate = select.named(name, problem, context.target, context.accuracy.reproducible)
-            cycles += _COSTS[candidate.algorithm](problem, context.target)
-            error = max(error, candidate.error)
+            target, reproducible = context.target, context.accuracy.reproducible
+            candidate = select.choose(problem, target, choice, reproducible)
+            cycles += select.estimated_cycles(choice, problem, target)
+            error = max(error, candidate.choice.error)
         return NodeChoice(name, cycles, error)
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
@@ -125,7 +128,7 @@ class Convolution(Operator):
                 residual = use.roles.index("residual") if "residual" in use.roles else None
                 in_place = () if residual is None or use.roles[-1] != "y" else (residual,)
                 calls.append(Call(use.kernel, tuple(values[r] for r in use.roles), in_place))
-            names.append(chosen.algorithm)
+            names.append(chosen.choice.algorithm)
         return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
 
 
@@ -190,7 +193,8 @@ def _chosen(
     convolution alone can: all of them are computed like that then, with one kernel.
     """
     offset = {problem.window for problem in problems if problem.y_offset}
-    names = ["direct" if choice is None and p.window in offset else choice for p in problems]
+    asked = AUTO if choice is None else select.choice_named(choice)
+    names = [_DIRECT if choice is None and p.window in offset else asked for p in problems]
     target, reproducible = context.target, context.accuracy.reproducible
     return [
         (problem, select.choose(problem, target, name, reproducible))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leanconv.algorithms import select
+from leanconv.algorithms.parameters import AUTO
 from leanconv.canonical import spelled
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
@@ -234,10 +235,9 @@ class _Words:
         if key not in self._known:
             accuracy = planner.accuracy
             context = decision.context(node, planner.graph, planner.target, accuracy)
+            choice = select.choice_named(decision.way) if decision.way else AUTO
             made = [
-                select.choose(
-                    problem, planner.target, decision.way, accuracy.reproducible
-                ).parameters
+                select.choose(problem, planner.target, choice, accuracy.reproducible).details
                 for problem, _ in convolution.problems(context)
             ]
             self._known[key] = "; ".join(dict.fromkeys(made))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from leanconv.algorithms import Candidate, Problem
-from leanconv.algorithms.select import alternatives, choose
+from leanconv.algorithms.select import choices, choose
 from leanconv.canonical import spelled
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
@@ -122,7 +122,8 @@ def measure(
     same = (name for name, c in found if [use.kernel for use in c.kernels] == kernels)
     model = next(same, None)
     if model is None and fits(own):
-        model, found = own.arithmetic, [(own.arithmetic, own), *found]
+        model = str(own.choice)
+        found = [(model, own), *found]
     model = model or (found[0][0] if found else "")
     if len(found) < 2:
         return Tuned(model, {}, model)
@@ -142,19 +143,19 @@ def _promising(
     """Choices that fit and are not far above the least estimate, the cheapest first."""
     found: list[tuple[str, Candidate]] = []
     least = 0.0
-    for option, candidate in alternatives(problem, target):
+    for option, candidate in choices(problem, target):
         if not fits(candidate):
             continue
         least = least or option.cycles
         if option.cycles > _FACTOR * least and len(found) > 1:
             break
-        found.append((option.name, candidate))
+        found.append((str(option), candidate))
     return _varied(found)
 
 
 def _varied(found: list[tuple[str, Candidate]]) -> list[tuple[str, Candidate]]:
     """The first few, but the best of every algorithm among them."""
-    firsts = {candidate.algorithm: name for name, candidate in reversed(found)}
+    firsts = {candidate.choice.algorithm: name for name, candidate in reversed(found)}
     kept = [pair for pair in found if pair[0] in firsts.values()]
     others = [pair for pair in found if pair[0] not in firsts.values()]
     chosen = {name for name, _ in (kept + others)[:_MOST]}

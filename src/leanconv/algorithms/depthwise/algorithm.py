@@ -7,7 +7,8 @@ from math import prod
 
 from leanconv.algorithms.common.kernel_fields import fields
 from leanconv.algorithms.depthwise.kernel import WEIGHTS_KEPT, DepthwiseConv
-from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
+from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.tiling import rows_per_chunk
@@ -84,8 +85,8 @@ def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
     kernel = _kernel(problem, target)
+    choice = Choice("depthwise", error=sum_error(problem))
+    return one_kernel_candidate(choice, kernel, packer(problem, kernel))
 
-    return single("depthwise", kernel, packer(problem, kernel), sum_error(problem))
 
-
-DEPTHWISE = Algorithm("depthwise", (), _reject, _cost, _candidate)
+DEPTHWISE = Algorithm("depthwise", Parameters, _reject, _cost, _candidate)

@@ -9,7 +9,14 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
-from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single, streamer
+from leanconv.algorithms.interface import (
+    Algorithm,
+    Candidate,
+    one_kernel_candidate,
+    packer,
+    streamer,
+)
+from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Window, merge_rows
@@ -253,9 +260,9 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
     kernel, _ = _planned(problem, target)
-    error = walk_error(problem, effective_length(kernel.reduction))
-    whole = single("direct", kernel, packer(problem, kernel), error)
+    choice = Choice("direct", error=walk_error(problem, effective_length(kernel.reduction)))
+    whole = one_kernel_candidate(choice, kernel, packer(problem, kernel))
     return replace(whole, stream=streamer(problem, kernel))
 
 
-DIRECT = Algorithm("direct", (), _reject, _cost, _candidate)
+DIRECT = Algorithm("direct", Parameters, _reject, _cost, _candidate)

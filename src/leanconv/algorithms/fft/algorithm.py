@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -17,7 +17,8 @@ from leanconv.algorithms.fft.multiply import (
     weight_elements,
 )
 from leanconv.algorithms.fft.tiles import least_length
-from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, single
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
+from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
@@ -74,33 +75,28 @@ def _image_length(problem: Problem) -> int:
     return length
 
 
-def _choices(problem: Problem, parameters: Parameters) -> Choices:
+_LENGTH_OR_IMAGE: Kind[int | str] = one_of(*LENGTHS, *LONG, "image")
+
+
+@dataclass(frozen=True)
+class FftParameters(Parameters):
+    """Length of the transform, multiplications of a complex product, parts of the kernel (h, w)."""
+
+    tile: int | str | None = parameter(_LENGTH_OR_IMAGE)
+    products: int | None = parameter(one_of(*PRODUCTS))
+    parts: tuple[int, int] | None = parameter(PARTS)
+
+
+def _choices(problem: Problem, given: FftParameters) -> Choices:
     """What the parameters leave to choose from."""
-    if parameters.get("tile") == "image":
-        length = str(_image_length(problem))
-        return _choices(problem, {"parts": "1x1", **parameters, "tile": length})
-
-    def numbers(name: str, known: tuple[int, ...], more: tuple[object, ...]) -> tuple[int, ...]:
-        text = parameters.get(name)
-        if text is None:
-            return known
-        if text not in map(str, known + more):
-            expected = ", ".join(map(str, known + more))
-            raise SpecError(f"fft: {name} is {text!r}; expected one of {expected}")
-        return (int(text),)
-
-    parts = None
-    if "parts" in parameters:
-        fields = parameters["parts"].split("x")
-        if len(fields) != 2 or not all(f.isdecimal() for f in fields):
-            raise SpecError(f"fft: parts is {parameters['parts']!r}; expected two such as 1x2")
-        parts = int(fields[0]), int(fields[1])
-    lengths = numbers("tile", LENGTHS, (*LONG, "image"))
-    return Choices(lengths, numbers("products", PRODUCTS, ()), parts)
+    products = (given.products,) if given.products else PRODUCTS
+    if isinstance(given.tile, str):
+        return Choices((_image_length(problem),), products, given.parts or (1, 1))
+    return Choices((given.tile,) if given.tile else LENGTHS, products, given.parts)
 
 
-def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    if parameters.get("products") == "3" and problem.group_inputs == 1 < problem.spec.groups:
+def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> Candidate:
+    if parameters.products == 3 and problem.group_inputs == 1 < problem.spec.groups:
         raise SpecError(
             "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
             "or leave it out"
@@ -113,14 +109,16 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         w = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
         return {"w": pack_weights(layout, w), **packed}
 
-    parts = "x".join(map(str, layout.parts))
-    text = (
+    details = (
         f"tile {layout.length}, outputs {layout.height.step}x{layout.width.step}, "
-        f"parts {parts}, block {layout.block_height}x{layout.block_width}, "
+        f"parts {layout.height.parts}x{layout.width.parts}, "
+        f"block {layout.block_height}x{layout.block_width}, "
         f"slices {layout.splits}, products {layout.products}"
     )
-    arithmetic = f"fft:tile={layout.length},products={layout.products},parts={parts}"
-    made = single("fft", kernel, pack, error_of(layout), text, arithmetic)
+    chosen = FftParameters(layout.length, layout.products, layout.parts)
+    made = one_kernel_candidate(
+        Choice("fft", chosen, error=error_of(layout)), kernel, pack, details
+    )
     return replace(made, weight_bytes=weight_elements(layout) * layout.item)
 
 
@@ -132,5 +130,4 @@ def _worth_asking(problem: Problem) -> bool:
     )
 
 
-_PARAMETERS = ("tile", "products", "parts")
-FFT = Algorithm("fft", _PARAMETERS, _reject, _cost, _candidate, worth_asking=_worth_asking)
+FFT = Algorithm("fft", FftParameters, _reject, _cost, _candidate, worth_asking=_worth_asking)

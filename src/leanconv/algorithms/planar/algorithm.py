@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from leanconv.algorithms.common.kernel_fields import fields, group_fields
-from leanconv.algorithms.interface import Algorithm, Candidate, Parameters, packer, single
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
+from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_pointwise
@@ -136,14 +137,15 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel, _ = _planned(problem, target)
     if isinstance(kernel, PlanarPointwise):
-        error = walk_error(problem, effective_length(kernel.inputs))
-        return single("planar", kernel, packer(problem, kernel), error, kernel.tile_text)
+        choice = Choice("planar", error=walk_error(problem, effective_length(kernel.inputs)))
+        return one_kernel_candidate(choice, kernel, packer(problem, kernel), kernel.tile_text)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
 
-    parameters_ = kernel.tile_text if isinstance(kernel, PlanarDepthwise) else ""
-    return single("planar", kernel, pack, sum_error(problem), parameters_)
+    details = kernel.tile_text if isinstance(kernel, PlanarDepthwise) else ""
+    choice = Choice("planar", error=sum_error(problem))
+    return one_kernel_candidate(choice, kernel, pack, details)
 
 
-PLANAR = Algorithm("planar", (), _reject, _cost, _candidate)
+PLANAR = Algorithm("planar", Parameters, _reject, _cost, _candidate)

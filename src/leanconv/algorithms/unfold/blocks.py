@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
     best_tile,
@@ -39,7 +39,7 @@ class Blocks:
         unfolding, elements: of a block.
         shape, last: rows and columns of a block, and of the last one.
         view: the lowered block of that many rows and columns.
-        parameters: for people.
+        details: for people.
     """
 
     unfolding: Unfolding
@@ -47,7 +47,7 @@ class Blocks:
     shape: tuple[int, int]
     last: tuple[int, int]
     view: Callable[[int, int], LoweredView]
-    parameters: str
+    details: str
 
 
 def equal_parts(extent: int, most: int) -> tuple[int, int]:
@@ -88,16 +88,15 @@ def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) ->
     return min(cuts, key=lambda cut: cut.cost)
 
 
-def by_blocks(name: str, problem: Problem, cut: Cut) -> Candidate:
+def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
     """The candidate that lowers and multiplies block by block."""
     conv, blocks = cut.kernel.whole.product, cut.blocks
     view = blocks.view(*blocks.shape)
     return Candidate(
-        name,
+        choice,
         (KernelUse(cut.kernel, cut.kernel.operands),),
         packing(replace(conv, groups=problem.spec.groups), view, problem),
-        sum_error(problem),
-        parameters=f"{blocks.parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",
+        details=f"{blocks.details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
 

@@ -14,15 +14,14 @@ import numpy as np
 
 from leanconv.algorithms.direct.algorithm import DIRECT, plan_direct
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.interface import Candidate, KernelUse, Pack, Parameters
+from leanconv.algorithms.interface import Candidate, KernelUse, Pack
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.kernels import LowerTensor
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.dtypes import ITEMSIZE
-from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 
@@ -181,12 +180,12 @@ def lower_rows(unfolding: Unfolding, pieces: int, costs: Costs) -> int:
 
 
 def whole_tensor(
-    name: str,
+    choice: Choice,
     problem: Problem,
     target: Target,
     unfolding: Unfolding,
     view: LoweredView,
-    parameters: str,
+    details: str,
 ) -> Candidate:
     """Lower the whole batch, then multiply it; images of one group lie one after the other."""
     spec = problem.spec
@@ -195,45 +194,12 @@ def whole_tensor(
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, group, rows)
     conv = tiled(product(problem, view, target), target)
     return Candidate(
-        name,
+        choice,
         (
             KernelUse(lower, ("x", "lowered")),
             KernelUse(conv, ("lowered", *conv.operands[1:])),
         ),
         packing(conv, view, problem),
-        sum_error(problem),
         {"lowered": group * spec.groups * spec.itemsize},
-        f"{parameters}, tile {conv.tile.rows}x{conv.tile.vectors}",
+        f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
-
-
-def count_of(parameters: Parameters, key: str, algorithm: str) -> int | None:
-    """A parameter that is a count, None if it is not given.
-
-    Raises:
-        SpecError: it is no whole number of at least 1.
-    """
-    text = parameters.get(key)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise SpecError(
-            f"algorithm {algorithm}: {key} is {text!r}; expected a whole number of at least 1"
-        )
-    return int(text)
-
-
-def choice_of(
-    parameters: Parameters, key: str, algorithm: str, choices: tuple[str, ...]
-) -> str | None:
-    """A parameter that is one of some words, None if it is not given.
-
-    Raises:
-        SpecError: it is none of them.
-    """
-    text = parameters.get(key)
-    if text is not None and text not in choices:
-        raise SpecError(
-            f"algorithm {algorithm}: {key} is {text!r}; expected {' or '.join(choices)}"
-        )
-    return text

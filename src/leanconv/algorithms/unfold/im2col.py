@@ -11,19 +11,19 @@ thread's scratch and multiplied while they are there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
+from leanconv.algorithms.parameters import COUNT_OR_WHOLE, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
     cost,
-    count_of,
     lower_rows,
     packing,
     product,
@@ -97,7 +97,7 @@ def _whole(problem: Problem, target: Target) -> Candidate:
     unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
     view = _view(problem, out, unfolding.elements, unfolding.elements)
     if spec.batch == 1:
-        return whole_tensor("im2col", problem, target, unfolding, view, "rows=whole")
+        return whole_tensor(_choice(problem), problem, target, unfolding, view, "rows=whole")
     conv = tiled(replace(product(problem, view, target), batch=1), target)
     size = unfolding.elements * spec.groups
     rows = lower_rows(unfolding, spec.groups * out[0], target.costs)
@@ -110,10 +110,9 @@ def _whole(problem: Problem, target: Target) -> Candidate:
     pack = packing(conv, view, problem)
     numbers = {f"image{n}": np.array([n], np.int64) for n in range(spec.batch)}
     return Candidate(
-        "im2col",
+        _choice(problem),
         tuple(uses),
         lambda w, channels: {**pack(w, channels), **numbers},
-        sum_error(problem),
         {"lowered": size * spec.itemsize},
         f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
@@ -155,13 +154,24 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         )
         for shape, last in shapes
     ]
-    return by_blocks("im2col", problem, cheapest_cut(problem, target, choices))
+    return by_blocks(_choice(problem), problem, cheapest_cut(problem, target, choices))
 
 
-def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    if parameters.get("rows") == "whole":
-        return _whole(problem, target)
-    return _blocked(problem, target, count_of(parameters, "rows", "im2col"))
+@dataclass(frozen=True)
+class Im2colParameters(Parameters):
+    """Rows of the matrix that are unfolded at a time: `rows=64`, or the `whole` matrix."""
+
+    rows: int | str | None = parameter(COUNT_OR_WHOLE)
+
+
+def _choice(problem: Problem) -> Choice:
+    """However many rows there are at a time, the order of the sums is the same."""
+    return Choice("im2col", Im2colParameters(), error=sum_error(problem))
+
+
+def _candidate(problem: Problem, target: Target, parameters: Im2colParameters) -> Candidate:
+    rows = parameters.rows
+    return _whole(problem, target) if isinstance(rows, str) else _blocked(problem, target, rows)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -172,7 +182,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 IM2COL = Algorithm(
     "im2col",
-    ("rows",),
+    Im2colParameters,
     _reject,
     cost(lambda problem: problem.spec.batch * matrix_elements(problem)),
     _candidate,

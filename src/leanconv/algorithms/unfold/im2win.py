@@ -30,12 +30,20 @@ then, and loads are hoisted over them until registers spill (6 % of cv10).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.naive import naive
+from leanconv.algorithms.parameters import (
+    COUNT_OR_WHOLE,
+    ON_OR_OFF,
+    Choice,
+    Parameters,
+    one_of,
+    parameter,
+)
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import (
@@ -47,9 +55,7 @@ from leanconv.algorithms.unfold.blocks import (
 )
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
-    choice_of,
     cost,
-    count_of,
     lower_rows,
     packing,
     product,
@@ -67,8 +73,30 @@ from leanconv.errors import SpecError
 from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")
-_FORMS = ("base", "vector", "high")
 _MANY_CHANNELS = 8
+
+
+@dataclass(frozen=True)
+class Im2winParameters(Parameters):
+    """The thesis' form, output rows at a time, and switches of what makes the form high fast."""
+
+    form: str | None = parameter(one_of("base", "vector", "high"))
+    rows: int | str | None = parameter(COUNT_OR_WHOLE)
+    reorder: bool | None = parameter(ON_OR_OFF)
+    vectorise: bool | None = parameter(ON_OR_OFF)
+    register: bool | None = parameter(ON_OR_OFF)
+    cache: bool | None = parameter(ON_OR_OFF)
+    threads: bool | None = parameter(ON_OR_OFF)
+    unroll: bool | None = parameter(ON_OR_OFF)
+
+    def changed(self) -> Im2winParameters:
+        """The switches that are not as they would be by themselves."""
+        on: dict[str, None] = {name: None for name in SWITCHES if getattr(self, name)}
+        return replace(self, form=None, rows=None, unroll=self.unroll or None, **on)
+
+
+def _choice(problem: Problem, parameters: Im2winParameters) -> Choice:
+    return Choice("im2win", parameters, error=sum_error(problem))
 
 
 # -- the input itself, where nothing is gained by a transform --------------------------------
@@ -90,11 +118,11 @@ def _input_dots(problem: Problem) -> LoweredView:
 def _base(problem: Problem, target: Target) -> Candidate:
     """Algorithm 4."""
     if not transforms(problem):
-        return _scalar(problem, (naive(problem),), None, "form=base")
+        return _scalar(problem, (naive(problem),), None, "base")
     layout = _whole_layout(problem)
     view = layout.written()
     kernel = replace(naive(problem), window=view.window, x=view.x, inputs=view.inputs)
-    return _scalar(problem, (_lower(layout, target), kernel), view, "form=base")
+    return _scalar(problem, (_lower(layout, target), kernel), view, "base")
 
 
 def _vector(problem: Problem, target: Target) -> Candidate:
@@ -118,11 +146,11 @@ def _vector(problem: Problem, target: Target) -> Candidate:
         lanes=target.lanes(spec.dtype),
     )
     stages = (_lower(layout, target),) if made else ()
-    return _scalar(problem, (*stages, kernel), view, "form=vector")
+    return _scalar(problem, (*stages, kernel), view, "vector")
 
 
 def _scalar(
-    problem: Problem, kernels: tuple[Kernel, ...], view: LoweredView | None, parameters: str
+    problem: Problem, kernels: tuple[Kernel, ...], view: LoweredView | None, form: str
 ) -> Candidate:
     """A candidate whose weights are only reordered."""
     order = (0, *(view.order if view else (1, 2, 3, 4)))
@@ -137,21 +165,20 @@ def _scalar(
         uses.insert(0, KernelUse(kernels[0], kernels[0].operands))
     temporaries = _temporaries(problem) if len(kernels) == 2 else {}
     return Candidate(
-        "im2win",
+        _choice(problem, Im2winParameters(form=form)),
         tuple(uses),
         pack,
-        sum_error(problem),
         temporaries,
-        parameters,
-        f"im2win:{parameters}",
+        f"form={form}",
     )
 
 
-def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -> Candidate:
+def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candidate:
     """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
     spec, made = problem.spec, transforms(problem)
-    layout = _whole_layout(problem) if "reorder" in off else _high_layout(problem)
-    if "reorder" in off and not made:
+    reorder = changed.reorder is None
+    layout = _high_layout(problem) if reorder else _whole_layout(problem)
+    if not (reorder or made):
         raise SpecError(
             "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
             f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none; leave "
@@ -159,38 +186,35 @@ def _high(problem: Problem, target: Target, off: frozenset[str], unroll: bool) -
         )
     view = None
     if made:
-        view = layout.written() if "reorder" in off else layout.view()
+        view = layout.view() if reorder else layout.written()
     input_view = LoweredView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
     conv = product(problem, view or input_view, target)
-    if "vectorise" in off:
+    if changed.vectorise is False:
         conv = replace(conv, lanes=1)
         target_ = replace(target, vector_bytes=ITEMSIZE[spec.dtype])
     else:
         target_ = target
     conv = tiled(conv, target_)
-    if "register" in off:
+    if changed.register is False:
         conv = replace(conv, tile=Tile(1, 1))
-    if "cache" in off:
+    if changed.cache is False:
         conv = replace(conv, panels_inside=not conv.panels_inside)
-    conv = replace(conv, unroll=UNROLL_LIMIT if unroll else 0)
+    conv = replace(conv, unroll=UNROLL_LIMIT if changed.unroll else 0)
     kernels: list[Kernel] = [_lower(layout, target)] if made else []
     kernels.append(conv)
-    serial = "threads" in off
+    serial = changed.threads is False
     roles = [k.operands for k in kernels]
     roles[-1] = ("lowered" if made else "x", *conv.operands[1:])
     uses = tuple(
         KernelUse(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
     )
-    names = [f"{name}=off" for name in SWITCHES if name in off]
-    names += ["unroll=on"] if unroll else []
+    details = f"form=high,{changed}".strip(",").replace(",", ", ")
     return Candidate(
-        "im2win",
+        _choice(problem, replace(changed, rows="whole")),
         uses,
         packing(conv, view, problem),
-        sum_error(problem),
         _temporaries(problem) if made else {},
-        ", ".join(["form=high", *names, f"tile {conv.tile.rows}x{conv.tile.vectors}"]),
-        ",".join(["im2win:rows=whole", *names]),
+        f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
 
@@ -209,9 +233,9 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     if not rows and elements * spec.itemsize <= target.l2_bytes:
         view = _high_layout(problem).view()
         if whole_cost(problem, target, view, elements) < cut.cost:
-            return _high(problem, target, frozenset(), unroll=False)
-    arithmetic = f"im2win:rows={cut.blocks.shape[0]}"
-    return replace(by_blocks("im2win", problem, cut), arithmetic=arithmetic)
+            return _high(problem, target, Im2winParameters())
+    choice = _choice(problem, Im2winParameters(rows=cut.blocks.shape[0]))
+    return by_blocks(choice, problem, cut)
 
 
 def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
@@ -257,19 +281,17 @@ def _lower(layout: Layout, target: Target) -> LowerTensor:
     return LowerTensor(unfolding, spec.batch, spec.groups, layout.image, layout.elements, rows)
 
 
-def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    form = choice_of(parameters, "form", "im2win", _FORMS)
-    whole = parameters.get("rows") == "whole"
-    rows = None if whole else count_of(parameters, "rows", "im2win")
-    switches = {name: choice_of(parameters, name, "im2win", ("on", "off")) for name in SWITCHES}
-    unroll = choice_of(parameters, "unroll", "im2win", ("on", "off")) == "on"
-    off = frozenset(name for name, state in switches.items() if state == "off")
-    if form in ("base", "vector") and (rows or off or unroll):
+def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -> Candidate:
+    form, whole = parameters.form, isinstance(parameters.rows, str)
+    rows = None if isinstance(parameters.rows, str) else parameters.rows
+    changed = parameters.changed()
+    switched = changed != Im2winParameters()
+    if form in ("base", "vector") and (rows or switched):
         raise SpecError(
             f"algorithm im2win: form={form} is computed as written; expected rows=N and switches "
             "with form=high only: leave them out, or take form=high"
         )
-    if (off or unroll) and rows:
+    if switched and rows:
         raise SpecError(
             f"algorithm im2win: got switches with rows={rows}; expected them with rows=whole"
         )
@@ -277,14 +299,14 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
         return _base(problem, target)
     if form == "vector":
         return _vector(problem, target)
-    if not transforms(problem) or (not rows and (form or whole or off or unroll)):
-        return _high(problem, target, off, unroll)
+    if not transforms(problem) or (not rows and (form or whole or switched)):
+        return _high(problem, target, changed)
     return _blocked(problem, target, rows)
 
 
 IM2WIN = Algorithm(
     "im2win",
-    ("form", "rows", "unroll", *SWITCHES),
+    Im2winParameters,
     reject,
     cost(transformed_elements),
     _candidate,

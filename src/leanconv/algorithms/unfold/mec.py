@@ -16,17 +16,16 @@ that write where they belong; for one image of one channel they are algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, Parameters
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
+from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
     LoweredView,
-    choice_of,
     cost,
-    count_of,
     lower_rows,
     packing,
     product,
@@ -127,7 +126,7 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     elements = spec.batch * prod(out) * spec.out_channels
     copied = Copy(spec.dtype, 1, tuple(pieces_of(Box(0, (elements,), (1,), (1,)), spec.dtype)))
     return Candidate(
-        "mec",
+        _choice(problem),
         (
             KernelUse(lower, ("x", "lowered")),
             KernelUse(conv, ("lowered", *conv.operands[1:])),
@@ -135,7 +134,6 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
             KernelUse(_reorder(problem, hnwc), ("lowered", "y")),
         ),
         packing(conv, view, problem),
-        sum_error(problem),
         {"lowered": image * spec.batch * spec.groups * spec.itemsize},
         f"solution=A, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
@@ -163,20 +161,30 @@ def _reorder(problem: Problem, hnwc: Access) -> Copy:
     return Copy(spec.dtype, 1, tuple(pieces))
 
 
-def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    solution = choice_of(parameters, "solution", "mec", ("A", "B"))
-    most = count_of(parameters, "T", "mec") or _T
+@dataclass(frozen=True)
+class MecParameters(Parameters):
+    """The paper's solution, or the longest row of outputs for which it is A."""
+
+    solution: str | None = parameter(one_of("A", "B"))
+    T: int | None = parameter(COUNT)
+
+
+def _choice(problem: Problem) -> Choice:
+    """Both solutions add up in the same order."""
+    return Choice("mec", MecParameters(), error=sum_error(problem))
+
+
+def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> Candidate:
+    solution, most = parameters.solution, parameters.T or _T
     obstacle = _obstacle(problem)
     if solution is None:
         solution = "A" if problem.window.out[2] <= most and obstacle is None else "B"
     if solution == "B":
-        view = _view(problem)
-        return whole_tensor("mec", problem, target, _unfolding(problem, target), view, "solution=B")
+        unfolding, view = _unfolding(problem, target), _view(problem)
+        return whole_tensor(_choice(problem), problem, target, unfolding, view, "solution=B")
     if obstacle:
         raise SpecError(f"algorithm mec: solution A is not possible, {obstacle}; use solution=B")
     return _solution_a(problem, target)
 
 
-MEC = Algorithm(
-    "mec", ("solution", "T"), reject, cost(lowered_elements), _candidate, automatic=False
-)
+MEC = Algorithm("mec", MecParameters, reject, cost(lowered_elements), _candidate, automatic=False)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.algorithms.interface import Algorithm, Alternative, Candidate, Parameters
+from leanconv.algorithms.interface import Algorithm, Candidate
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, most_weight_bytes
-from leanconv.algorithms.unfold.candidates import choice_of
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings
 from leanconv.algorithms.winograd.decompose import (
     ADDED,
@@ -25,6 +25,7 @@ from leanconv.algorithms.winograd.decompose import (
     too_many_parts,
 )
 from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.places import pieces_of
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.stages import in_stages, stages_cycles
@@ -42,7 +43,6 @@ _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # up to which their sides may differ by two
 _STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
-_EDGES = ("whole", "narrow")  # tiles at the far edges
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 
@@ -129,10 +129,8 @@ def _least_error(problem: Problem, m: Pair) -> float:
     return _error(problem, m, _LENGTHS[-1])
 
 
-def _sums(problem: Problem, m: Pair, parameters: Parameters) -> int:
+def _sums(problem: Problem, m: Pair) -> int:
     """Products of one partial sum: as many as leave the error where it is wanted."""
-    if "sums" in parameters:
-        return _count("sums", parameters["sums"])
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
@@ -140,25 +138,25 @@ def _sums(problem: Problem, m: Pair, parameters: Parameters) -> int:
     return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
 
 
-def _sizes(problem: Problem, parameters: Parameters) -> list[Pair]:
-    """The tiles of outputs to consider: those asked for, or all within the default error."""
+def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
+    """The tiles of outputs to consider: the one that is given, or all within the default error."""
     taps = _taps(problem)
-    if "m" in parameters:
-        text = parameters["m"]
-        numbers = text.split("x")
-        if not all(n.isdecimal() and int(n) >= 1 for n in numbers) or len(numbers) > 2:
-            raise SpecError(f"m is {text!r}; expected outputs of a tile, such as 4 or 4x6")
-        m = [int(n) for n in (numbers * 2)[:2]]
-        sizes = [(m[0] if taps[0] > 1 else 1, m[1] if taps[1] > 1 else 1)]
+    if given.m:
+        sizes = [_tile_of(given.m, taps)]
     else:
         axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
         sizes = [(a, b) for a in axes[0] for b in axes[1] if _worth(problem, (a, b))]
-        sums = _count("sums", parameters.get("sums", str(_LENGTHS[-1])))
+        sums = given.sums or _LENGTHS[-1]
         within = [m for m in sizes if _error(problem, m, sums) <= problem.max_error]
         sizes = within or [_least(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
+
+
+def _tile_of(m: Pair, taps: Pair) -> Pair:
+    """Tiles of m outputs, but for axes of one tap, where nothing is saved."""
+    return m[0] if taps[0] > 1 else 1, m[1] if taps[1] > 1 else 1
 
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
@@ -182,42 +180,31 @@ def _worth(problem: Problem, m: Pair) -> bool:
 
 
 def _best(
-    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
-) -> tuple[float, WinogradShape, Pair]:
-    """The best shape of a part, with its cycles and the outputs of its tiles.
+    problem: Problem, target: Target, given: WinogradParameters
+) -> tuple[float, WinogradShape]:
+    """The best shape of a part, with its cycles.
 
     Padding and places play no part in the choice: many parts differ in nothing else.
     """
     window = replace(problem.window, pad=(0, 0, 0))
     anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
-    cycles, shape, m = _best_anywhere(anywhere, target, given)
+    cycles, shape = _best_anywhere(anywhere, target, given)
     pad = problem.window.pad[1:]
-    placed = replace(shape, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
-    return cycles, placed, m
+    return cycles, replace(shape, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
 
 
 @lru_cache(maxsize=256)
 def _best_anywhere(
-    problem: Problem, target: Target, given: tuple[tuple[str, str], ...]
-) -> tuple[float, WinogradShape, Pair]:
-    parameters = dict(given)
-    found = _within_bytes(problem, target, _sizes(problem, parameters))
-    sizes = {m: _sums(problem, m, parameters) for m in found}
-    edges = parameters.get("edges") and choice_of(parameters, "edges", "winograd", _EDGES)
-    tiling = {key: text for key, text in parameters.items() if key not in ("m", "sums", "edges")}
-    wanted = {key: _count(key, text) for key, text in tiling.items()}
-    best = best_kernel(problem, target, sizes, wanted, edges)
+    problem: Problem, target: Target, given: WinogradParameters
+) -> tuple[float, WinogradShape]:
+    found = _within_bytes(problem, target, _sizes(problem, given))
+    sizes = {m: given.sums or _sums(problem, m) for m in found}
+    best = best_kernel(problem, target, sizes, given)
     if best is None:
         raise SpecError(
-            f"{problem.spec}: no fused Winograd kernel has {dict(given)}; leave some of these out"
+            f"{problem.spec}: no fused Winograd kernel has {given}; leave some of these out"
         )
-    return (*best, best[1].m)
-
-
-def _count(key: str, value: str) -> int:
-    if not value.isdecimal() or not value.isascii() or int(value) < 1:
-        raise SpecError(f"{key} is {value!r}; expected an integer of at least 1")
-    return int(value)
+    return best
 
 
 def _cost(problem: Problem, target: Target) -> float:
@@ -227,65 +214,59 @@ def _cost(problem: Problem, target: Target) -> float:
 def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
     """Estimated cycles of both forms; separate stages cost their memory and must gain by it."""
     parts = split(problem)
-    chosen = _all_best(parts, target, ())
-    tiles = _tiles_of_parts(parts, chosen[0][2])
-    fused = sum(cycles for cycles, _, _ in chosen)
+    chosen = _all_best(parts, target, WinogradParameters())
+    tiles = _tiles_of_parts(parts, chosen[0][1].m)
+    fused = sum(cycles for cycles, _ in chosen)
     return {"fused": fused, "stages": _STAGES_HANDICAP * stages_cycles(problem, target, tiles)}
 
 
 def _all_best(
-    parts: list[Part], target: Target, given: tuple[tuple[str, str], ...]
-) -> list[tuple[float, WinogradShape, Pair]]:
+    parts: list[Part], target: Target, given: WinogradParameters
+) -> list[tuple[float, WinogradShape]]:
     """The best shape of every part; all share the tile and the panels, and so the packing."""
     if len(parts) > 1:  # they share the packing, but not the edges
-        given = (*(pair for pair in given if pair[0] != "edges"), ("edges", "whole"))
+        given = replace(given, edges="whole")
     first = _best(parts[0].problem, target, given)
-    _, shape, m = first
-    shared = dict(given) | {"m": f"{m[0]}x{m[1]}", "vectors": str(shape.vectors)}
-    shared["sums"], shared["edges"] = str(shape.sums), shape.edges
-    for key in ("tiles", "rows", "parts"):
-        shared.pop(key, None)
-    fixed = tuple(shared.items())
-    return [first, *(_best(part.problem, target, fixed) for part in parts[1:])]
+    _, shape = first
+    shared = WinogradParameters(
+        m=shape.m, sums=shape.sums, edges=shape.edges, vectors=shape.vectors
+    )
+    return [first, *(_best(part.problem, target, shared) for part in parts[1:])]
 
 
-def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    others = {key: value for key, value in parameters.items() if key != "form"}
-    form = choice_of(parameters, "form", "winograd", ("fused", "stages"))
-    if "form" not in parameters and not others:
+def _candidate(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
+    form = given.form
+    if given == WinogradParameters():
         cycles = _form_cycles(problem, target)
         form = min(cycles, key=lambda name: cycles[name])
-    if form == "stages":
-        return _stages(problem, target, others)
-    return _fused(problem, target, others)
+    given = replace(given, form=None)
+    return (_stages if form == "stages" else _fused)(problem, target, given)
 
 
-def _stages(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+def _stages(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
     """The separate stages, with the tiles of outputs that the fused form would take."""
-    wrong = [key for key in parameters if key != "m"]
+    wrong = [name for name in given.given() if name != "m"]
     if wrong:
         raise SpecError(
             f"algorithm winograd: {wrong[0]} goes with form=fused; expected m alone beside "
             "form=stages"
         )
     parts = split(problem)
-    given = {"sums": str(LENGTH), **parameters}
-    _, _, m = _best(parts[0].problem, target, tuple(given.items()))
-    tiles = _tiles_of_parts(parts, m)
-    return in_stages(problem, target, tiles, _error(problem, m, LENGTH))
+    _, shape = _best(parts[0].problem, target, replace(given, sums=LENGTH))
+    tiles = _tiles_of_parts(parts, shape.m)
+    return in_stages(problem, target, tiles, _error(problem, shape.m, LENGTH))
 
 
 def _tiles_of_parts(parts: list[Part], m: Pair) -> list[tuple[Part, Pair]]:
     """Parts with the outputs of their tiles, for tiles of m outputs of the first one."""
-    shared = {"m": f"{m[0]}x{m[1]}"}
+    shared = WinogradParameters(m=m)
     return [(part, _sizes(part.problem, shared)[0]) for part in parts]
 
 
-def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    given = tuple(parameters.items())
+def _fused(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
     parts = split(problem)
-    chosen = _all_best(parts, target, given)
-    kernels = [WinogradConv(shape) for _, shape, _ in chosen]
+    shapes = [shape for _, shape in _all_best(parts, target, given)]
+    kernels = [WinogradConv(shape) for shape in shapes]
     names = {part.taps: f"w{number or ''}" for number, part in enumerate(parts)}
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -298,27 +279,24 @@ def _fused(problem: Problem, target: Target, parameters: Parameters) -> Candidat
                 packed[names[part.taps]] = kernel.pack_weights(taps)
         return packed | places
 
-    pieces, places = pieces_of(parts, [shape for _, shape, _ in chosen], names)
-    _, shape, m = chosen[0]
+    uses, places = pieces_of(parts, shapes, names)
+    shape, m = shapes[0], shapes[0].m
     text = f"F({m[0]}x{m[1]}, {shape.taps[0]}x{shape.taps[1]}) blocks of {shape.tiles} tiles, "
     text += f"{shape.rows}x{shape.vectors}, {shape.parts} part(s)"
     if len(parts) > 1:
         text += f", {len(parts)} pieces"
     if shape.narrow:
         text += ", narrow edges"
-    arithmetic = f"winograd:m={m[0]}x{m[1]},sums={shape.sums},edges={shape.edges}"
-    error = _error(problem, m, shape.sums)
-    largest = {
-        names[part.taps]: k.shape.weight_bytes for part, k in zip(parts, kernels, strict=True)
-    }
-    weights = sum(largest.values())
-    return Candidate("winograd", tuple(pieces), pack, error, {}, text, arithmetic, weights)
+    chosen = WinogradParameters(m=m, sums=shape.sums, edges=shape.edges)
+    choice = Choice("winograd", chosen, error=_error(problem, m, shape.sums))
+    weights = {names[part.taps]: s.weight_bytes for part, s in zip(parts, shapes, strict=True)}
+    return Candidate(choice, tuple(uses), pack, {}, text, sum(weights.values()))
 
 
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
 
 
-def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternative]:
+def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
     """The best tiles of outputs, each with the register tiles that are estimated best."""
     parts = split(problem)
     first, taps = parts[0].problem, _taps(problem)
@@ -326,7 +304,7 @@ def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternat
     square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
     found = [
         (m, _ranked(first, target, m, edges))
-        for m in _within_bytes(first, target, _sizes(first, {}))
+        for m in _within_bytes(first, target, _sizes(first, WinogradParameters()))
         if not (square and m[0] > m[1])  # the same as the other way round
     ]
     found.sort(key=lambda size: size[1][0].cycles)
@@ -334,29 +312,33 @@ def _alternatives(problem: Problem, target: Target, lean: bool) -> list[Alternat
     for _, ranked in found[:_MOST_SIZES]:
         shapes: dict[tuple[int, int], _Ranked] = {}
         for one in ranked:
-            shapes.setdefault(one.tiling[1:3], one)
+            shapes.setdefault((one.tiling.rows, one.tiling.vectors), one)
         chosen += list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1]
     if lean:
         chosen += _leaner(first, target, edges, found)
-    return [Alternative(one.cycles * len(parts), one.name) for one in chosen]
+    return [one.choice(len(parts)) for one in chosen]
 
 
 class _Ranked(NamedTuple):
-    """A kernel for tiles of m outputs: estimated cycles, blocks and register tile, and its name."""
+    """A kernel for tiles of m outputs: estimated cycles, its blocks and register tile."""
 
     cycles: float
     tiling: Tiling
-    name: str
+    packing: WinogradParameters
+
+    def choice(self, parts: int) -> Choice:
+        """That of a problem of so many parts."""
+        given = replace(self.packing, **self.tiling._asdict())
+        return Choice("winograd", given, self.cycles * parts)
 
 
 def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:
     """The kernels for tiles of m outputs, with such edges or any, the cheapest first."""
-    sums, found = _sums(problem, m, {}), []
-    for cycles, tiling, edge in ranked_tilings(problem, target, m, sums, edges):
-        name = f"winograd:m={m[0]}x{m[1]},sums={sums},edges={edge},rows={tiling.rows}"
-        name += f",vectors={tiling.vectors},tiles={tiling.tiles},parts={tiling.parts}"
-        found.append(_Ranked(cycles, tiling, name))
-    return found
+    sums = _sums(problem, m)
+    return [
+        _Ranked(cycles, tiling, WinogradParameters(m=m, sums=sums, edges=edge))
+        for cycles, tiling, edge in ranked_tilings(problem, target, m, sums, edges)
+    ]
 
 
 def _leaner(
@@ -392,7 +374,4 @@ def _leaner(
     return chosen
 
 
-_PARAMETERS = ("form", "m", "sums", "edges", "tiles", "rows", "vectors", "parts")
-WINOGRAD = Algorithm(
-    "winograd", _PARAMETERS, _reject, _cost, _candidate, alternatives=_alternatives
-)
+WINOGRAD = Algorithm("winograd", WinogradParameters, _reject, _cost, _candidate, choices=_choices)

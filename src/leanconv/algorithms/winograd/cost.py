@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
+from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import fits, step_cycles
 from leanconv.dtypes import ITEMSIZE
@@ -42,8 +43,7 @@ def best_kernel(
     problem: Problem,
     target: Target,
     sizes: Mapping[Pair, int],
-    wanted: Mapping[str, int],
-    edges: str | None = None,
+    given: WinogradParameters,
 ) -> tuple[float, WinogradShape] | None:
     """The kernel with the fewest estimated cycles of one core, and these.
 
@@ -51,17 +51,18 @@ def best_kernel(
         problem: what is computed, without dilation.
         target: the machine.
         sizes: outputs of a tile (h, w) to consider, each with the products of a partial sum.
-        wanted: those of tiles, rows, vectors and parts that are fixed.
-        edges: `"whole"` or `"narrow"`, None for either.
+        given: those of edges, tiles, rows, vectors and parts that are fixed.
 
     Returns:
-        None if no kernel has what is wanted.
+        None if no kernel has what is given.
     """
     lanes = target.lanes(problem.spec.dtype)
     kernels = [
         kernel
         for m, sums in sizes.items()
-        for kernel in _with_edges(replace(WinogradShape.of(problem, m, lanes), sums=sums), edges)
+        for kernel in _with_edges(
+            replace(WinogradShape.of(problem, m, lanes), sums=sums), given.edges
+        )
     ]
     models = sorted(
         (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least_of(1)
@@ -70,7 +71,7 @@ def best_kernel(
     for model in models:
         if best and model.least_of(1) >= best[0]:
             break
-        for tiling in model.tilings(wanted):
+        for tiling in model.tilings(given):
             if best and model.least_of(tiling.parts) >= best[0]:
                 continue
             cycles = model.cycles(tiling)
@@ -93,12 +94,12 @@ def ranked_tilings(
     return sorted(
         (model.cycles(tiling) + traffic, tiling, model.kernel.edges)
         for model in models
-        for tiling in model.tilings({})
+        for tiling in model.tilings(WinogradParameters())
     )
 
 
 def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]:
-    """The kernel with whole and with narrow tiles at the far edges, where these are asked for."""
+    """The kernel with whole and with narrow tiles at the far edges, as is given."""
     least = prod(
         out + grid * (r - 1)
         for out, grid, r in zip(kernel.out, kernel.grid, kernel.taps, strict=True)
@@ -212,7 +213,7 @@ class _Model:
         m_bytes = self.points * tiling.vectors * self.kernel.lanes * self.item
         return tiling.tiles * (self.v_bytes + m_bytes)
 
-    def tilings(self, wanted: Mapping[str, int]) -> Iterator[Tiling]:
+    def tilings(self, given: WinogradParameters) -> Iterator[Tiling]:
         """Blocks, register tiles and parts that may be worth it."""
         count = self.tile_count
         for vectors in range(1, min(6, self.out_vectors) + 1):
@@ -220,18 +221,18 @@ class _Model:
             for rows in range(min(2, count), min(16, count) + 1):
                 if not fits(self.target, rows, vectors):
                     break
-                for tiles in self._blocks(rows, vectors, wanted.get("tiles", 0)):
+                for tiles in self._blocks(rows, vectors, given.tiles):
                     for parts in (1, 2, 4, 8):
                         tiling = Tiling(tiles, rows, vectors, parts)
                         if parts > panels:
                             break
-                        if all(getattr(tiling, name) == value for name, value in wanted.items()):
+                        if given.allow(*tiling):
                             yield tiling
 
-    def _blocks(self, rows: int, vectors: int, asked: int) -> list[int]:
-        """Tiles of a block that may be worth it, and those asked for."""
-        if asked:
-            return [asked] if asked % rows == 0 else []
+    def _blocks(self, rows: int, vectors: int, given: int | None) -> list[int]:
+        """Tiles of a block that may be worth it; the given ones if any are."""
+        if given:
+            return [given] if given % rows == 0 else []
         l2, count = self.target.l2_bytes, self.tile_count
 
         def room(tiles: int, share: float) -> bool:

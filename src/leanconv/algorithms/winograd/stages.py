@@ -22,11 +22,13 @@ import numpy as np
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.decompose import Part
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import Narrow, OutputTransform
 from leanconv.algorithms.winograd.packing import pack_channels, transformed_weights
+from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
@@ -347,5 +349,5 @@ def in_stages(
     text += f"{tile.rows}x{tile.vectors}"
     if len(parts) > 1:
         text += f", {len(parts)} pieces"
-    arithmetic = f"winograd:form=stages,m={m[0]}x{m[1]}"
-    return Candidate("winograd", tuple(uses), pack, error, temporaries, text, arithmetic)
+    choice = Choice("winograd", WinogradParameters(form="stages", m=m), error=error)
+    return Candidate(choice, tuple(uses), pack, temporaries, text)
