@@ -21,8 +21,7 @@ from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
-from support.kernel_runner import run_kernel
-from support.node_runner import all_constants, pack, unpack
+from support.nodes import all_constants, run_lowered
 
 RELU6 = Activation("clip", (0.0, 6.0))
 
@@ -127,17 +126,10 @@ def run(
     plain = x.shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, out: lanes}
     lowered = BLOCK_CHAIN.lower(NodeContext(node, graph, formats, machine), name)
-    (call,) = lowered.calls
-    values = {**all_constants(lowered), "x0": x if plain else pack(x, lanes.block)}
     assert {n: a.nbytes for n, a in all_constants(lowered).items()} == dict(
         lowered.packings[0].bytes
     )
-    shape = lanes.physical_shape(graph.types[out].shape)
-    values[out] = np.full(shape, np.nan, net.dtype)
-    operands = [values[v] for v in call.values]
-    parts = sorted({int(call.kernel.chunks * cut) for cut in cuts})
-    y = run_kernel(call.kernel, *operands, target=target, parts=parts)
-    return unpack(y.reshape(shape), graph.types[out].shape[1])
+    return run_lowered(lowered, graph, formats, {"x0": x}, target, cuts)
 
 
 MOBILE = [(0, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1), (72, 32, 3, 2)]

@@ -15,6 +15,7 @@ from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation
 from leanconv.target import preset
 from support.block_chains import RELU6, Block, Runner
+from support.errors import relative_error
 
 SILU, SWISH = Activation("silu", ()), Activation("hard_swish", ())
 BLOCKS = {
@@ -39,11 +40,6 @@ EXACT = {
 }
 
 
-def error(found: np.ndarray, expected: np.ndarray) -> float:
-    assert found.shape == expected.shape
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
-
-
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_form_is_near_float64(name: str) -> None:
     runner = Runner(BLOCKS[name])
@@ -53,7 +49,7 @@ def test_every_form_is_near_float64(name: str) -> None:
     assert {"layers", "panel"} <= kinds
     assert ("rows" in kinds) == bool(BLOCKS[name].inner)
     for choice in choices:
-        assert error(runner.run(choice.name, (0.4,)), expected) < 1e-6, choice.name
+        assert relative_error(runner.run(choice.name, (0.4,)), expected) < 1e-6, choice.name
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -103,7 +99,7 @@ def test_double_precision(name: str) -> None:
     block = replace(BLOCKS[name], dtype="float64")
     runner = Runner(block)
     for choice in runner.choices():
-        assert error(runner.run(choice.name), block.expected()) < 2e-15, choice.name
+        assert relative_error(runner.run(choice.name), block.expected()) < 2e-15, choice.name
 
 
 @pytest.mark.parametrize("name", ["residual", "stride 2", "5x5", "no expansion", "stem"])

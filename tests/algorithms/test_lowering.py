@@ -14,7 +14,8 @@ from leanconv.api import conv as api
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
-from support.problems import EXACT, SMOOTH, Output, Problem, problems
+from support.guarded import Guarded
+from support.problems import EXACT, SMOOTH, Problem, problems
 
 BOTH = ("float32", "float64")
 METHODS = (
@@ -58,7 +59,7 @@ def run(problem: Problem, whole: bool, method: str, **more: object) -> tuple[np.
         **{"threads": 2, **problem.options, **more},
     )
     assert plan.used_bytes == plan.memory_bytes == plan.workspace_bytes + plan.weight_bytes
-    out = Output(spec.output_shape, spec.dtype)
+    out = Guarded.unwritten(spec.output_shape, spec.dtype)
     for _ in range(2):  # nothing may depend on what an earlier run left in the workspace
         out.array[...] = np.nan
         plan(arrays.x, out=out.array, residual=arrays.residual)

@@ -17,7 +17,7 @@ from leanconv.operators.convolution import CONVOLUTION
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
-from support.node_runner import run_node
+from support.nodes import run_node
 
 TARGET = preset("znver4")
 

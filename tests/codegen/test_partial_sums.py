@@ -10,9 +10,9 @@ from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.spec import Format
 from leanconv.target import preset
-from support.kernel_cases import from_memory, to_memory
 from support.kernel_runner import run_kernel
 from support.listing import multiply_loops
+from support.nodes import from_memory, to_memory
 from support.small_kernels import candidate, conv_kernel, with_tile
 
 TARGET = host()

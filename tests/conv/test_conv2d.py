@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,8 @@ import leanconv as lc
 from leanconv.api import conv as api
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
-from support.problems import EXACT, GUARD, SMOOTH, Output, Problem, guarded, problems
+from support.guarded import Guarded
+from support.problems import EXACT, SMOOTH, Problem, problems
 from support.stated import check_stated
 
 BOTH = ("float32", "float64")
@@ -35,7 +37,7 @@ def run(problem: Problem, **more: object) -> np.ndarray:
         **problem.options,
         **more,
     )
-    out = Output(spec.output_shape, spec.dtype)
+    out = Guarded.unwritten(spec.output_shape, spec.dtype)
     result = plan(arrays.x, out=out.array, residual=arrays.residual)
     assert result is out.array
     out.check()
@@ -124,15 +126,21 @@ def test_channels_around_the_lanes_are_lowered_whole(algorithm: str, channels: i
         check_stated(Problem(spec, 2), "whole", algorithm=algorithm)
 
 
+def _ends(array: np.ndarray) -> np.ndarray:
+    """The elements of an array, and the one before and the one after."""
+    begin = array.ctypes.data - array.itemsize
+    return np.frombuffer((ctypes.c_float * (array.size + 2)).from_address(begin), np.float32)
+
+
 def test_guards_notice_what_they_are_for() -> None:
-    out = Output((2, 3), "float32")
+    out = Guarded.unwritten((2, 3), "float32")
+    assert np.isnan(out.array).all()
     out.check()
-    for place in (GUARD, GUARD + 1 + 6):
-        out = Output((2, 3), "float32")
-        out._buffer[place] = 0
+    for beside in (-1, 6):
+        out = Guarded.unwritten((2, 3), "float32")
+        _ends(out.array)[beside + 1] = 0
         with pytest.raises(AssertionError, match="written"):
             out.check()
-    x = guarded(np.ones((4,), np.float32))
-    assert x.base is not None
-    assert np.isnan(x.base[[GUARD, GUARD + 5]]).all()
-    assert (x.base[GUARD + 1 : GUARD + 5] == 1).all()
+    x = _ends(Guarded(np.ones((4,), np.float32), aligned=False).array)
+    assert np.isnan(x[[0, 5]]).all()
+    assert (x[1:5] == 1).all()

@@ -16,7 +16,7 @@ from leanconv.api import convolve as api
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
 from leanconv.reference.direct import convolve
-from support.problems import Output
+from support.guarded import Guarded
 
 
 def whole(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -340,7 +340,7 @@ def test_one_plan_may_be_called_from_many_threads() -> None:
     right = [plan(x) for x in inputs]
 
     def work(number: int) -> None:
-        out = Output(right[number].shape, "float32")
+        out = Guarded.unwritten(right[number].shape, "float32")
         for _ in range(50):
             out.array[...] = np.nan
             plan(inputs[number], out=out.array)

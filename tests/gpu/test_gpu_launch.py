@@ -28,7 +28,7 @@ from support import network_models
 from support.gpu.fake_cuda import FakeCuda
 from support.gpu.fake_plans import BIAS, SPEC, plan_on
 from support.gpu.workers import HAS_TRITON
-from support.node_runner import one_node
+from support.nodes import one_node
 
 
 # -- launches ----------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from leanconv.kernels.index_runs import Run, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from support.kernel_cases import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 from support.kernel_runner import run_kernel
+from support.nodes import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

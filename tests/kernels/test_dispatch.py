@@ -11,7 +11,7 @@ from leanconv.graph.ops import OPS
 from leanconv.kernels import layout
 from leanconv.operators import OPERATORS, NodeContext, operator_of
 from leanconv.spec.format import PLAIN
-from support.kernel_cases import Case, distinct
+from support.nodes import Case, distinct
 
 
 def _context(case: Case) -> NodeContext:

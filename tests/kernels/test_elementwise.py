@@ -12,7 +12,7 @@ from leanconv.kernels.expression import BINARY, Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel
-from support.node_runner import one_node, run_in_place, run_node
+from support.nodes import one_node, run_in_place, run_node
 
 TARGETS = [host(), preset("haswell")]
 ATTRIBUTES = {

@@ -10,7 +10,7 @@ from leanconv.codegen.host import host
 from leanconv.kernels.lrn import OPS, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from support.node_runner import one_node, run_in_place, run_node
+from support.nodes import one_node, run_in_place, run_node
 
 TARGETS = [host(), preset("haswell")]
 

@@ -10,7 +10,7 @@ import pytest
 from leanconv.codegen.host import host
 from leanconv.kernels import matmul
 from leanconv.target import Target, preset
-from support.kernel_cases import DTYPES, TARGETS, Case, integers
+from support.nodes import DTYPES, TARGETS, Case, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

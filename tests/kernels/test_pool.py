@@ -16,7 +16,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import LeanConvError
 from leanconv.kernels import pool
 from leanconv.target import Target, preset
-from support.kernel_cases import DTYPES, TARGETS, Case, distinct, integers
+from support.nodes import DTYPES, TARGETS, Case, distinct, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

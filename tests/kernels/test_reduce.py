@@ -13,7 +13,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.kernels.reduce import OPS, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from support.node_runner import one_node, run_node
+from support.nodes import one_node, run_node
 
 TARGETS = [host(), preset("haswell")]
 

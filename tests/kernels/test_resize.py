@@ -13,7 +13,7 @@ from leanconv.codegen.host import host
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from leanconv.kernels import resize
 from leanconv.target import Target, preset
-from support.kernel_cases import DTYPES, TARGETS, Case, distinct
+from support.nodes import DTYPES, TARGETS, Case, distinct
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

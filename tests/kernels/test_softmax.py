@@ -11,7 +11,7 @@ from leanconv.kernels.softmax import OPS, Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel
-from support.node_runner import one_node, run_in_place, run_node
+from support.nodes import one_node, run_in_place, run_node
 
 TARGETS = [host(), preset("haswell")]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from support.network_models import NAMES, by_numpy, by_onnxruntime, error, images, model
+from support.errors import relative_error
+from support.network_models import NAMES, by_numpy, by_onnxruntime, images, model
 
 BOUND = 1e-5
 
@@ -22,9 +23,11 @@ def test_equal_to_onnxruntime_and_to_float64(name: str) -> None:
         x = images(built, batch, seed=batch)
         found = net(x)
         assert found.dtype == np.float32
-        assert error(found, next(iter(by_onnxruntime(built, {"input": x}).values()))) < BOUND
+        assert (
+            relative_error(found, next(iter(by_onnxruntime(built, {"input": x}).values()))) < BOUND
+        )
         exact = next(iter(by_numpy(built, {"input": x}).values()))
-        assert error(found, exact) < BOUND
+        assert relative_error(found, exact) < BOUND
 
 
 @pytest.mark.parametrize("name", ["resnet50", "shufflenet_like"])
@@ -34,7 +37,7 @@ def test_in_double_precision(name: str) -> None:
     x = images(built, 1)
     found = net(x)
     assert found.dtype == np.float64
-    assert error(found, next(iter(by_numpy(built, {"input": x}).values()))) < 1e-12
+    assert relative_error(found, next(iter(by_numpy(built, {"input": x}).values()))) < 1e-12
 
 
 def test_mobilenet_as_it_is() -> None:
@@ -43,8 +46,8 @@ def test_mobilenet_as_it_is() -> None:
     net = lc.load(built, threads=2)
     x = images(built, 1)
     found = net(x)
-    assert error(found, next(iter(by_onnxruntime(built, {"input": x}).values()))) < BOUND
-    assert error(found, next(iter(by_numpy(built, {"input": x}).values()))) < BOUND
+    assert relative_error(found, next(iter(by_onnxruntime(built, {"input": x}).values()))) < BOUND
+    assert relative_error(found, next(iter(by_numpy(built, {"input": x}).values()))) < BOUND
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,8 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from support.network_models import by_numpy, by_onnxruntime, error, small, weights
+from support.errors import relative_error
+from support.network_models import by_numpy, by_onnxruntime, small, weights
 
 node = helper.make_node
 
@@ -46,12 +47,12 @@ def test_equal_to_onnxruntime_and_to_float64(shape: tuple[int, ...]) -> None:
     net = lc.load(built, threads=2)
     found = net(x)
     assert found.shape == (shape[0], 8, 4 * shape[2], 3 * shape[3])
-    assert error(found, by_onnxruntime(built, {"x": x})["y"]) < 1e-5
-    assert error(found, by_numpy(built, {"x": x})["y"]) < 1e-5
+    assert relative_error(found, by_onnxruntime(built, {"x": x})["y"]) < 1e-5
+    assert relative_error(found, by_numpy(built, {"x": x})["y"]) < 1e-5
     assert net.used_bytes == net.plan.memory_bytes
 
 
 def test_in_double_precision() -> None:
     built, x = network(), weights(2, 3, 8, 10)
     found = lc.load(built, threads=2, dtype="float64")(x)
-    assert error(found, by_numpy(built, {"x": x})["y"]) < 1e-12
+    assert relative_error(found, by_numpy(built, {"x": x})["y"]) < 1e-12

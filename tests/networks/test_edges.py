@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import leanconv as lc
-from support.network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
+from support.errors import relative_error
+from support.network_models import by_numpy, by_onnxruntime, images, model, small, weights
 
 node = helper.make_node
 W = weights(20, 3, 3, 3)
@@ -26,8 +27,8 @@ def same(built: bytes, inputs: dict[str, np.ndarray], **options: object) -> dict
     assert list(found) == list(exact)
     given = by_onnxruntime(built, inputs)
     for name, array in found.items():
-        assert error(array, exact[name]) < 1e-5, name
-        assert error(array, given[name]) < 1e-5, name
+        assert relative_error(array, exact[name]) < 1e-5, name
+        assert relative_error(array, given[name]) < 1e-5, name
     again = net.run(inputs)
     assert all(np.array_equal(found[name], again[name]) for name in found)
     return found
@@ -285,7 +286,7 @@ def test_float64_models() -> None:
     net = lc.load(built)
     found = net(x)
     assert found.dtype == np.float64
-    assert error(found, by_numpy(built, {"x": x})["y"]) < 1e-13
+    assert relative_error(found, by_numpy(built, {"x": x})["y"]) < 1e-13
     assert np.array_equal(net(x.astype("f4")), net(x.astype("f4").astype("f8")))
     with pytest.raises(lc.UnsupportedError, match="precision"):
         lc.load(built, dtype="float32")

@@ -9,7 +9,8 @@ from onnx import helper
 import leanconv as lc
 from examples.networks import convnext_like
 from leanconv.graph.onnx_import import read_model
-from support.network_models import by_numpy, by_onnxruntime, error, images, model, small, weights
+from support.errors import relative_error
+from support.network_models import by_numpy, by_onnxruntime, images, model, small, weights
 
 node = helper.make_node
 
@@ -64,15 +65,15 @@ def test_equal_to_onnxruntime_and_to_float64(opset: int, groups: int) -> None:
         x = weights(*shape, seed=shape[0])
         found = net(x)
         assert found.shape == (shape[0], 5, 3 * shape[2] // 2, 3 * shape[3] // 2)
-        assert error(found, by_onnxruntime(built, {"x": x})["y"]) < 1e-5
-        assert error(found, by_numpy(built, {"x": x})["y"]) < 1e-5
+        assert relative_error(found, by_onnxruntime(built, {"x": x})["y"]) < 1e-5
+        assert relative_error(found, by_numpy(built, {"x": x})["y"]) < 1e-5
 
 
 def test_in_double_precision() -> None:
     built = segmenter()
     x = weights(*SIZES[1])
     found = lc.load(built, threads=2, dtype="float64")(x)
-    assert error(found, by_numpy(built, {"x": x})["y"]) < 1e-12
+    assert relative_error(found, by_numpy(built, {"x": x})["y"]) < 1e-12
 
 
 def test_same_bits_whatever_the_threads() -> None:
@@ -86,7 +87,7 @@ def test_the_least_memory_gives_the_answer_too() -> None:
     with pytest.raises(lc.BudgetError) as caught:
         lc.load(built, threads=2, memory_limit=1)(x)
     net = lc.load(built, threads=2, memory_limit=caught.value.smallest_bytes)
-    assert error(net(x), by_numpy(built, {"x": x})["y"]) < 1e-5
+    assert relative_error(net(x), by_numpy(built, {"x": x})["y"]) < 1e-5
     assert net.used_bytes == net.plan.memory_bytes
 
 
@@ -97,6 +98,6 @@ def test_one_node_or_its_parts_are_one_network() -> None:
     assert not any(each.op == "LayerNormalization" for each in read_model(before).nodes)
     x = images(now, 2)
     found = lc.load(now, threads=2)(x)
-    assert error(lc.load(before, threads=2)(x), found) < 1e-5
+    assert relative_error(lc.load(before, threads=2)(x), found) < 1e-5
     (exact,) = by_numpy(before, {"input": x}).values()
-    assert error(found, exact) < 1e-5
+    assert relative_error(found, exact) < 1e-5

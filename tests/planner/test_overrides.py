@@ -12,7 +12,8 @@ import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.codegen.cache import DiskCache
 from leanconv.planner import tuner
-from support.network_models import by_numpy, error, images, model, small, weights
+from support.errors import relative_error
+from support.network_models import by_numpy, images, model, small, weights
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_one_layer_by_another_algorithm(text: str, tmp_path: Path) -> None:
             continue  # a layer that this algorithm cannot compute
         there = convolutions(net)
         assert there.pop(name).startswith(text.split(":")[0])
-        assert error(answer, exact(net, built, x)) < 1e-4
+        assert relative_error(answer, exact(net, built, x)) < 1e-4
         assert net.used_bytes == net.plan.memory_bytes
         net.plan.save(tmp_path / "plan.json")
         assert np.array_equal(lc.load(built, plan=tmp_path / "plan.json")(x), answer)
@@ -84,7 +85,7 @@ def test_blocks_are_taken_apart_where_algorithms_are_named() -> None:
     answer = net(x)
     assert not [step for step in net.plan.steps if step.op == "ConvChain"]
     assert convolutions(net)[name] == "direct"
-    assert error(answer, exact(net, built, x)) < 1e-4
+    assert relative_error(answer, exact(net, built, x)) < 1e-4
 
 
 @pytest.mark.parametrize("algorithm", ["winograd:tiles=4", "im2win"])
@@ -115,7 +116,7 @@ def test_tuned_networks_are_right_and_remembered(
     x = images(built, 1)
     net = lc.load(built, tune=True, reproducible=reproducible)
     answer = net(x)
-    assert error(answer, exact(net, built, x)) < 1e-4
+    assert relative_error(answer, exact(net, built, x)) < 1e-4
     assert net.used_bytes == net.plan.memory_bytes
     again = lc.load(built, tune=True, reproducible=reproducible)
 
@@ -174,7 +175,7 @@ def test_a_transposed_convolution_takes_what_was_predicted() -> None:
     built = transposed(w, (1, 2, 5, 6))
     net = lc.load(built, algorithms={"up": "planar"})
     x = np.random.default_rng(1).standard_normal((1, 2, 5, 6)).astype("f4")
-    assert error(net(x), exact(net, built, x)) < 1e-5
+    assert relative_error(net(x), exact(net, built, x)) < 1e-5
     assert net.used_bytes == net.plan.memory_bytes
 
 
@@ -186,4 +187,4 @@ def test_a_transposed_convolution_keeps_the_error_of_a_layer() -> None:
     x = np.random.default_rng(1).standard_normal((1, 64, 40, 40)).astype("f4")
     y = exact(usual, built, x)
     for net in (usual, tight):
-        assert error(net(x), y) < net.plan.outlines[0].error < 2e-6
+        assert relative_error(net(x), y) < net.plan.outlines[0].error < 2e-6

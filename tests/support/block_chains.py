@@ -19,8 +19,7 @@ from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from support.graph_builder import Builder
-from support.kernel_runner import run_kernel
-from support.node_runner import all_constants, pack, unpack
+from support.nodes import run_lowered
 
 RELU6 = Activation("clip", (0.0, 6.0))
 
@@ -130,25 +129,10 @@ class Runner:
 
         With an order, chunks are done one by one in the order that it makes of their number.
         """
-        lowered, out = self.lower(name), self.node.outputs[0]
-        item = np.dtype(self.block.dtype).itemsize
-        values = all_constants(lowered)
-        for buffer, size in lowered.temporaries.items():
-            values[buffer] = np.full(size // item, np.nan, self.block.dtype)
-        x = self.block.input()
-        values["x0"] = pack(x, self.formats["x0"].block) if self.formats["x0"].block else x
-        kind = self.graph.types[out]
-        shape = self.formats[out].physical_shape(kind.shape)
-        values[out] = np.full(shape, np.nan, self.block.dtype)
-        for call in lowered.calls:
-            operands = [values[v] for v in call.values]
-            parts = sorted({int(call.kernel.chunks * cut) for cut in cuts})
-            target = None if self.target is host() else self.target
-            singly = order(call.kernel.chunks) if order else None
-            values[call.values[-1]] = run_kernel(
-                call.kernel, *operands, target=target, parts=parts, singly=singly
-            )
-        return unpack(values[out].reshape(shape), kind.shape[1])
+        target = None if self.target is host() else self.target
+        inputs = {"x0": self.block.input()}
+        lowered = self.lower(name)
+        return run_lowered(lowered, self.graph, self.formats, inputs, target, cuts, order)
 
 
 def chain_node(graph: Graph) -> Node:

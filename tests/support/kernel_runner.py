@@ -11,28 +11,9 @@ import numpy as np
 from leanconv.codegen.compiler import load
 from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
 from leanconv.target import Target
+from support.guarded import Guarded
 
-GUARD = 4096
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-
-
-class Guarded:
-    """A copy of an array, aligned to 64 bytes, between two zones that must stay as they are."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        size = array.nbytes
-        self.memory = np.full(size + 2 * GUARD + 64, 0xA5, np.uint8)
-        start = GUARD + (-(self.memory.ctypes.data + GUARD)) % 64
-        self.inside = slice(start, start + size)
-        view = self.memory[self.inside].view(array.dtype).reshape(array.shape)
-        view[...] = array
-        self.array = view
-
-    def check(self) -> None:
-        """Raise AssertionError if a byte outside the array was changed."""
-        before, after = self.memory[: self.inside.start], self.memory[self.inside.stop :]
-        assert (before == 0xA5).all(), "the kernel wrote before the start of an operand"
-        assert (after == 0xA5).all(), "the kernel wrote past the end of an operand"
 
 
 def run_kernel(
@@ -41,6 +22,7 @@ def run_kernel(
     target: Target | None = None,
     parts: Sequence[int] | None = None,
     singly: Sequence[int] | None = None,
+    in_place: int | None = None,
 ) -> np.ndarray:
     """Run a kernel's whole grid and return a copy of its last operand.
 
@@ -51,12 +33,16 @@ def run_kernel(
         parts: chunk numbers at which to cut the grid into several calls, run backwards.
         singly: all chunk numbers, in the order in which one thread does one after the other, told
             where it goes on.
+        in_place: an operand in whose memory the result is written; the result's array is left out.
     """
-    assert len(arrays) == len(kernel.operands), f"operands are {kernel.operands}"
+    shared = in_place is not None
+    assert len(arrays) + shared == len(kernel.operands), f"operands are {kernel.operands}"
     library = load([kernel], target)
     function = SIGNATURE(library.address(kernel))
-    guarded = [Guarded(np.ascontiguousarray(a)) for a in arrays]
-    table = (ctypes.c_int64 * len(guarded))(*(g.array.ctypes.data for g in guarded))
+    guarded = [Guarded(a) for a in arrays]
+    result = guarded[-1 if in_place is None else in_place]
+    addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
+    table = (ctypes.c_int64 * len(addresses))(*addresses)
     scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
     cuts = [0, *(parts or ()), kernel.chunks]
     for lo, hi in reversed(list(itertools.pairwise(cuts))):
@@ -67,9 +53,9 @@ def run_kernel(
         function(ctypes.addressof(table), chunk | mark, chunk + 1, scratch.array.ctypes.data)
     for g, original in zip(guarded, arrays, strict=True):
         g.check()
-        if g is not guarded[-1]:
+        if g is not result:
             assert np.array_equal(
                 g.array.view(np.uint8), np.ascontiguousarray(original).view(np.uint8)
             ), "the kernel changed one of its inputs"
     scratch.check()
-    return guarded[-1].array.copy()
+    return result.array.copy()

@@ -71,12 +71,6 @@ def by_numpy(built: bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return dict(zip(read.outputs, interpret(graph, wide).values(), strict=True))
 
 
-def error(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference relative to the largest output."""
-    assert found.shape == expected.shape
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
-
-
 def small(
     nodes: Sequence[onnx.NodeProto],
     inputs: dict[str, Shape],

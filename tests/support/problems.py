@@ -1,9 +1,8 @@
-"""Random convolutions for Hypothesis, their arrays, and a buffer that shows stray accesses."""
+"""Random convolutions for Hypothesis, their arrays, between guards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.conv import effective_extent
+from support.guarded import Guarded
 
 CHANNELS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 31, 32, 33]))
 COLUMNS = st.one_of(st.integers(1, 20), st.sampled_from([28, 31, 32, 33, 47, 49]))
@@ -29,7 +29,6 @@ SMOOTH = (
     "elu",
     "clip:-0.5:0.25",
 )
-GUARD = 64  # elements before and after
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Problem:
 
         prelu = spec.activation is not None and spec.activation.kind == "prelu"
         return Arrays(
-            guarded(draw(spec.input_shape)),
+            Guarded(draw(spec.input_shape), aligned=False).array,
             draw(spec.weight_shape),
             draw((spec.out_channels,)) if spec.bias else None,
             draw(spec.output_shape) if spec.residual else None,
@@ -86,29 +85,6 @@ class Arrays:
     bias: np.ndarray | None
     residual: np.ndarray | None
     slope: np.ndarray | None
-
-
-def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy between NaN: whoever reads past its ends and uses what is there gets NaN."""
-    buffer = np.full(array.size + 2 * GUARD + 1, np.nan, array.dtype)
-    view = buffer[GUARD + 1 : -GUARD].reshape(array.shape)  # aligned to one element only
-    view[...] = array
-    return view
-
-
-class Output:
-    """An array full of NaN between two zones that must stay as they are."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        self._size = prod(shape)
-        self._buffer = np.full(self._size + 2 * GUARD + 1, -77.0, dtype)
-        self.array = self._buffer[GUARD + 1 : GUARD + 1 + self._size].reshape(shape)
-        self.array[...] = np.nan
-
-    def check(self) -> None:
-        """Raise AssertionError if a zone was written to."""
-        assert (self._buffer[: GUARD + 1] == -77.0).all(), "written before the start of out"
-        assert (self._buffer[GUARD + 1 + self._size :] == -77.0).all(), "written past out's end"
 
 
 ANY_CHANNELS = ("dense", "dense", "grouped", "narrow", "depthwise")

@@ -25,7 +25,8 @@ import numpy as np
 import leanconv as lc
 from leanconv.reference.activations import activate
 from leanconv.reference.direct import channels_back, channels_first, convolve
-from support.problems import Arrays, Output, Problem, guarded
+from support.guarded import Guarded
+from support.problems import Arrays, Problem
 
 ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 # Algorithms that multiply transformed numbers: whole numbers do not stay whole.
@@ -67,7 +68,10 @@ class Data:
         prelu = spec.activation is not None and spec.activation.kind == "prelu"
         channel = (spec.out_channels,)
         return Arrays(
-            guarded(self._draw((0, run), spec.input_shape, positive or self.kind == "offset")),
+            Guarded(
+                self._draw((0, run), spec.input_shape, positive or self.kind == "offset"),
+                aligned=False,
+            ).array,
             self._draw((1,), spec.weight_shape, positive),
             self._draw((2,), channel, positive) if spec.bias else None,
             self._draw((3, run), spec.output_shape, positive) if spec.residual else None,
@@ -225,7 +229,7 @@ def _run(
 ) -> float:
     """Run once into a guarded array full of NaN, and return the largest error."""
     spec = problem.spec
-    out = Output(spec.output_shape, spec.dtype)
+    out = Guarded.unwritten(spec.output_shape, spec.dtype)
     result = plan(arrays.x, out=out.array, residual=arrays.residual)
     assert result is out.array
     out.check()

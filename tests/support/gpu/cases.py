@@ -15,10 +15,11 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device_network import DeviceNetwork
 from leanconv.graph.onnx_import import read_model
 from support import network_models
+from support.errors import relative_error
 from support.gpu.conv_cases import convolutions
 from support.gpu.fake_cuda import FakeCuda
 from support.gpu.node_cases import nodes
-from support.gpu.stand import Case, Row, Stand, relative
+from support.gpu.stand import Case, Row, Stand
 from support.gpu.tile_cases import sampled_tiles, tile_cases
 
 NETWORKS = (
@@ -41,7 +42,7 @@ def network(stand: Stand, dtype: str | None, build: Callable[[str], bytes], name
     stand.check_guards()
     (expected,) = network_models.by_numpy(built, {net.inputs[0].name: x}).values()
     return {
-        "error": relative(found.astype(np.float64), expected),
+        "error": relative_error(found.astype(np.float64), expected),
         "allowed": 8 * net.plan.predicted_error,
         "used": net.used_bytes,
         "counted": net.plan.memory_bytes,

@@ -11,7 +11,8 @@ import numpy as np
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
-from support.gpu.stand import Case, Row, Stand, relative
+from support.errors import relative_error
+from support.gpu.stand import Case, Row, Stand
 
 TENSOR, VIEW = "direct:loads=tma", "direct:loads=windows"
 
@@ -125,7 +126,7 @@ def convolution(
     assert wide[1] is not None
     expected = direct.convolve(replace(spec, dtype="float64"), *wide)
     return {
-        "error": relative(found.astype(np.float64), expected),
+        "error": relative_error(found.astype(np.float64), expected),
         "allowed": 0.0 if integers else 8 * plan.predicted_error,
         "predicted": plan.predicted_error,
         "used": plan.used_bytes,

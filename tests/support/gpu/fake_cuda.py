@@ -67,7 +67,7 @@ class Encoded:
 
 @dataclass
 class Launched:
-    """A launch as it on_device."""
+    """A launch as the driver received it."""
 
     code: Code
     grid: tuple[int, int, int]

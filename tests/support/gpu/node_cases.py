@@ -10,8 +10,9 @@ import numpy as np
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.graph.ops import evaluate
 from leanconv.spec import Activation
-from support.gpu.stand import Case, Row, Stand, relative
-from support.node_runner import one_node
+from support.errors import relative_error
+from support.gpu.stand import Case, Row, Stand
+from support.nodes import one_node
 
 
 def _array(*shape: int, positive: bool = False) -> np.ndarray:
@@ -36,7 +37,7 @@ def node(
     (found,) = network.run(list(inputs))
     stand.check_guards()
     wide = [{**given, **constants}[name].astype(np.float64) for name in names]
-    return {"error": relative(found, evaluate(op, wide, attributes)), "allowed": 2e-6}
+    return {"error": relative_error(found, evaluate(op, wide, attributes)), "allowed": 2e-6}
 
 
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from leanconv.gpu.device.compiler import Compile
 from leanconv.gpu.device.driver import Driver
 
@@ -22,10 +20,3 @@ class Stand:
     driver: Driver
     compile_code: Compile
     check_guards: Callable[[], None]
-
-
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference relative to the largest value; infinite for NaN or another shape."""
-    if found.shape != expected.shape or not np.isfinite(found).all():
-        return float("inf")
-    return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300))

@@ -28,8 +28,9 @@ from leanconv.gpu.machine import machine_of
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
+from support.errors import relative_error
 from support.gpu.configurations import KINDS
-from support.gpu.stand import Case, Row, Stand, relative
+from support.gpu.stand import Case, Row, Stand
 
 # Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
 TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")
@@ -73,7 +74,7 @@ def tile(stand: Stand, spec: ConvSpec, make: Callable[[np.ndarray], Lowered]) ->
     )
     half = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(spec.dtype, 0.0)
     return {
-        "error": relative(found.astype(np.float64), expected),
+        "error": relative_error(found.astype(np.float64), expected),
         "allowed": 8 * max(lowered.error, half),
         "predicted": lowered.error,
         "arithmetic": lowered.arithmetic,

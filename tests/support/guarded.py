@@ -1,0 +1,42 @@
+"""Arrays between two zones of memory that nobody may write, and whose values nobody may use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+GUARD_BYTES = 4096  # before and after
+FILL = 0xFF  # NaN in every float format: whoever reads a zone and uses what is there gets NaN
+
+
+class Guarded:
+    """A copy of an array between two zones.
+
+    Attributes:
+        array: the copy.
+    """
+
+    def __init__(self, array: np.ndarray, aligned: bool = True) -> None:
+        """Copy.
+
+        Args:
+            array: what to copy.
+            aligned: begin at a multiple of 64 bytes; else one element after one.
+        """
+        array = np.ascontiguousarray(array)
+        self._memory = np.full(array.nbytes + 2 * GUARD_BYTES + 128, FILL, np.uint8)
+        start = GUARD_BYTES + (-(self._memory.ctypes.data + GUARD_BYTES)) % 64
+        start += 0 if aligned else array.itemsize
+        self._inside = slice(start, start + array.nbytes)
+        self.array = self._memory[self._inside].view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+
+    @classmethod
+    def unwritten(cls, shape: tuple[int, ...], dtype: str) -> Guarded:
+        """An array full of NaN, aligned to one element only: where results are to be written."""
+        return cls(np.full(shape, np.nan, dtype), aligned=False)
+
+    def check(self) -> None:
+        """Raise AssertionError if a byte of a zone was changed."""
+        before, after = self._memory[: self._inside.start], self._memory[self._inside.stop :]
+        assert (before == FILL).all(), "written before the start of an array"
+        assert (after == FILL).all(), "written past the end of an array"
