@@ -15,7 +15,6 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS, select
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
@@ -85,7 +84,7 @@ def _plan(problem: Problem, name: str) -> None:
             return
         algorithm.cost(problem, TARGET)
         candidate = algorithm.candidate(problem, TARGET)
-    packed_bytes(problem, candidate)
+    assert candidate.constant_bytes
     for use in candidate.kernels:
         assert use.kernel.chunks > 0
         use.kernel.emit(TARGET)

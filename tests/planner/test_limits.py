@@ -15,7 +15,6 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms import select
-from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.host import host
 from leanconv.reference import layers
@@ -78,8 +77,7 @@ def check_conv(case: Case, shares: list[float]) -> None:
     problem = conv_problem(free.spec, None)
     found = select.choices(problem, host(), lean=True)
     needed = [
-        candidate.workspace_bytes(THREADS)
-        + sum(map(aligned, packed_bytes(problem, candidate).values()))
+        candidate.workspace_bytes(THREADS) + sum(map(aligned, candidate.constant_bytes.values()))
         for _, candidate in found
     ]
     assert least == min(*needed, most), "of all algorithms and parameters"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -31,6 +31,16 @@ Pack = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np.ndarray]]]
 
 
+def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
+    """Bytes of each constant that kernels read as they have packed it, by role."""
+    return {
+        role: use.kernel.constant_bytes[operand]
+        for use in kernels
+        for operand, role in zip(use.kernel.operands, use.roles, strict=True)
+        if operand in use.kernel.constant_bytes
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A choice made ready for a problem: its kernels, and how its constants are packed.
@@ -54,6 +64,11 @@ class Candidate:
     details: str = ""
     weight_bytes: int = 0
     stream: Stream | None = None
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bytes of each constant, by role, that `pack` will return."""
+        return constant_bytes(self.kernels)
 
     @property
     def scratch_bytes(self) -> int:

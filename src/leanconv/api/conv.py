@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
-from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.options import PlanOptions, checked_flag
@@ -191,8 +190,8 @@ class ConvPlan(Unpicklable):
 
     def _needed(self, candidate: Candidate) -> int:
         """The bytes that a plan with a candidate takes, known without packing."""
-        packed = packed_bytes(self._problem, candidate)
-        return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed.values()))
+        packed = candidate.constant_bytes.values()
+        return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed))
 
     def _leaner(
         self, first: Candidate, asked: Choice, reproducible: bool, limit: int

@@ -10,6 +10,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import Activation
 
 
@@ -37,6 +38,11 @@ class Epilogue:
         """The optional operands, in the order in which every kernel takes them."""
         chosen = (("bias", self.bias), ("residual", self.residual), ("slope", self.has_slope))
         return tuple(name for name, there in chosen if there)
+
+    def channel_bytes(self, dtype: str, channels: int) -> dict[str, int]:
+        """Bytes of bias and slopes, as far as they are read, of so many packed elements each."""
+        names = (name for name in self.operands if name != "residual")
+        return dict.fromkeys(names, channels * ITEMSIZE[dtype])
 
 
 def store_tile(

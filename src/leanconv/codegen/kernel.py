@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leanconv.codegen.outline import outline
@@ -31,6 +32,14 @@ class Kernel(ABC):
     @abstractmethod
     def operands(self) -> tuple[str, ...]:
         """Roles of the pointers in the argument table, in order: `("x", "w", "y")`."""
+
+    @property
+    def constant_bytes(self) -> Mapping[str, int]:
+        """Bytes of the operands that are constants of a layout of its own: packed weights, tables.
+
+        A kernel that has any also packs them; here their sizes are known without packing.
+        """
+        return {}
 
     @property
     @abstractmethod

@@ -140,7 +140,7 @@ class BlockChain(ChainOperator):
         costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
         for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
             kernel = kernels[way]
-            size = kernel.scratch_bytes, sum(kernel.packed_bytes().values())
+            size = kernel.scratch_bytes, sum(kernel.constant_bytes.values())
             if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
                 kept[size] = ChainChoice(str(way), cycles, error, kernel.scratch_bytes)
         return list(kept.values())
@@ -166,7 +166,7 @@ class BlockChain(ChainOperator):
         def make() -> dict[str, np.ndarray]:
             return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
 
-        sizes = {f"{out}/{role}": size for role, size in kernel.packed_bytes().items()}
+        sizes = {f"{out}/{role}": size for role, size in kernel.constant_bytes.items()}
         ends = {"x": node.inputs[0], "y": out}
         names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
         text = f"{len(chains)} blocks by rows"

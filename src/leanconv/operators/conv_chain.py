@@ -17,6 +17,7 @@ from leanconv.algorithms.fused.cost import (
     weights_cycles,
 )
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, build
+from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
@@ -79,7 +80,7 @@ class ConvChain(ChainOperator):
         weights = [graph.constants[conv.inputs[1]] for conv in convs]
         biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
         packing = Packing(
-            {f"{out}/{role}": size for role, size in _packed_bytes(convs, fused).items()},
+            {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
             lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
         )
         calls = []
@@ -179,11 +180,3 @@ def _packed(
     if isinstance(total, SumOfParts) and bias is not None:
         packed["bias"] = total.pack_channels(bias)
     return packed
-
-
-def _packed_bytes(convs: list[Node], fused: ChainKernels) -> dict[str, int]:
-    """Bytes of what `_packed` will return."""
-    sizes, total = fused.chain.packed_bytes(), fused.kernels[-1].kernel
-    if isinstance(total, SumOfParts) and convs[-1].input(2):
-        sizes["bias"] = total.blocks * total.lanes * ITEMSIZE[total.dtype]
-    return sizes

@@ -9,7 +9,6 @@ import numpy as np
 
 from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Call, Lowered, Packing
@@ -114,10 +113,10 @@ class Convolution(Operator):
         packings: list[Packing] = []
         temporaries: dict[str, int] = {}
         names: list[str] = []
-        for number, (problem, chosen, weights) in enumerate(_joined(pieces, context, choice)):
+        for number, (chosen, weights) in enumerate(_joined(pieces, context, choice)):
             suffix = f".{number}" if len(pieces) > 1 else ""
             values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-            packed = packed_bytes(problem, chosen)
+            packed = chosen.constant_bytes
             values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
             packings.append(_packing(chosen, packed, values, weights, channels))
             for role, size in chosen.temporaries.items():
@@ -172,15 +171,15 @@ def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
 
 def _joined(
     pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: str | None
-) -> list[tuple[Problem, Candidate, list[np.ndarray]]]:
+) -> list[tuple[Candidate, list[np.ndarray]]]:
     """How each piece is computed, with its weights; phases of one kernel are one piece."""
     found = _chosen([problem for problem, _ in pieces], context, choice)
     result = []
     for numbers in one_kernel(found):
-        problem, candidate = found[numbers[0]]
+        _, candidate = found[numbers[0]]
         if len(numbers) > 1:
             candidate = joined([found[number] for number in numbers])
-        result.append((problem, candidate, [pieces[number][1] for number in numbers]))
+        result.append((candidate, [pieces[number][1] for number in numbers]))
     return result
 
 

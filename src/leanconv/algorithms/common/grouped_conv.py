@@ -8,6 +8,7 @@ from math import prod
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
+from leanconv.dtypes import ITEMSIZE
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class GroupedConv(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Input, weights, what the epilogue needs, output."""
         return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Weights, perhaps in another order than given; bias and slopes as given."""
+        outputs = self.groups * self.outputs
+        weights = outputs * self.reduction * ITEMSIZE[self.dtype]
+        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, outputs)}
 
     @property
     def row_count(self) -> int:

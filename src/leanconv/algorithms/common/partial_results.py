@@ -60,6 +60,11 @@ class SumOfParts(Kernel):
         """None: the plain sum's are counted where the parts are made."""
         return 0
 
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bias and slopes, zero past the last channel."""
+        return self.epilogue.channel_bytes(self.dtype, self.blocks * self.lanes)
+
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each channel, zero past the last."""
         packed = np.zeros(self.blocks * self.lanes, values.dtype)

@@ -30,6 +30,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -111,6 +112,13 @@ class DepthwiseConv(Kernel):
         """Operations of the plain sum, padding counted."""
         taps = prod(self.window.kernel) * self.group_inputs
         return 2 * self.batch * self.channels * prod(self.window.out) * taps
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Whole vectors of channels, as they are packed below."""
+        channels = self.blocks * self.lanes
+        weights = channels * self.group_inputs * prod(self.window.kernel) * ITEMSIZE[self.dtype]
+        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, channels)}
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""

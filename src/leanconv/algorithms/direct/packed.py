@@ -18,6 +18,7 @@ import numpy as np
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
@@ -80,6 +81,14 @@ class PackedConv(GroupedConv):
         """Packed weight elements of one group."""
         vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
         return self.reduction * vectors * self.lanes
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Panels of weights for each phase, bias and slopes in whole panels, phases' places."""
+        sizes = {"w": self.phases * self.groups * self.group_weights * ITEMSIZE[self.dtype]}
+        channels = self.groups * self.panels * self.panel_lanes
+        sizes |= self.epilogue.channel_bytes(self.dtype, channels)
+        return sizes | ({"offsets": self.phases * INT64_BYTES} if self.phases > 1 else {})
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""

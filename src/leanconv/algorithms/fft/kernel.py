@@ -28,6 +28,7 @@ from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import (
     bin_weights,
     multiply,
+    weight_elements,
 )
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
@@ -64,6 +65,14 @@ class FftConv(Kernel):
         taps = layout.height.kernel * layout.width.kernel * layout.inputs
         outputs = layout.batch * layout.groups * layout.outputs
         return 2 * outputs * layout.height.out * layout.width.out * taps
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Transformed weights; bias and slopes in whole vectors."""
+        layout = self.layout
+        vectors = layout.outer if layout.depthwise else layout.groups * layout.group_vectors
+        weights = weight_elements(layout) * layout.item
+        return {"w": weights, **layout.epilogue.channel_bytes(layout.dtype, vectors * layout.lanes)}
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past a group's last."""

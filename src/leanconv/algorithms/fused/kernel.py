@@ -34,9 +34,7 @@ from leanconv.algorithms.fused.rows import (
     BlockKernels,
     BlockRows,
     Rows,
-    channel_elements,
     no_rows,
-    weight_elements,
 )
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
@@ -105,9 +103,10 @@ class FusedChain(Kernel):
         parts = [pack_part(self.block, weights, biases, part) for part in range(self.parts)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def packed_bytes(self) -> dict[str, int]:
-        """Bytes of what `pack` returns."""
-        return {name: self.parts * size for name, size in packed_bytes(self.block).items()}
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """What `pack` returns: those of the stages, the parts one after the other."""
+        return {name: self.parts * size for name, size in self.block.constant_bytes.items()}
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, panels."""
@@ -151,7 +150,7 @@ class FusedChain(Kernel):
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
         block, item = self.block, ITEMSIZE[self.block.depthwise.dtype]
-        sizes = packed_bytes(block)
+        sizes = block.constant_bytes
         operands = {
             name: pointers[name].at(part * (sizes[name] // item), ELEMENT[block.depthwise.dtype])
             for name in block.operands
@@ -190,16 +189,6 @@ def pack_part(
         if kernel.epilogue.bias and bias is not None:
             packed[f"{name}.bias"] = kernel.pack_channels(bias[outputs])
     return packed
-
-
-def packed_bytes(block: BlockKernels) -> dict[str, int]:
-    """Bytes of what `pack_part` returns."""
-    item, sizes = ITEMSIZE[block.depthwise.dtype], {}
-    for name, kernel in block.stages.items():
-        sizes[f"{name}.w"] = weight_elements(kernel) * item
-        if kernel.epilogue.bias:
-            sizes[f"{name}.bias"] = channel_elements(kernel) * item
-    return sizes
 
 
 def _cuts(block: BlockKernels, part: int) -> dict[str, tuple[int, slice, slice]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -56,6 +54,15 @@ class BlockKernels:
         )
 
     @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bytes of each of `operands`, as the stages' kernels pack them."""
+        return {
+            f"{stage}.{operand}": size
+            for stage, kernel in self.stages.items()
+            for operand, size in kernel.constant_bytes.items()
+        }
+
+    @property
     def adds(self) -> bool:
         """Whether a residual is added."""
         return any(project.epilogue.residual for project in self.projects)
@@ -96,20 +103,6 @@ class BlockKernels:
             columns = self.depthwise.row_count * project.window.out[2]
             total += 2 * columns * project.outputs * project.reduction
         return total
-
-
-def weight_elements(kernel: PackedConv | DepthwiseConv) -> int:
-    """Packed weights of a stage."""
-    if isinstance(kernel, PackedConv):
-        return kernel.group_weights
-    return kernel.blocks * prod(kernel.window.kernel) * kernel.lanes
-
-
-def channel_elements(kernel: PackedConv | DepthwiseConv) -> int:
-    """Packed numbers of a stage that has one for each output channel."""
-    if isinstance(kernel, PackedConv):
-        return kernel.panels * kernel.panel_lanes
-    return kernel.blocks * kernel.lanes
 
 
 @dataclass(frozen=True)

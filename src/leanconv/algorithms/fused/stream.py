@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leanconv.algorithms.fused.kernel import pack_part, packed_bytes
+from leanconv.algorithms.fused.kernel import pack_part
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import Kernel
@@ -106,12 +106,13 @@ class BlockStream(Kernel):
             for name, array in pack_part(block, weights[i], biases[i]).items()
         }
 
-    def packed_bytes(self) -> dict[str, int]:
-        """Bytes of what `pack` returns."""
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """What `pack` returns: those of all blocks."""
         return {
             f"{i}.{name}": size
             for i, block in enumerate(self.blocks)
-            for name, size in packed_bytes(block).items()
+            for name, size in block.constant_bytes.items()
         }
 
     def emit(self, target: Target) -> str:

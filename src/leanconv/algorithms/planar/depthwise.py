@@ -87,6 +87,12 @@ class PlanarDepthwise(Kernel):
         return ("x", "w", *self.epilogue.operands, "y")
 
     @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Weights, bias and slopes as given."""
+        weights = self.channels * prod(self.window.kernel) * ITEMSIZE[self.dtype]
+        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, self.channels)}
+
+    @property
     def tile_text(self) -> str:
         """The tile, for people."""
         return f"{self.planes} channels x {self.rows} rows x {self.vectors} vectors of {self.lanes}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leanconv.algorithms.direct.kernel import DirectConv
@@ -11,7 +12,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
+from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -40,6 +41,11 @@ class LowerTensor(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Input, the image's number if there is only one, lowered tensor."""
         return ("x", "image", "lowered") if self.one_image else ("x", "lowered")
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """The image's number."""
+        return {"image": INT64_BYTES} if self.one_image else {}
 
     @property
     def chunks(self) -> int:
@@ -83,6 +89,11 @@ class ImageProduct(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Lowered tensor, image's number, and what the product needs besides."""
         return ("x", "image", *self.product.operands[1:])
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """The image's number, and those of the product."""
+        return {"image": INT64_BYTES, **self.product.constant_bytes}
 
     @property
     def chunks(self) -> int:
@@ -149,6 +160,12 @@ class BlockConv(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Those of a convolution."""
         return self.whole.product.operands
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Those of the product, for each group."""
+        sizes = self.whole.product.constant_bytes
+        return {name: self.groups * size for name, size in sizes.items()}
 
     @property
     def scratch_bytes(self) -> int:
@@ -252,6 +269,11 @@ class Serial(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Those of the kernel."""
         return self.kernel.operands
+
+    @property
+    def constant_bytes(self) -> Mapping[str, int]:
+        """Those of the kernel."""
+        return self.kernel.constant_bytes
 
     @property
     def chunks(self) -> int:

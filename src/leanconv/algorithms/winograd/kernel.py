@@ -35,7 +35,7 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
+from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -73,6 +73,14 @@ class WinogradConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
         return self.shape.flops
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Transformed weights, bias and slopes in whole panels, the places of input and output."""
+        shape = self.shape
+        sizes = {"w": shape.weight_bytes}
+        sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
+        return sizes | ({"places": 2 * shape.places * INT64_BYTES} if shape.places > 1 else {})
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""

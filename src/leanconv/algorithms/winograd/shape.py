@@ -276,10 +276,14 @@ class WinogradShape:
         return 2 * outputs * taps
 
     @property
+    def packed_channels(self) -> int:
+        """Output channels in whole panels, all groups together."""
+        return self.groups * self.panels * self.panel_lanes
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the transformed weights."""
-        panels = self.groups * self.panels * self.panel_lanes
-        return self.all_steps * panels * ITEMSIZE[self.dtype]
+        return self.all_steps * self.packed_channels * ITEMSIZE[self.dtype]
 
 
 def _dropped(grid: int, m: int, out: int, taps: int) -> int:

@@ -131,6 +131,11 @@ class PointProducts(Kernel):
         """Operations of the plain sum that this replaces, padding counted."""
         return self.plain_flops
 
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """U in panels, for all points."""
+        return {"w": self.points * self.whole.group_weights * ITEMSIZE[self.whole.dtype]}
+
     def pack_weights(self, u: np.ndarray) -> np.ndarray:
         """Pack U (points, reduction, K)."""
         flat = u.swapaxes(1, 2).reshape(-1, u.shape[1], 1, 1, 1)
@@ -178,6 +183,12 @@ class Gather(Kernel):
     def operands(self) -> tuple[str, ...]:
         """M, what the epilogue needs, output."""
         return ("M", *self.conv.epilogue.operands, "y")
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bias and slopes in whole vectors."""
+        conv = self.conv
+        return conv.epilogue.channel_bytes(conv.dtype, conv.packed_channels)
 
     @property
     def chunks(self) -> int:

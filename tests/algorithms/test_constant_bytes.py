@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import select
-from leanconv.algorithms.packed_bytes import packed_bytes
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.errors import SpecError
@@ -44,6 +43,6 @@ def test_bytes_are_known_without_packing(line: str, form: Format) -> None:
             continue
         packed = candidate.pack(np.zeros(spec.weight_shape, np.float32), {"bias": bias})
         sizes = {role: array.nbytes for role, array in packed.items()}
-        assert packed_bytes(problem, candidate) == sizes, name
+        assert candidate.constant_bytes == sizes, name
         computed += 1
     assert computed >= 1
