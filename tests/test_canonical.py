@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,17 @@ class _Pair:
 
 
 def test_parts_are_spelled_out() -> None:
-    assert spelled(_Point(1, 2.5)) == "_Point(x=1, y=2.5)"
+    assert canonical_text(_Point(1, 2.5)) == "_Point(x=1, y=2.5)"
     pair = _Pair((_Point(1), _Point(2)))
-    assert spelled(pair) == (
+    assert canonical_text(pair) == (
         "_Pair(parts=tuple(_Point(x=1, y=None), _Point(x=2, y=None)), name='a')"
     )
-    assert spelled({"a": [1, True], "b": "1"}) == "dict('a': list(1, True), 'b': '1')"
+    assert canonical_text({"a": [1, True], "b": "1"}) == "dict('a': list(1, True), 'b': '1')"
 
 
 def test_different_values_differ() -> None:
     values = [1, 1.0, True, "1", (1,), [1], (1, 1), ((1,), 1), (1, (1,)), {1: 1}, _Point(1), None]
-    assert len({spelled(value) for value in values}) == len(values)
+    assert len({canonical_text(value) for value in values}) == len(values)
 
 
 def test_an_interrupted_repr_leaves_the_spelling_alone() -> None:
@@ -45,7 +45,7 @@ def test_an_interrupted_repr_leaves_the_spelling_alone() -> None:
     under_way |= {(id(each), threading.get_ident()) for each in (point, other)}
     try:
         assert repr(point) == repr(other) == "..."
-        assert spelled(point) == "_Point(x=1, y=None)"
-        assert spelled(_Pair((point,))) != spelled(_Pair((other,)))
+        assert canonical_text(point) == "_Point(x=1, y=None)"
+        assert canonical_text(_Pair((point,))) != canonical_text(_Pair((other,)))
     finally:
         under_way.clear()

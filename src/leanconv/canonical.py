@@ -20,7 +20,7 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def spelled(value: object) -> str:
+def canonical_text(value: object) -> str:
     """Spell a value out: dataclasses and collections by their parts, all else by its `repr`.
 
     Args:
@@ -32,11 +32,11 @@ def spelled(value: object) -> str:
     kind: type = type(value)
     names = _field_names(kind)
     if names is not None:
-        parts = [f"{name}={spelled(getattr(value, name))}" for name in names]
+        parts = [f"{name}={canonical_text(getattr(value, name))}" for name in names]
     elif isinstance(value, (tuple, list)):
-        parts = [spelled(part) for part in value]
+        parts = [canonical_text(part) for part in value]
     elif isinstance(value, Mapping):
-        parts = [f"{spelled(key)}: {spelled(part)}" for key, part in value.items()]
+        parts = [f"{canonical_text(key)}: {canonical_text(part)}" for key, part in value.items()]
     else:
         return repr(value)
     return f"{kind.__qualname__}({', '.join(parts)})"

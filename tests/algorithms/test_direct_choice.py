@@ -94,10 +94,10 @@ def test_bands_compute_every_row_once(bands: int, rows: int, inside: bool) -> No
 def test_large_inputs_and_residuals_are_asked_for_ahead() -> None:
     large = planned("ic256ih56oc512oh28kh1sh2", True, residual=True)
     assert large.fetch
-    assert large.residual_ahead
+    assert large.prefetches_residual
     small = planned("ic64ih14oc64oh14kh1", True, residual=True)
     assert not small.fetch
-    assert not small.residual_ahead
+    assert not small.prefetches_residual
 
 
 def test_panels_pass_by_where_neither_they_nor_the_input_stay() -> None:

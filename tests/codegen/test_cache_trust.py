@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler, private_folder
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
@@ -61,7 +61,7 @@ def test_forged_code_where_others_may_write_is_not_run(
 
     In a folder of this user's it is what the cache holds, which shows that the forgery would run.
     """
-    key = compiler._key(spelled(Scale(2.0)), host())
+    key = compiler._key(canonical_text(Scale(2.0)), host())
     forged = compile_text(compiler._named_text(key, Scale(3.0), host()), host())
     cache = DiskCache(tmp_path / "objects")
     cache.put(key, forged)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
@@ -64,7 +64,7 @@ def test_every_field_of_the_kernel_is_in_the_key(folder: Path) -> None:
         replace(kernel, window=replace(kernel.window, pad=(0, 1, 0))),
         replace(kernel, x=replace(kernel.x, image=7777)),
     ]
-    keys = {compiler._key(spelled(k), host()) for k in [kernel, *changed]}
+    keys = {compiler._key(canonical_text(k), host()) for k in [kernel, *changed]}
     assert len(keys) == 1 + len(changed)
     compiler.load([Scale(2.0)])
     before = entries(folder)

@@ -11,7 +11,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
 from leanconv.kernels.channel_blocks import channel_blocks
-from leanconv.kernels.index_runs import Run, padded, runs_of
+from leanconv.kernels.index_runs import IndexRun, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
@@ -91,7 +91,7 @@ def test_runs_spell_the_indices(indices: list[int]) -> None:
     assert spelt(runs_of((index, 0, 1) for index in indices)) == indices
 
 
-def spelt(runs: list[Run]) -> list[int]:
+def spelt(runs: list[IndexRun]) -> list[int]:
     """The indices that runs stand for, -1 for a filled one."""
     every = [-1 if r.source < 0 else r.source + i * r.step for r in runs for i in range(r.count)]
     assert [r.result for r in runs] == [sum(r.count for r in runs[:i]) for i in range(len(runs))]
@@ -131,9 +131,9 @@ def test_reflecting_too_often_says_how_often() -> None:
 
 
 def test_aligned_channels_stay_whole_blocks() -> None:
-    groups = channel_blocks([(0, Run(0, 0, 1, 32)), (1, Run(32, 0, 1, 20))], 16)
+    groups = channel_blocks([(0, IndexRun(0, 0, 1, 32)), (1, IndexRun(32, 0, 1, 20))], 16)
     assert [(g.count, g.picks) for g in groups] == [(2, ()), (2, ())]
-    groups = channel_blocks([(0, Run(0, 0, 1, 24)), (1, Run(24, 0, 1, 64))], 16)
+    groups = channel_blocks([(0, IndexRun(0, 0, 1, 24)), (1, IndexRun(24, 0, 1, 64))], 16)
     assert [g.count for g in groups] == [1, 1, 3, 1]
 
 
@@ -141,9 +141,13 @@ def test_aligned_channels_stay_whole_blocks() -> None:
 @pytest.mark.parametrize("first", [5, 16, 200])
 def test_blocks_of_a_run_are_those_of_its_channels(step: int, first: int) -> None:
     source = 900 if step < 0 else 7
-    runs = [(1, Run(0, 3, 1, first)), (0, Run(first, source, step, 300)), (0, Run(0, -1, 0, 90))]
+    runs = [
+        (1, IndexRun(0, 3, 1, first)),
+        (0, IndexRun(first, source, step, 300)),
+        (0, IndexRun(0, -1, 0, 90)),
+    ]
     one_by_one = [
-        (o, Run(0, r.source + i * r.step if r.source >= 0 else -1, 1, 1))
+        (o, IndexRun(0, r.source + i * r.step if r.source >= 0 else -1, 1, 1))
         for o, r in runs
         for i in range(r.count)
     ]

@@ -10,7 +10,7 @@ import pytest
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
@@ -74,7 +74,7 @@ def test_named_ways_are_what_the_model_takes(asked: list[str]) -> None:
     for node, old, new in zip(graph(1).nodes, before, after, strict=True):
         context = old.context(node, graph(1), host(), ACCURACY)
         kernels = [
-            [spelled(call.kernel) for call in operator_of(node).lower(context, way).calls]
+            [canonical_text(call.kernel) for call in operator_of(node).lower(context, way).calls]
             for way in (None, new.way)
         ]
         assert kernels[0] == kernels[1], node.name
@@ -85,8 +85,8 @@ def test_later_processes_need_not_ask(asked: list[str], tmp_path: Path) -> None:
     asked.clear()
     again = lower_graph(graph(1), host(), ACCURACY)
     assert not asked
-    assert [spelled(c.kernel) for s in first.steps for c in s.calls] == [
-        spelled(c.kernel) for s in again.steps for c in s.calls
+    assert [canonical_text(c.kernel) for s in first.steps for c in s.calls] == [
+        canonical_text(c.kernel) for s in again.steps for c in s.calls
     ]
     (entry,) = tmp_path.glob("*.json")
     entry.write_bytes(entry.read_bytes()[:-3])

@@ -15,7 +15,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.weight_prefetch import asking_ahead
+from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.target import preset
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
@@ -89,7 +89,7 @@ def test_what_follows_changes_no_bit(shape: tuple[int, ...], prefetch_bytes: int
 
 def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
     host, stream = product(320, 1280, 49), product(1280, 1000, 1)
-    first, second = asking_ahead(calls(host, stream), sizes(host, stream), TARGET)
+    first, second = add_weight_prefetch(calls(host, stream), sizes(host, stream), TARGET)
     assert first.kernel == replace(host, prefetch_bytes=4 * stream.group_weights)
     assert first.values == ("x", "w1", "b1", "w2", "h")
     assert len(first.values) == len(first.kernel.operands)
@@ -108,7 +108,7 @@ def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
 )
 def test_others_are_left_alone(host: DirectConv, stream: DirectConv, why: str) -> None:
     given = calls(host, stream)
-    assert asking_ahead(given, sizes(host, stream), TARGET) == given, why
+    assert add_weight_prefetch(given, sizes(host, stream), TARGET) == given, why
 
 
 def small_network() -> Graph:
@@ -122,6 +122,6 @@ def small_network() -> Graph:
 def test_a_lowered_network_asks() -> None:
     lowered = lower_graph(small_network(), TARGET, Accuracy(1e-6))
     given = [call for step in lowered.steps for call in step.calls]
-    asking = asking_ahead(given, lowered.constant_bytes, TARGET)
+    asking = add_weight_prefetch(given, lowered.constant_bytes, TARGET)
     assert [getattr(c.kernel, "prefetch_bytes", 0) > 0 for c in asking].count(True) == 1
     assert all(len(c.values) == len(c.kernel.operands) for c in asking)

@@ -42,7 +42,7 @@ from leanconv.graph.onnx_import import read_model  # noqa: E402
 from leanconv.graph.passes import PASSES, run_passes  # noqa: E402
 from leanconv.operators import Accuracy  # noqa: E402
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph  # noqa: E402
-from leanconv.planner.weight_prefetch import asking_ahead  # noqa: E402
+from leanconv.planner.weight_prefetch import add_weight_prefetch  # noqa: E402
 from leanconv.spec import ConvSpec  # noqa: E402
 from leanconv.target import preset  # noqa: E402
 
@@ -109,7 +109,7 @@ def network_kernels(name: str, target_name: str) -> list[Kernel]:
     accuracy = Accuracy(LAYER_ERROR).of_network(graph, target)
     lowered = lower_graph(graph, target, accuracy, default_decisions(format_rules(graph, target)))
     calls = [call for step in lowered.steps for call in step.calls]
-    return [call.kernel for call in asking_ahead(calls, lowered.constant_bytes, target)]
+    return [call.kernel for call in add_weight_prefetch(calls, lowered.constant_bytes, target)]
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
@@ -36,11 +36,11 @@ def generator_hash() -> str:
 
 
 def _key(description: str, target: Target) -> str:
-    text = f"{generator_hash()}\n{_spelled_target(target)}\n{description}"
+    text = f"{generator_hash()}\n{_target_text(target)}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-_spelled_target = functools.cache(spelled)
+_target_text = functools.cache(canonical_text)
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        keys = {kernel: _key(spelled(kernel), wanted) for kernel in dict.fromkeys(kernels)}
+        keys = {kernel: _key(canonical_text(kernel), wanted) for kernel in dict.fromkeys(kernels)}
         objects = _objects({key: kernel for kernel, key in keys.items()}, wanted)
         return link(objects, {kernel: f"k{key}" for kernel, key in keys.items()})
 

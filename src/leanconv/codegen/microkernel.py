@@ -5,8 +5,8 @@
         for i < rows:     a     = broadcast(A + i·row_stride + k·strides_A)      one element
             for j < vectors:  acc[i][j] = fma(a, b[j], acc[i][j])
 
-Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; a lowering method (im2col,
-MEC, im2win) is the same loops over its lowered tensor. rows·vectors accumulators, `vectors`
+Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; an unfolding method (im2col,
+MEC, im2win) is the same loops over its unfolded tensor. rows·vectors accumulators, `vectors`
 operands and one broadcast stay in registers.
 
 The inner loop is not unrolled: one step of 14x2 already fills the multiply-add units, and more
@@ -51,11 +51,11 @@ class RegisterTile:
         lanes: lanes of the vector.
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
-        last: lanes of the last vector that may be loaded from B, 0: all of them.
-        ahead: elements of B between those of a step and those that the step asks for, 0: none.
-            It is for a B that is one stream out of a cache that all cores share.
-        asked: elements of B between those of a step and other lines that the step asks for: what
-            is read after B.
+        tail_lanes: lanes of the last vector that may be loaded from B, 0: all of them.
+        b_prefetch_distance: how many elements of B ahead of its own each step prefetches into L2,
+            0: none. It is for a B that is one stream out of a cache that all cores share.
+        prefetch_offsets: elements of B between those of a step and other lines that the step
+            prefetches into L2: what is read after B.
     """
 
     element: str
@@ -63,19 +63,19 @@ class RegisterTile:
     lanes: int
     vectors: int
     row_stride: int
-    last: int = 0
-    ahead: int = 0
-    asked: tuple[Value, ...] = ()
+    tail_lanes: int = 0
+    b_prefetch_distance: int = 0
+    prefetch_offsets: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Memory that will be read soon, asked for while the loops run: one address a step.
+    """Memory that will be read soon, prefetched while the loops run: one address a step.
 
     It moves along with A, but for the innermost loop.
 
     Attributes:
-        address: of the innermost loop's first step, while the loops around it stand at zero.
+        address: of the innermost loop's first step, while the indices around it are zero.
         stride: elements from one step of the innermost loop to the next.
     """
 
@@ -112,7 +112,7 @@ def multiply_accumulate(
         a, b: addresses at index zero of every loop.
         loops: outermost first.
         unroll: most steps that are written out instead of looped over.
-        fetch: what to ask for meanwhile.
+        fetch: what to prefetch meanwhile.
     """
     if not loops:
         _step(e, tile, acc, rows, a, b)
@@ -150,13 +150,13 @@ def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
     operands = []
-    for offset in tile.asked:
+    for offset in tile.prefetch_offsets:
         e.prefetch(b.at(offset, tile.element), locality=2)
     for j in range(tile.vectors):
-        live = tile.last if tile.last and j == tile.vectors - 1 else tile.lanes
+        live = tile.tail_lanes if tile.tail_lanes and j == tile.vectors - 1 else tile.lanes
         operands.append(e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live))
-        if tile.ahead:
-            e.prefetch(b.at(j * tile.lanes + tile.ahead, tile.element), locality=2)
+        if tile.b_prefetch_distance:
+            e.prefetch(b.at(j * tile.lanes + tile.b_prefetch_distance, tile.element), locality=2)
     for i in rows:
         x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
         for j, operand in enumerate(operands):

@@ -104,8 +104,8 @@ def transpose_groups(e: Function, rows: list[Value], grain: int) -> list[Value]:
     if grain * size >= 16:
         return _transpose_segments(e, rows, grain)
     wide = vector("double", lanes // grain)
-    turned = transpose(e, [e.convert("bitcast", row, wide) for row in rows])
-    return [e.convert("bitcast", column, kind) for column in turned]
+    transposed = transpose(e, [e.convert("bitcast", row, wide) for row in rows])
+    return [e.convert("bitcast", column, kind) for column in transposed]
 
 
 def _segment_of(kind: str) -> int:
@@ -158,21 +158,21 @@ def halves_of_columns(e: Function, columns: list[Value]) -> list[Value]:
     lanes, segment = lanes_of(kind), _segment_of(kind)
     half, count = lanes // 2, len(columns)
     assert count <= half
-    turned = []
+    transposed = []
     for first in range(0, count, segment):
         block = columns[first : first + segment]
         block += [e.poison(kind)] * (segment - len(block))
-        turned.append(_transpose_inside(e, block))
+        transposed.append(_transpose_inside(e, block))
     rows: list[Value | None] = [None] * lanes
     for j in range(segment):
         for s in range(0, lanes // segment, 2):
             low, high = _lanes(s, segment), _lanes(s + 1, segment)
-            start = turned[0][j]
-            if len(turned) == 1:
+            start = transposed[0][j]
+            if len(transposed) == 1:
                 joined, picks = start, (low, high)
             else:
                 order = [*low, *(lanes + p for p in low), *high, *(lanes + p for p in high)]
-                joined = e.shuffle(start, turned[1][j], order)
+                joined = e.shuffle(start, transposed[1][j], order)
                 picks = (list(range(half)), list(range(half, lanes)))
             for step, lanes_wanted in enumerate(picks):
                 padded = [*lanes_wanted, *[-1] * (half - len(lanes_wanted))]

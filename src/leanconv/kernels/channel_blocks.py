@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leanconv.kernels.index_runs import Run
+from leanconv.kernels.index_runs import IndexRun
 
-ChannelRun = tuple[int, Run]  # an operand, and how its channels follow each other in the result
+ChannelRun = tuple[int, IndexRun]  # an operand, and its channels in their order in the result
 Channel = tuple[int, int] | None  # operand and channel in it; None is filled
 
 
@@ -53,26 +53,26 @@ def channel_blocks(channels: Sequence[ChannelRun], block: int) -> list[ChannelBl
     see how far apart they lie.
     """
     groups: list[ChannelBlocks] = []
-    spelled: list[Channel] = []  # of the block that is not whole yet
+    expanded: list[Channel] = []  # of the block that is not whole yet
     for operand, run in channels:
         done = 0
         while done < run.count:
-            taken = min(run.count - done, block - len(spelled))
-            spelled += _spelled(operand, run, done, taken)
+            taken = min(run.count - done, block - len(expanded))
+            expanded += _expanded(operand, run, done, taken)
             done += taken
-            if len(spelled) == block:
-                _add(groups, spelled, block)
-                spelled = []
+            if len(expanded) == block:
+                _add(groups, expanded, block)
+                expanded = []
                 inside = (run.count - done) // block
                 if done >= 3 * block and inside:  # the last two blocks were inside the run
                     groups[-1] = replace(groups[-1], count=groups[-1].count + inside)
                     done += inside * block
-    if spelled:
-        _add(groups, spelled, block)
+    if expanded:
+        _add(groups, expanded, block)
     return groups
 
 
-def _spelled(operand: int, run: Run, first: int, count: int) -> list[Channel]:
+def _expanded(operand: int, run: IndexRun, first: int, count: int) -> list[Channel]:
     if run.source < 0:
         return [None] * count
     return [(operand, run.source + i * run.step) for i in range(first, first + count)]

@@ -2,11 +2,11 @@
 
     y[result_offset + i . result_strides] = x[source_offset + i . source_strides]
 
-for every index `i` of a box. A kernel is a list of such pieces, each with chunks of its own, so
+for every index `i` of a box. A kernel is a list of such tasks, each with chunks of its own, so
 that one stage does a whole concatenation, or the middle and the borders of a padded tensor.
 
-A piece's last extents are its body, which is one of
-- `run`: one extent, contiguous in the result; read forwards, backwards or standing still;
+A task's last extents are its body, which is one of
+- `run`: one extent, contiguous in the result; read forwards, backwards or with stride 0;
 - `fill`: the same, of a constant;
 - `tile`: two extents, the first contiguous in the result and the second in the source, as squares
   transposed in registers;
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
@@ -28,11 +29,12 @@ from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.target import Target
 
 _UNROLL = 4
-BODY_EXTENTS = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
+Body = Literal["run", "fill", "tile", "lanes", "scalar"]
+BODY_EXTENTS: dict[Body, int] = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
 
 
 @dataclass(frozen=True)
-class Piece:
+class CopyTask:
     """A box of elements and how its innermost extents are moved.
 
     Attributes:
@@ -48,7 +50,7 @@ class Piece:
         zeros: for `tile`: zeros to write past the end of the last extent but one.
     """
 
-    body: str
+    body: Body
     extents: tuple[int, ...]
     grid: int
     operands: tuple[int, ...]
@@ -67,17 +69,17 @@ class Piece:
 
 @dataclass(frozen=True)
 class Copy(Kernel):
-    """All pieces of one result.
+    """All tasks of one result.
 
     Attributes:
         dtype: NumPy's name of the elements.
         sources: number of source operands; the result is the last operand.
-        pieces: boxes that do not overlap in the result.
+        tasks: boxes that do not overlap in the result.
     """
 
     dtype: str
     sources: int
-    pieces: tuple[Piece, ...]
+    tasks: tuple[CopyTask, ...]
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -85,55 +87,55 @@ class Copy(Kernel):
 
     @property
     def chunks(self) -> int:
-        return sum(piece.chunks for piece in self.pieces)
+        return sum(task.chunks for task in self.tasks)
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
         base = 0
-        for piece in self.pieces:
-            _emit_piece(e, piece, base, self.sources, ELEMENT[self.dtype], target)
-            base += piece.chunks
+        for task in self.tasks:
+            _emit_task(e, task, base, self.sources, ELEMENT[self.dtype], target)
+            base += task.chunks
         return e.finish()
 
 
-def _emit_piece(
-    e: Function, piece: Piece, base: int, sources: int, element: str, target: Target
+def _emit_task(
+    e: Function, task: CopyTask, base: int, sources: int, element: str, target: Target
 ) -> None:
-    """Run those chunks of a piece that lie within the kernel's range."""
+    """Run those chunks of a task that lie within the kernel's range."""
     first = e.smax(e.lo - base, 0)
-    last = e.smin(e.hi - base, piece.chunks)
+    last = e.smin(e.hi - base, task.chunks)
     with e.when(first.compare("slt", last)):
-        streams = [e.pointer(operand) for operand in (*piece.operands, sources)]
-        streams = [p.at(offset, element) for p, offset in zip(streams, piece.offsets, strict=True)]
+        streams = [e.pointer(operand) for operand in (*task.operands, sources)]
+        streams = [p.at(offset, element) for p, offset in zip(streams, task.offsets, strict=True)]
         with e.loop("chunk", last, start=first) as chunk:
             places = list(streams)
             rest = chunk
-            for axis in reversed(range(piece.grid)):
-                index = rest if axis == 0 else rest % piece.extents[axis]
-                places = _advance(places, piece, axis, index, element)
+            for axis in reversed(range(task.grid)):
+                index = rest if axis == 0 else rest % task.extents[axis]
+                places = _advance(places, task, axis, index, element)
                 if axis:
-                    rest = rest // piece.extents[axis]
-            _emit_nest(e, piece, piece.grid, places, element, target)
+                    rest = rest // task.extents[axis]
+            _emit_nest(e, task, task.grid, places, element, target)
 
 
 def _advance(
-    places: list[Value], piece: Piece, axis: int, index: Value | int, element: str
+    places: list[Value], task: CopyTask, axis: int, index: Value | int, element: str
 ) -> list[Value]:
-    strides = (s[axis] for s in piece.strides)
+    strides = (s[axis] for s in task.strides)
     return [p.at(index * s, element) if s else p for p, s in zip(places, strides, strict=True)]
 
 
 def _emit_nest(
-    e: Function, piece: Piece, axis: int, places: list[Value], element: str, target: Target
+    e: Function, task: CopyTask, axis: int, places: list[Value], element: str, target: Target
 ) -> None:
     """Loop over the extents that are neither spread over chunks nor the body's."""
-    if axis == len(piece.extents) - BODY_EXTENTS[piece.body]:
+    if axis == len(task.extents) - BODY_EXTENTS[task.body]:
         lanes = target.vector_bytes // (4 if element == "float" else 8)
-        _BODIES[piece.body](e, piece, places, element, lanes)
+        _BODIES[task.body](e, task, places, element, lanes)
         return
-    with e.loop(f"i{axis}", piece.extents[axis]) as index:
-        inner = _advance(places, piece, axis, index, element)
-        _emit_nest(e, piece, axis + 1, inner, element, target)
+    with e.loop(f"i{axis}", task.extents[axis]) as index:
+        inner = _advance(places, task, axis, index, element)
+        _emit_nest(e, task, axis + 1, inner, element, target)
 
 
 def cover(
@@ -162,9 +164,9 @@ def cover(
         body(length - lanes, lanes)
 
 
-def _emit_run(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+def _emit_run(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
     x, y = places
-    step = piece.strides[0][-1]
+    step = task.strides[0][-1]
 
     def body(at: Value | int, width: int) -> None:
         kind = vector(element, width)
@@ -179,30 +181,34 @@ def _emit_run(e: Function, piece: Piece, places: list[Value], element: str, lane
                 moved = e.shuffle(moved, None, range(width - 1, -1, -1))
         e.store(moved, y.at(at, element))
 
-    cover(e, piece.extents[-1], lanes, body)
+    cover(e, task.extents[-1], lanes, body)
 
 
-def _emit_fill(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
+def _emit_fill(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
     def body(at: Value | int, width: int) -> None:
-        e.store(e.const(vector(element, width), piece.value), places[0].at(at, element))
+        e.store(e.const(vector(element, width), task.value), places[0].at(at, element))
 
-    cover(e, piece.extents[-1], lanes, body)
+    cover(e, task.extents[-1], lanes, body)
 
 
-def _emit_scalar(e: Function, piece: Piece, places: list[Value], element: str, _lanes: int) -> None:
+def _emit_scalar(
+    e: Function, task: CopyTask, places: list[Value], element: str, _lanes: int
+) -> None:
     def body(at: Value | int, _width: int) -> None:
-        x, y = _advance(places, piece, -1, at, element)
+        x, y = _advance(places, task, -1, at, element)
         e.store(e.load(x, element), y)
 
-    cover(e, piece.extents[-1], 1, body)
+    cover(e, task.extents[-1], 1, body)
 
 
-def _emit_lanes(e: Function, piece: Piece, places: list[Value], element: str, _lanes: int) -> None:
-    width = len(piece.picks[0])
+def _emit_lanes(
+    e: Function, task: CopyTask, places: list[Value], element: str, _lanes: int
+) -> None:
+    width = len(task.picks[0])
     kind = vector(element, width)
-    given = [any(picks[i] >= 0 for picks in piece.picks) for i in range(width)]
-    moved = e.const(kind, piece.value)
-    for number, picks in enumerate(piece.picks):
+    given = [any(picks[i] >= 0 for picks in task.picks) for i in range(width)]
+    moved = e.const(kind, task.value)
+    for number, picks in enumerate(task.picks):
         # Lanes that another source gives are left undefined at first: fewer shuffles.
         others = [-1 if number == 0 and given[i] else width + i for i in range(width)]
         chosen = [o if p < 0 else p for o, p in zip(others, picks, strict=True)]
@@ -210,11 +216,11 @@ def _emit_lanes(e: Function, piece: Piece, places: list[Value], element: str, _l
     e.store(moved, places[-1])
 
 
-def _emit_tile(e: Function, piece: Piece, places: list[Value], element: str, lanes: int) -> None:
-    across, along = piece.extents[-2:]
-    assert not piece.zeros or across + piece.zeros <= lanes, "zeros end the only row of tiles"
+def _emit_tile(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
+    across, along = task.extents[-2:]
+    assert not task.zeros or across + task.zeros <= lanes, "zeros end the only row of tiles"
     x, y = places
-    source_step, result_step = piece.strides[0][-2], piece.strides[1][-1]
+    source_step, result_step = task.strides[0][-2], task.strides[1][-1]
 
     def tile(j: Value | int, i: Value | int, rows: int, width: int) -> None:
         kind = vector(element, width)
@@ -229,11 +235,11 @@ def _emit_tile(e: Function, piece: Piece, places: list[Value], element: str, lan
     def columns(j: Value | int, rows: int) -> None:
         cover(e, max(along, width), lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
 
-    width = min(lanes, power_below(along + piece.slack)) if along < lanes else lanes
-    cover(e, across + piece.zeros, lanes, columns, unroll=1)
+    width = min(lanes, power_below(along + task.slack)) if along < lanes else lanes
+    cover(e, across + task.zeros, lanes, columns, unroll=1)
 
 
-_BODIES: dict[str, Callable[[Function, Piece, list[Value], str, int], None]] = {
+_BODIES: dict[Body, Callable[[Function, CopyTask, list[Value], str, int], None]] = {
     "run": _emit_run,
     "fill": _emit_fill,
     "tile": _emit_tile,

@@ -1,6 +1,6 @@
-"""From boxes of elements to the pieces of a copy kernel: merge, order, choose a body, cut.
+"""From boxes of elements to the tasks of a copy kernel: merge, order, choose a body, cut.
 
-A box says only where its elements are read and written; `pieces_of` decides how they are moved.
+A box says only where its elements are read and written; `copy_tasks` decides how they are moved.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from leanconv.dtypes import ITEMSIZE
-from leanconv.kernels.copy import BODY_EXTENTS, Piece
+from leanconv.kernels.copy import BODY_EXTENTS, Body, CopyTask
 from leanconv.spec.format import ceil_div
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
@@ -18,7 +18,7 @@ _TILE_ACROSS = 256
 
 
 @dataclass(frozen=True)
-class Box:
+class StridedBox:
     """Elements to move from one operand, or to fill.
 
     Attributes:
@@ -27,7 +27,7 @@ class Box:
         source_strides, result_strides: in elements.
         source, result: offsets of the first element.
         value: what to fill with.
-        slack, zeros: as in `Piece`.
+        slack, zeros: as in `CopyTask`.
     """
 
     operand: int
@@ -49,7 +49,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 Axis = tuple[int, int, int]  # extent, stride in the source, stride in the result
 
 
-def _merged(box: Box) -> list[Axis]:
+def _merged(box: StridedBox) -> list[Axis]:
     """Axes with the largest result stride first, extents of one dropped, neighbours joined."""
     axes = [
         (n, s if box.operand >= 0 else 0, r)
@@ -66,7 +66,7 @@ def _merged(box: Box) -> list[Axis]:
     return joined
 
 
-def _body(box: Box, axes: list[Axis]) -> tuple[str, list[Axis]]:
+def _body(box: StridedBox, axes: list[Axis]) -> tuple[Body, list[Axis]]:
     """Choose the body and move its axes to the end."""
     writes = next((axis for axis in axes if axis[2] == 1), None)
     reads = next((axis for axis in axes if axis[1] == 1), None)
@@ -84,14 +84,14 @@ def _body(box: Box, axes: list[Axis]) -> tuple[str, list[Axis]]:
     return "scalar", [*outer, writes]
 
 
-def pieces_of(box: Box, dtype: str) -> list[Piece]:
+def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
     """Pieces that do all of a box's work, in chunks of about `CHUNK_BYTES`."""
     if 0 in box.extents:
         return []
     body, axes = _body(box, _merged(box))
     operands = (box.operand,) if box.operand >= 0 else ()
     offsets = (box.source, box.result) if operands else (box.result,)
-    piece = Piece(
+    task = CopyTask(
         body,
         tuple(n for n, _, _ in axes),
         0,
@@ -102,7 +102,7 @@ def pieces_of(box: Box, dtype: str) -> list[Piece]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    return cut(piece, CHUNK_BYTES // ITEMSIZE[dtype])
+    return cut(task, CHUNK_BYTES // ITEMSIZE[dtype])
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
@@ -120,57 +120,57 @@ def _part(length: int, room: int, grain: int = 1) -> int:
     return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
 
 
-def cut(piece: Piece, budget: int) -> list[Piece]:
-    """Cut a piece so that each chunk moves at most about `budget` elements.
+def cut(task: CopyTask, budget: int) -> list[CopyTask]:
+    """Cut a task so that each chunk moves at most about `budget` elements.
 
-    What is left of an extent that does not divide evenly becomes a piece of its own.
+    What is left of an extent that does not divide evenly becomes a task of its own.
     """
-    inner = len(piece.extents) - BODY_EXTENTS[piece.body]
-    if piece.body == "tile":
-        across, along = piece.extents[inner:]
+    inner = len(task.extents) - BODY_EXTENTS[task.body]
+    if task.body == "tile":
+        across, along = task.extents[inner:]
         along = _part(along, budget // min(across, _TILE_ACROSS), _TILE_GRAIN)
         across = _part(across, budget // along, _TILE_GRAIN)
         parts = {inner + 1: along, inner: across}
     else:
-        axes = range(inner, len(piece.extents))
-        parts = {axis: _part(piece.extents[axis], budget) for axis in axes}
-    pieces = [piece]
+        axes = range(inner, len(task.extents))
+        parts = {axis: _part(task.extents[axis], budget) for axis in axes}
+    tasks = [task]
     for axis, part in parts.items():
-        pieces = [new for old in pieces for new in _split(old, axis - len(piece.extents), part)]
-    return [done for new in pieces for done in _spread(new, budget)]
+        tasks = [new for old in tasks for new in _split(old, axis - len(task.extents), part)]
+    return [done for new in tasks for done in _spread(new, budget)]
 
 
-def _split(piece: Piece, axis: int, part: int) -> list[Piece]:
+def _split(task: CopyTask, axis: int, part: int) -> list[CopyTask]:
     """Cut an axis (counted from the end) in parts; which part becomes an axis before the body."""
-    axis += len(piece.extents)
-    parts, rest = divmod(piece.extents[axis], part)
+    axis += len(task.extents)
+    parts, rest = divmod(task.extents[axis], part)
     if parts == 1 and not rest:
-        return [piece]
-    at = min(axis, len(piece.extents) - BODY_EXTENTS[piece.body])
-    extents = list(piece.extents)
+        return [task]
+    at = min(axis, len(task.extents) - BODY_EXTENTS[task.body])
+    extents = list(task.extents)
     extents[axis] = part
     whole = replace(
-        piece,
+        task,
         extents=(*extents[:at], parts, *extents[at:]),
-        strides=tuple((*s[:at], s[axis] * part, *s[at:]) for s in piece.strides),
+        strides=tuple((*s[:at], s[axis] * part, *s[at:]) for s in task.strides),
     )
     if not rest:
         return [whole]
     extents[axis] = rest
-    moved = (o + s[axis] * part * parts for o, s in zip(piece.offsets, piece.strides, strict=True))
-    return [whole, replace(piece, extents=tuple(extents), offsets=tuple(moved))]
+    moved = (o + s[axis] * part * parts for o, s in zip(task.offsets, task.strides, strict=True))
+    return [whole, replace(task, extents=tuple(extents), offsets=tuple(moved))]
 
 
-def _spread(piece: Piece, budget: int) -> list[Piece]:
+def _spread(task: CopyTask, budget: int) -> list[CopyTask]:
     """Loop inside a chunk over what fits the budget, and spread the axes before over chunks."""
-    inner = len(piece.extents) - BODY_EXTENTS[piece.body]
-    work = prod(piece.extents[inner:]) * (len(piece.picks[0]) if piece.picks else 1)
+    inner = len(task.extents) - BODY_EXTENTS[task.body]
+    work = prod(task.extents[inner:]) * (len(task.picks[0]) if task.picks else 1)
     for axis in reversed(range(inner)):
-        part = _part(piece.extents[axis], budget // work)
-        if part < piece.extents[axis]:
+        part = _part(task.extents[axis], budget // work)
+        if part < task.extents[axis]:
             if part == 1:
-                return [replace(piece, grid=axis + 1)]
-            whole, *rest = _split(piece, axis - len(piece.extents), part)
+                return [replace(task, grid=axis + 1)]
+            whole, *rest = _split(task, axis - len(task.extents), part)
             return [replace(whole, grid=axis + 1), *(replace(r, grid=axis) for r in rest)]
         work *= part
-    return [piece]
+    return [task]

@@ -1,7 +1,7 @@
-"""Where every element of a result comes from: index maps per axis, and from them pieces.
+"""Where every element of a result comes from: index maps per axis, and from them copy tasks.
 
-Along every axis a map is a list of `Run`s. Of channels in blocks, whole blocks that stay whole are
-copied, all others are gathered from lanes of several blocks.
+Along every axis a map is a list of `IndexRun`s. Of channels in blocks, whole blocks that stay whole
+are copied, all others are gathered from lanes of several blocks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.channel_blocks import ChannelBlocks, ChannelRun, channel_blocks
-from leanconv.kernels.copy import Piece
-from leanconv.kernels.copy_plan import CHUNK_BYTES, Box, cut, pieces_of, row_major
-from leanconv.kernels.index_runs import Run
+from leanconv.kernels.copy import CopyTask
+from leanconv.kernels.copy_plan import CHUNK_BYTES, StridedBox, copy_tasks, cut, row_major
+from leanconv.kernels.index_runs import IndexRun
 from leanconv.spec.format import Format, ceil_div
 
 Shape = tuple[int, ...]
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 Corner = tuple[list[int], list[int], list[int], list[int], bool]
 
 
-def _corners(maps: Sequence[Sequence[Run]]) -> Iterator[Corner]:
+def _corners(maps: Sequence[Sequence[IndexRun]]) -> Iterator[Corner]:
     """All combinations of runs: counts, sources, steps, results, and whether it is filled.
 
     Behind an axis that is filled the others are taken whole, so that borders are few.
@@ -34,7 +34,8 @@ def _corners(maps: Sequence[Sequence[Run]]) -> Iterator[Corner]:
     for run in head:
         if run.source < 0:
             rest = [
-                Run(min(r.result for r in runs), 0, 0, sum(r.count for r in runs)) for runs in tail
+                IndexRun(min(r.result for r in runs), 0, 0, sum(r.count for r in runs))
+                for runs in tail
             ]
             cells = [run, *rest]
             zeros = [0] * len(cells)
@@ -58,9 +59,9 @@ def plain_boxes(
     operand: int,
     source_strides: Shape,
     result_strides: Shape,
-    maps: Sequence[Sequence[Run]],
+    maps: Sequence[Sequence[IndexRun]],
     value: float = 0.0,
-) -> list[Box]:
+) -> list[StridedBox]:
     """Boxes of a plain result, or of a part of it.
 
     Args:
@@ -71,7 +72,7 @@ def plain_boxes(
         value: what filled runs hold.
     """
     return [
-        Box(
+        StridedBox(
             -1 if filled else operand,
             tuple(counts),
             tuple(step * s for step, s in zip(steps, source_strides, strict=True)),
@@ -84,16 +85,16 @@ def plain_boxes(
     ]
 
 
-def blocked_pieces(
+def blocked_tasks(
     shapes: Sequence[Shape],
     result_shape: Shape,
     block: int,
     channels: Sequence[ChannelRun],
-    maps: Sequence[Sequence[Run]],
+    maps: Sequence[Sequence[IndexRun]],
     dtype: str,
     value: float = 0.0,
     perm: Sequence[int] | None = None,
-) -> list[Piece]:
+) -> list[CopyTask]:
     """Pieces of a blocked result, or of a part of it.
 
     Args:
@@ -112,13 +113,13 @@ def blocked_pieces(
     around = [result[axis] for axis in range(len(result_shape)) if axis != 1]
     groups = channel_blocks(channels, block)
     count = sum(run.count for _, run in channels)
-    pieces: list[Piece] = []
+    tasks: list[CopyTask] = []
     for counts, sources, steps, results, filled in _corners(maps):
         start = _dot(results, around)
         if filled:
             extents = (*counts, ceil_div(count, block), block)
             where = (*around, result[1], 1)
-            pieces += pieces_of(Box(-1, extents, where, where, 0, start, value), dtype)
+            tasks += copy_tasks(StridedBox(-1, extents, where, where, 0, start, value), dtype)
             continue
         for group in groups:
             term_strides = [
@@ -133,7 +134,7 @@ def blocked_pieces(
                 + first * strides[o][1]
                 for o, first in zip(group.operands, group.sources, strict=True)
             ]
-            pieces += _group_pieces(
+            tasks += _group_tasks(
                 group,
                 (*counts, group.count),
                 term_strides,
@@ -144,10 +145,10 @@ def blocked_pieces(
                 dtype,
                 value,
             )
-    return pieces
+    return tasks
 
 
-def _group_pieces(
+def _group_tasks(
     group: ChannelBlocks,
     extents: Shape,
     strides: list[Shape],
@@ -157,11 +158,11 @@ def _group_pieces(
     block: int,
     dtype: str,
     value: float,
-) -> list[Piece]:
+) -> list[CopyTask]:
     """Pieces of one group of blocks: a fill, whole blocks, or gathered lanes."""
     if not group.operands or not group.picks:
         operand = group.operands[0] if group.operands else -1
-        box = Box(
+        box = StridedBox(
             operand,
             (*extents, block),
             (*strides[0], 1) if group.operands else (*result_strides, 1),
@@ -170,7 +171,7 @@ def _group_pieces(
             result,
             value,
         )
-        return pieces_of(box, dtype)
+        return copy_tasks(box, dtype)
     if 0 in extents:
         return []
     kept = sorted(
@@ -178,7 +179,7 @@ def _group_pieces(
         key=lambda axis: -result_strides[axis],
     )
     streams = [*strides, result_strides]
-    piece = Piece(
+    task = CopyTask(
         "lanes",
         tuple(extents[axis] for axis in kept),
         0,
@@ -188,24 +189,24 @@ def _group_pieces(
         value,
         group.picks,
     )
-    return cut(_joined(piece), CHUNK_BYTES // ITEMSIZE[dtype])
+    return cut(_joined(task), CHUNK_BYTES // ITEMSIZE[dtype])
 
 
-def _joined(piece: Piece) -> Piece:
+def _joined(task: CopyTask) -> CopyTask:
     """Join neighbouring axes that every stream walks as one."""
-    extents, strides = list(piece.extents), [list(s) for s in piece.strides]
+    extents, strides = list(task.extents), [list(s) for s in task.strides]
     for axis in reversed([outer for outer, _ in pairwise(range(len(extents)))]):
         if all(s[axis] == extents[axis + 1] * s[axis + 1] for s in strides):
             extents[axis : axis + 2] = [extents[axis] * extents[axis + 1]]
             for s in strides:
                 del s[axis]
-    return Piece(
-        piece.body,
+    return CopyTask(
+        task.body,
         tuple(extents),
-        piece.grid,
-        piece.operands,
+        task.grid,
+        task.operands,
         tuple(tuple(s) for s in strides),
-        piece.offsets,
-        piece.value,
-        piece.picks,
+        task.offsets,
+        task.value,
+        task.picks,
     )

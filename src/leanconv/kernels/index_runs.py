@@ -11,7 +11,7 @@ _MOST_REFLECTIONS = 4096  # of one axis; each is code of its own
 
 
 @dataclass(frozen=True)
-class Run:
+class IndexRun:
     """Result indices `result + i` read source indices `source + i * step`, for i < count.
 
     A run with `source` below zero is filled with a constant instead.
@@ -26,18 +26,18 @@ class Run:
 Segment = tuple[int, int, int]  # source, step, count, as of a run
 
 
-def whole(extent: int, at: int = 0) -> list[Run]:
+def whole(extent: int, at: int = 0) -> list[IndexRun]:
     """Map an axis to itself, moved by `at` in the result."""
-    return [Run(at, 0, 1, extent)]
+    return [IndexRun(at, 0, 1, extent)]
 
 
-def runs_of(segments: Iterable[Segment]) -> list[Run]:
+def runs_of(segments: Iterable[Segment]) -> list[IndexRun]:
     """The fewest runs that begin as early as they can, of source indices that follow each other.
 
     Args:
         segments: the indices, one sequence after the other; sources of -1 are filled.
     """
-    runs: list[Run] = []
+    runs: list[IndexRun] = []
     at = 0
     for source, step, count in segments:
         # The third index of a sequence stands in a run of its step; the others then follow.
@@ -49,26 +49,26 @@ def runs_of(segments: Iterable[Segment]) -> list[Run]:
     return runs
 
 
-def _add(runs: list[Run], at: int, index: int) -> None:
+def _add(runs: list[IndexRun], at: int, index: int) -> None:
     """Lengthen the last run by one index, or begin another one."""
     last = runs[-1] if runs else None
     if last is not None and (index < 0) == (last.source < 0):
         step = index - last.source if last.count == 1 else last.step
         if index < 0 or index == last.source + last.count * step:
-            runs[-1] = Run(last.result, last.source, step, last.count + 1)
+            runs[-1] = IndexRun(last.result, last.source, step, last.count + 1)
             return
-    runs.append(Run(at, index, 1, 1))
+    runs.append(IndexRun(at, index, 1, 1))
 
 
-def padded(extent: int, before: int, after: int, mode: str) -> list[Run]:
+def padded(extent: int, before: int, after: int, mode: str) -> list[IndexRun]:
     """Map a padded axis; `mode` is constant, reflect or edge.
 
     Raises:
         UnsupportedError: the axis is reflected too often.
     """
     if mode == "constant":
-        middle = Run(before, 0, 1, extent)
-        ends = [Run(0, -1, 0, before), Run(before + extent, -1, 0, after)]
+        middle = IndexRun(before, 0, 1, extent)
+        ends = [IndexRun(0, -1, 0, before), IndexRun(before + extent, -1, 0, after)]
         return [run for run in (ends[0], middle, ends[1]) if run.count]
     if mode == "edge" or extent == 1:
         return runs_of([(0, 0, before), (0, 1, extent), (extent - 1, 0, after)])

@@ -8,14 +8,14 @@ import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.copy import Copy, Piece
-from leanconv.kernels.copy_plan import Box, pieces_of, row_major
+from leanconv.kernels.copy import Copy, CopyTask
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
 from leanconv.kernels.index_maps import (
     Shape,
-    blocked_pieces,
+    blocked_tasks,
     plain_boxes,
 )
-from leanconv.kernels.index_runs import Run, padded, whole
+from leanconv.kernels.index_runs import IndexRun, padded, whole
 from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
 from leanconv.target import Target
@@ -55,15 +55,15 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     block = formats[result].block
     shapes = [graph.types[name].shape for name in node.inputs[: _sources(node)]]
     if block:
-        pieces = _blocked(node, shapes, graph.types[result].shape, block, dtype)
+        tasks = _blocked(node, shapes, graph.types[result].shape, block, dtype)
     else:
         boxes = _PLAIN[node.op](node, shapes, graph.types[result].shape)
-        pieces = [piece for box in boxes for piece in pieces_of(box, dtype)]
-    if len(shapes) == 1 and _moves_nothing(pieces, Format(block), shapes[0], graph, result):
+        tasks = [task for box in boxes for task in copy_tasks(box, dtype)]
+    if len(shapes) == 1 and _moves_nothing(tasks, Format(block), shapes[0], graph, result):
         return Lowered((), algorithm="view", alias=node.inputs[0])
     names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
-    kernel = Copy(dtype, len(shapes), tuple(pieces))
-    return Lowered((Call(kernel, (*names, result)),) if pieces else (), constants, {}, "copy")
+    kernel = Copy(dtype, len(shapes), tuple(tasks))
+    return Lowered((Call(kernel, (*names, result)),) if tasks else (), constants, {}, "copy")
 
 
 def _sources(node: Node) -> int:
@@ -71,12 +71,12 @@ def _sources(node: Node) -> int:
 
 
 def _moves_nothing(
-    pieces: Sequence[Piece], form: Format, source: Shape, graph: Graph, result: str
+    tasks: Sequence[CopyTask], form: Format, source: Shape, graph: Graph, result: str
 ) -> bool:
-    """Whether the pieces copy the whole source to the same places."""
+    """Whether the tasks copy the whole source to the same places."""
     same = all(
         p.body == "run" and p.strides[0] == p.strides[1] and p.offsets[0] == p.offsets[1]
-        for p in pieces
+        for p in tasks
     )
     return same and form.elements(source) == form.elements(graph.types[result].shape)
 
@@ -97,22 +97,22 @@ def _operands(
 
 
 # -- plain ---------------------------------------------------------------------------------
-def _transpose(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+def _transpose(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
     strides = row_major(shapes[0])
     read = tuple(strides[axis] for axis in node.attributes["perm"])
     return plain_boxes(0, read, row_major(result), [whole(n) for n in result])
 
 
-def _slice(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+def _slice(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
     return plain_boxes(0, row_major(shapes[0]), row_major(result), _slice_maps(node, result))
 
 
-def _slice_maps(node: Node, result: Shape) -> list[list[Run]]:
+def _slice_maps(node: Node, result: Shape) -> list[list[IndexRun]]:
     starts, steps = node.attributes["starts"], node.attributes["steps"]
-    return [[Run(0, a, s, n)] for a, s, n in zip(starts, steps, result, strict=True)]
+    return [[IndexRun(0, a, s, n)] for a, s, n in zip(starts, steps, result, strict=True)]
 
 
-def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
     return plain_boxes(
         0,
         row_major(shapes[0]),
@@ -122,30 +122,30 @@ def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
     )
 
 
-def _pad_maps(node: Node, shape: Shape) -> list[list[Run]]:
+def _pad_maps(node: Node, shape: Shape) -> list[list[IndexRun]]:
     pads, mode = node.attributes["pads"], node.attributes["mode"]
     ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
     return [padded(extent, before, after, mode) for extent, before, after in ends]
 
 
-def _expand(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
+def _expand(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
     del node
     shape = (1,) * (len(result) - len(shapes[0])) + shapes[0]
     return plain_boxes(0, row_major(shape), row_major(result), _expand_maps(shape, result))
 
 
-def _expand_maps(shape: Shape, result: Shape) -> list[list[Run]]:
-    return [[Run(0, 0, int(n > 1), m)] for n, m in zip(shape, result, strict=True)]
+def _expand_maps(shape: Shape, result: Shape) -> list[list[IndexRun]]:
+    return [[IndexRun(0, 0, int(n > 1), m)] for n, m in zip(shape, result, strict=True)]
 
 
-def _concat(node: Node, shapes: Sequence[Shape], result: Shape) -> list[Box]:
-    boxes: list[Box] = []
+def _concat(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
+    boxes: list[StridedBox] = []
     for operand, maps in enumerate(_concat_maps(node, shapes)):
         boxes += plain_boxes(operand, row_major(shapes[operand]), row_major(result), maps)
     return boxes
 
 
-def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[Run]]]:
+def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[IndexRun]]]:
     axis, at = node.attributes["axis"], 0
     maps = []
     for shape in shapes:
@@ -154,7 +154,7 @@ def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[Run]]]:
     return maps
 
 
-_PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[Box]]] = {
+_PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[StridedBox]]] = {
     "Transpose": _transpose,
     "Slice": _slice,
     "Pad": _pad,
@@ -166,14 +166,14 @@ _PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[Box]]] = {
 # -- in blocks -----------------------------------------------------------------------------
 def _blocked(
     node: Node, shapes: Sequence[Shape], result: Shape, block: int, dtype: str
-) -> list[Piece]:
+) -> list[CopyTask]:
     if node.op == "Concat" and node.attributes["axis"] != 1:
-        pieces: list[Piece] = []
+        tasks: list[CopyTask] = []
         for operand, maps in enumerate(_concat_maps(node, shapes)):
             own = [(operand, run) for run in maps[1]]
             around = [maps[0], *maps[2:]]
-            pieces += blocked_pieces(shapes, result, block, own, around, dtype)
-        return pieces
+            tasks += blocked_tasks(shapes, result, block, own, around, dtype)
+        return tasks
     maps = _BLOCKED_MAPS[node.op](node, shapes[0], result)
     channels = [(0, run) for run in maps[1]]
     if node.op == "Concat":
@@ -181,14 +181,14 @@ def _blocked(
     perm = node.attributes["perm"] if node.op == "Transpose" else None
     value = float(node.attributes["value"]) if node.op == "Pad" else 0.0
     around = [maps[0], *maps[2:]]
-    return blocked_pieces(shapes, result, block, channels, around, dtype, value, perm)
+    return blocked_tasks(shapes, result, block, channels, around, dtype, value, perm)
 
 
-def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[Run]]:
+def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[IndexRun]]:
     return [whole(n) for n in result]
 
 
-_BLOCKED_MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[Run]]]] = {
+_BLOCKED_MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[IndexRun]]]] = {
     "Transpose": _whole_maps,
     "Concat": _whole_maps,
     "Slice": lambda node, _, result: _slice_maps(node, result),

@@ -335,11 +335,11 @@ def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> _Problem:
 def _flip(problem: _Problem) -> _Problem:
     """The same numbers as the transposed product."""
 
-    def turned(matrix: Matrix) -> Matrix:
+    def transposed(matrix: Matrix) -> Matrix:
         return Matrix(matrix.column, matrix.row, matrix.batch)
 
-    c = turned(problem.c) if problem.c else None
-    a, b = turned(problem.b), turned(problem.a)
+    c = transposed(problem.c) if problem.c else None
+    a, b = transposed(problem.b), transposed(problem.a)
     return problem._replace(m=problem.n, n=problem.m, a=a, b=b, c=c)
 
 

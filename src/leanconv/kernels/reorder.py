@@ -10,7 +10,7 @@ import numpy.typing as npt
 from leanconv.codegen.lowered import Call
 from leanconv.errors import SpecError
 from leanconv.kernels.copy import Copy
-from leanconv.kernels.copy_plan import Box, pieces_of
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.spec.format import Format
 from leanconv.units import shape_text
 
@@ -35,7 +35,7 @@ def reorder(
         )
     if source_format == result_format:
         elements = source_format.elements(shape)
-        return Copy(dtype, 1, tuple(pieces_of(Box(0, (elements,), (1,), (1,)), dtype)))
+        return Copy(dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), dtype)))
     n, c, *spatial = shape
     area, full, rest = prod(spatial), c // block, c % block
     blocking = bool(result_format.block)
@@ -43,12 +43,12 @@ def reorder(
     blocked = ((full + bool(rest)) * area * block, area * block, block, 1)
     tail = full * block * area
     strides = (plain, blocked) if blocking else (blocked, plain)
-    boxes = [Box(0, (n, full, area, block), *strides)]
+    boxes = [StridedBox(0, (n, full, area, block), *strides)]
     if rest:
         unused = block - rest
         # With one position there is nothing to transpose: zeros are then written on their own.
         boxes.append(
-            Box(
+            StridedBox(
                 0,
                 (n, 1, area, rest),
                 *strides,
@@ -60,8 +60,8 @@ def reorder(
         )
         if blocking and not boxes[-1].zeros:
             ends = (n, 1, area, unused)
-            boxes.append(Box(-1, ends, blocked, blocked, 0, tail + rest))
-    return Copy(dtype, 1, tuple(piece for box in boxes for piece in pieces_of(box, dtype)))
+            boxes.append(StridedBox(-1, ends, blocked, blocked, 0, tail + rest))
+    return Copy(dtype, 1, tuple(task for box in boxes for task in copy_tasks(box, dtype)))
 
 
 def reorder_call(

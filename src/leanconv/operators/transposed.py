@@ -64,7 +64,7 @@ def phases(
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
     outputs = w.shape[1]
     grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
-    turned = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
+    by_output = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
     spec = ConvSpec(
         batch=in_shape[0],
         in_channels=in_shape[1],
@@ -86,7 +86,7 @@ def phases(
         for h in axes[1]:
             for v in axes[2]:
                 part = (d, h, v)
-                taps = turned[:, :, d.taps, h.taps, v.taps][:, :, ::-1, ::-1, ::-1]
+                taps = by_output[:, :, d.taps, h.taps, v.taps][:, :, ::-1, ::-1, ::-1]
                 window = Window(
                     size,
                     _triple(p.count for p in part),

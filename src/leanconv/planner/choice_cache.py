@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
 from leanconv.graph.ir import Graph
@@ -59,7 +59,7 @@ def settled(
 
 
 def _key(nodes: Sequence[str], target: Target, accuracy: Accuracy) -> str:
-    text = "\n".join((generator_hash(), spelled(target), spelled(accuracy), *nodes))
+    text = "\n".join((generator_hash(), canonical_text(target), canonical_text(accuracy), *nodes))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, NodeContext
 from leanconv.spec import PLAIN, Format
@@ -39,7 +39,7 @@ class Decision:
 def node_key(node: Node, graph: Graph, decision: Decision) -> str:
     """All that a node's ways depend on besides target and accuracy: not names, not weights."""
     names = (*node.inputs, *node.outputs)
-    return spelled(
+    return canonical_text(
         (
             node.op,
             sorted(node.attributes.items()),

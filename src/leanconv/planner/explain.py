@@ -9,7 +9,7 @@ from typing import Any
 
 from leanconv.algorithms import select
 from leanconv.algorithms.parameters import AUTO
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.operators.accuracy import NETWORK_ERROR
@@ -257,7 +257,7 @@ def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:
     for outline in sorted(outlines, key=lambda o: (o.time_ns, o != chosen)):
         facts = _facts(outline, 1)
         del facts["way"]
-        found.setdefault(spelled(facts), outline)
+        found.setdefault(canonical_text(facts), outline)
     return list(found.values())
 
 

@@ -32,7 +32,7 @@ from leanconv.planner.plan_file import (
     write_plan,
 )
 from leanconv.planner.storage import Storage, place
-from leanconv.planner.weight_prefetch import asking_ahead
+from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.planner.weights import fill_weights, weight_places
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Program, Slot, Stage
@@ -242,7 +242,7 @@ class BoundNetwork:
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
         sizes = lowered.constant_bytes
         calls = [call for step in lowered.steps for call in step.calls]
-        calls = asking_ahead(calls, sizes, target)
+        calls = add_weight_prefetch(calls, sizes, target)
         kernels: list[Kernel] = [call.kernel for call in calls]
         places, weight_bytes = weight_places(lowered)
         self.plan = NetworkPlan(

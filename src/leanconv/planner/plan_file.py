@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.ir import Graph
@@ -104,7 +104,7 @@ class PlanFile:
 
 def graph_digest(graph: Graph) -> str:
     """A digest of what a graph computes, the values of its constants left out."""
-    text = [spelled((graph.inputs, graph.outputs))]
+    text = [canonical_text((graph.inputs, graph.outputs))]
     for node in graph.nodes:
         types = [
             f"{graph.types[name].dtype}[{', '.join(map(str, graph.types[name].shape))}]"
@@ -113,7 +113,7 @@ def graph_digest(graph: Graph) -> str:
             for name in (*node.inputs, *node.outputs)
         ]
         attributes = sorted(node.attributes.items())
-        text.append(spelled((node.op, node.inputs, node.outputs, types, attributes)))
+        text.append(canonical_text((node.op, node.inputs, node.outputs, types, attributes)))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:32]
 
 
@@ -127,7 +127,7 @@ def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
     of: dict[str, list[str]] = {node.outputs[0]: [] for node in graph.nodes}
     for step in lowered.steps:
         if step.output in of:
-            of[step.output] += [spelled(call.kernel) for call in step.calls]
+            of[step.output] += [canonical_text(call.kernel) for call in step.calls]
     return {
         name: hashlib.sha256("\n".join(kernels).encode()).hexdigest()[:16]
         for name, kernels in of.items()

@@ -14,7 +14,7 @@ import numpy as np
 
 from leanconv.algorithms import Candidate, Problem
 from leanconv.algorithms.select import choices, choose
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
 from leanconv.codegen.memory_limits import require_for_products
@@ -259,7 +259,7 @@ def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:
 
 def _key(problem: Problem, target: Target, threads: int, cold: int, limit: int | None) -> str:
     numbers = f"{threads} {min(cold, _COLD_BYTES)} {limit}"
-    text = "\n".join((generator_hash(), spelled(target), numbers, spelled(problem)))
+    text = "\n".join((generator_hash(), canonical_text(target), numbers, canonical_text(problem)))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 

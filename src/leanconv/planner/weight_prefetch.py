@@ -1,8 +1,8 @@
-"""Weights that are read once, as of a classifier: asked for while the layer before multiplies.
+"""Prefetch of weights that are read once, as a classifier's, by the convolution before.
 
-A fully connected layer waits for memory, and its weights are of no use to anybody else; the
-convolution before it leaves the memory idle. It asks for them, line by line, into the second cache,
-from where they fall into the third. No result changes.
+A fully connected layer is bound by DRAM, and its weights are used by no other layer; the
+convolution before it leaves DRAM idle. It prefetches them, line by line, into L2, from where they
+are evicted to L3. No result changes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
 _USES = 16  # of each weight, at most: with more, arithmetic hides the reading
-_STEPS = 8  # multiply-adds of vectors for each line that is asked for, at least
+_STEPS = 8  # multiply-adds of vectors for each line that is prefetched, at least
 _BETWEEN = 3  # calls that may lie between, such as a pooling
 
 
-def asking_ahead(calls: Sequence[Call], sizes: Mapping[str, int], target: Target) -> list[Call]:
-    """The calls of a network, some of which ask for the weights of later ones.
+def add_weight_prefetch(
+    calls: Sequence[Call], sizes: Mapping[str, int], target: Target
+) -> list[Call]:
+    """The calls of a network, some of which prefetch the weights of later ones.
 
     Args:
         calls: in order.
@@ -38,15 +40,15 @@ def asking_ahead(calls: Sequence[Call], sizes: Mapping[str, int], target: Target
             kernel, values = result[before].kernel, result[before].values
             if isinstance(kernel, PackedConv):
                 if _has_time(kernel, size):
-                    asking = replace(kernel, prefetch_bytes=size)
+                    prefetching = replace(kernel, prefetch_bytes=size)
                     operands = (*values[:-1], call.values[1], values[-1])
-                    result[before] = Call(asking, operands, result[before].in_place)
+                    result[before] = Call(prefetching, operands, result[before].in_place)
                 break
     return result
 
 
 def _streamed(call: Call, sizes: Mapping[str, int], target: Target) -> int:
-    """Bytes of a call's weights if it waits for them and the third cache may hold them, else 0."""
+    """Bytes of a call's weights if it waits for them and L3 may hold them, else 0."""
     kernel = call.kernel
     if not isinstance(kernel, PackedConv) or kernel.groups > 1:
         return 0
@@ -56,7 +58,7 @@ def _streamed(call: Call, sizes: Mapping[str, int], target: Target) -> int:
 
 
 def _has_time(kernel: PackedConv, size: int) -> bool:
-    """Whether a kernel's steps are many enough to ask for so many bytes."""
+    """Whether a kernel has enough multiply-adds to prefetch that many bytes."""
     if kernel.groups > 1 or kernel.prefetch_bytes:
         return False
     return kernel.flops / (2 * kernel.lanes) >= _STEPS * ceil_div(size, ALIGNMENT)

@@ -253,7 +253,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
     return replace(
         planned,
         fetch=single_tap and blocks and input_bytes > target.l2_bytes,
-        residual_ahead=spec.residual and large,
+        prefetches_residual=spec.residual and large,
     )
 
 

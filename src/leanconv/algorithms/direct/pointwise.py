@@ -194,7 +194,7 @@ class _Chunk:
         if conv.inputs % extent:
             length = e.smin(c + extent, conv.inputs) - c
         a = self.x.at(c * conv.x.block_stride + pixel, self.element)
-        register = replace(self._register, asked=self._prefetch_offsets(tile))
+        register = replace(self._register, prefetch_offsets=self._prefetch_offsets(tile))
         loops = [ReductionLoop("c", length, conv.x.block_stride, conv.lanes)]
         b = self.w.at(c * conv.lanes, self.element)
         multiply_accumulate(e, register, acc, range(len(acc)), a, b, loops)

@@ -93,7 +93,7 @@ class PanelRows:
             conv.lanes,
             vectors,
             window.stride[2] * step_x,
-            asked=self._prefetch_offsets(column),
+            prefetch_offsets=self._prefetch_offsets(column),
         )
         a = self.row_x.at(
             column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element
@@ -101,7 +101,7 @@ class PanelRows:
         acc = self._start(kind, run.pixels, vectors)
         place = column * conv.y.spatial[2]
         residual = self.row_residual.at(place, self.element) if self.row_residual else None
-        if conv.residual_ahead and residual:
+        if conv.prefetches_residual and residual:
             for j in range(vectors):
                 for i in range(run.pixels):
                     line = conv.y.channel(j * conv.lanes) + i * conv.y.spatial[2]

@@ -22,7 +22,7 @@ class DirectShape(PackedConv):
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
         unroll: most steps of the reduction's inner loops that are written out.
         fetch: whether the next tile's input is prefetched while a tile is computed.
-        residual_ahead: whether a tile prefetches its residual before it begins its sums.
+        prefetches_residual: whether a tile prefetches its residual before it begins its sums.
         bands: equal parts of an image's rows. All chunks of one come before those of the next, so
             that two threads that claim from both ends share two bands by their pixels.
     """
@@ -32,7 +32,7 @@ class DirectShape(PackedConv):
     panels_inside: bool
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
-    residual_ahead: bool = False
+    prefetches_residual: bool = False
     bands: int = 1
 
     @property

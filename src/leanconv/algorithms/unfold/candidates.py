@@ -45,8 +45,8 @@ class LoweredView:
     def weights(self, w: np.ndarray) -> np.ndarray:
         """Weights (K, C/g, kd, kh, kw) as those of the convolution over the lowered tensor."""
         shape = (w.shape[0], self.inputs, *self.window.kernel)
-        turned: np.ndarray = w.transpose(0, *self.order).reshape(shape)
-        return turned
+        reordered: np.ndarray = w.transpose(0, *self.order).reshape(shape)
+        return reordered
 
 
 # -- what the algorithms make of it ----------------------------------------------------------
@@ -103,7 +103,7 @@ def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
 def tiled(conv: DirectConv, target: Target) -> DirectConv:
     """Plan a product's tile and chunks.
 
-    Results that are turned before they are stored count in the choice of the tile. Weights that
+    Results that are transposed before they are stored count in the choice of the tile. Weights that
     stay in the second cache pass by each row, if what is lowered does not stay there: it is read
     once then, and not once for each panel. But a row that is shorter than what is written of it is
     read again for each panel, so that fewer planes are written at the same time.

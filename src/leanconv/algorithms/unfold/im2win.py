@@ -266,8 +266,8 @@ def _whole_layout(problem: Problem) -> Layout:
 
 def _high_layout(problem: Problem) -> Layout:
     """The whole tensor, with channels innermost if they are many."""
-    turned = problem.group_inputs >= _MANY_CHANNELS
-    return replace(_whole_layout(problem), turned=turned)
+    channels_innermost = problem.group_inputs >= _MANY_CHANNELS
+    return replace(_whole_layout(problem), channels_innermost=channels_innermost)
 
 
 def _temporaries(problem: Problem) -> dict[str, int]:

@@ -36,19 +36,19 @@ class Layout:
         problem: the convolution.
         depth: planes that are held: the input's, or the taps of one output plane.
         rows: output rows that are held.
-        turned: whether channels are made innermost where they are not in x: a window is one long
-            run then, where the thesis has one short run for each channel.
+        channels_innermost: whether channels are made innermost where they are not in x: a window
+            is one long run then, where the thesis has one short run for each channel.
     """
 
     problem: Problem
     depth: int
     rows: int
-    turned: bool = False
+    channels_innermost: bool = False
 
     @property
     def interleaved(self) -> bool:
         """Whether channels are innermost."""
-        return self.turned or self.problem.x.lanes_contiguous
+        return self.channels_innermost or self.problem.x.lanes_contiguous
 
     @property
     def column(self) -> int:

@@ -39,7 +39,7 @@ from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.errors import SpecError
 from leanconv.kernels.copy import Copy
-from leanconv.kernels.copy_plan import Box, pieces_of
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.target import Target
 
 _T = 100  # the paper's value for recent machines
@@ -124,7 +124,9 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     image = unfolding.elements
     lower = LowerTensor(unfolding, spec.batch, spec.groups, image, image * spec.batch, rows)
     elements = spec.batch * prod(out) * spec.out_channels
-    copied = Copy(spec.dtype, 1, tuple(pieces_of(Box(0, (elements,), (1,), (1,)), spec.dtype)))
+    copied = Copy(
+        spec.dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), spec.dtype))
+    )
     return Candidate(
         _choice(problem),
         (
@@ -147,9 +149,9 @@ def _reorder(problem: Problem, hnwc: Access) -> Copy:
     image = width * spec.out_channels
     boxes = [(whole, y.block, 0)] if whole else []
     boxes += [(1, rest, whole)] if rest else []
-    pieces = []
+    tasks = []
     for blocks, channels, first in boxes:
-        box = Box(
+        box = StridedBox(
             0,
             (spec.batch, blocks, *spatial, channels),
             (image, y.block, *hnwc.spatial, 1),
@@ -157,8 +159,8 @@ def _reorder(problem: Problem, hnwc: Access) -> Copy:
             first * y.block,
             first * y.block_stride,
         )
-        pieces += pieces_of(box, spec.dtype)
-    return Copy(spec.dtype, 1, tuple(pieces))
+        tasks += copy_tasks(box, spec.dtype)
+    return Copy(spec.dtype, 1, tuple(tasks))
 
 
 @dataclass(frozen=True)

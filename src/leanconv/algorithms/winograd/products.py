@@ -37,7 +37,7 @@ class Products:
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
-            self.element, self.kind, conv.lanes, conv.vectors, conv.lanes, ahead=ahead
+            self.element, self.kind, conv.lanes, conv.vectors, conv.lanes, b_prefetch_distance=ahead
         )
 
     def emit(self) -> None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leanconv.canonical import spelled
+from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import CompileError, MissingExtraError
 from leanconv.gpu.launch import Code
@@ -126,7 +126,7 @@ def _compile(code: Code, arch: int) -> Cubin:
 
 
 def _key(code: Code, arch: int) -> str:
-    text = "\n".join((spelled(code), str(arch), _triton_version(), _sources()))
+    text = "\n".join((canonical_text(code), str(arch), _triton_version(), _sources()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
