@@ -27,7 +27,7 @@ def planned(text: str, cold: bool, **changes: bool) -> DirectConv:
     form = Format(16)
     x = Access.of_format(spec.input_shape, form)
     y = Access.of_format(spec.output_shape, form)
-    problem = replace(Problem.of(spec, x, y), cold=cold)
+    problem = replace(Problem.of(spec, x, y), weights_from_dram=cold)
     kernel = choose(problem, TARGET, Choice("direct")).kernels[0].kernel
     assert isinstance(kernel, DirectConv)
     return kernel

@@ -76,7 +76,8 @@ def every_plan(planner: Planner) -> list[Plan]:
         lowered = lower_graph(graph, planner.target, planner.accuracy, decisions)
         storage = place(lowered, planner.threads)
         moves = [step.calls[0].values[-1] for step in lowered.steps if step.op == "Reorder"]
-        reorders = sum(reorder_ns(lowered.bytes[result]) for result in moves)
+        costs = planner.target.costs
+        reorders = sum(reorder_ns(lowered.bytes[result], costs) for result in moves)
         plans.append(
             Plan(
                 sum(outline.time_ns for outline in chosen) + reorders,

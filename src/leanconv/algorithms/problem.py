@@ -33,7 +33,7 @@ class Problem:
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
-        cold: whether the weights come from memory in each run, as in large networks.
+        weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
     """
 
     spec: ConvSpec
@@ -43,7 +43,7 @@ class Problem:
     y_offset: int = 0
     max_error: float = 1.0
     x_offset: int = 0
-    cold: bool = False
+    weights_from_dram: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
@@ -119,7 +119,7 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
 
 def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
     """Cycles of one core to bring weights from DRAM; none where a cache holds them."""
-    return weight_bytes / target.costs.dram_read if problem.cold else 0.0
+    return weight_bytes / target.costs.dram_read if problem.weights_from_dram else 0.0
 
 
 def most_weight_bytes(problem: Problem) -> int:

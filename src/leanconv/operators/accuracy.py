@@ -30,5 +30,5 @@ class Accuracy:
     def of_network(self, graph: Graph, target: Target) -> Accuracy:
         """The same for a network whose constants are known: whether they come from DRAM."""
         weights = sum(array.nbytes for array in graph.constants.values())
-        from_dram = weights > max(target.l3_bytes, target.l2_bytes) // 2
+        from_dram = weights > target.costs.l3_share * max(target.l3_bytes, target.l2_bytes)
         return replace(self, weights_from_dram=from_dram)

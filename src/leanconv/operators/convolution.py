@@ -165,8 +165,8 @@ def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:
         found = phases(node, graph, x, y, w, max_error)
-    cold = accuracy.weights_from_dram
-    return [(replace(problem, cold=cold), weights) for problem, weights in found]
+    from_dram = accuracy.weights_from_dram
+    return [(replace(problem, weights_from_dram=from_dram), weights) for problem, weights in found]
 
 
 def _joined(

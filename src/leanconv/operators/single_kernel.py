@@ -9,10 +9,7 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
 from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
-
-_CALL_CYCLES = 1500.0  # begin and end of a stage
-_BYTES_PER_CYCLE = 8.0  # that one core moves in operations that mostly move
-_FLOPS_PER_CYCLE = 8.0  # that they do beside it
+from leanconv.target import Costs
 
 
 class SingleKernel(Operator):
@@ -35,7 +32,7 @@ class SingleKernel(Operator):
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[NodeChoice]:
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
-        return [NodeChoice(None, _cycles(context.node, context.graph), 0.0)]
+        return [NodeChoice(None, _cycles(context.node, context.graph, context.target.costs), 0.0)]
 
     def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
         """The module's kernels; none for a result without elements."""
@@ -46,7 +43,7 @@ class SingleKernel(Operator):
         return self._module.lower(node, graph, context.formats, context.target)
 
 
-def _cycles(node: Node, graph: Graph) -> float:
+def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     """Estimated cycles of an operation that is no convolution."""
     names = (*(name for name in node.inputs if name), *node.outputs)
     item = max(ITEMSIZE.get(graph.types[name].dtype, 4) for name in names)
@@ -57,4 +54,4 @@ def _cycles(node: Node, graph: Graph) -> float:
     elif node.op in ("MaxPool", "AveragePool"):
         inner = prod(node.attributes.get("kernel_shape", ()))
     out = graph.types[node.outputs[0]].elements
-    return _CALL_CYCLES + elements * item / _BYTES_PER_CYCLE + out * inner / _FLOPS_PER_CYCLE
+    return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops

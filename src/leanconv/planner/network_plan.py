@@ -119,7 +119,9 @@ class NetworkPlan(Unpicklable):
     def predicted_ns(self) -> int:
         """Estimated time of a run."""
         moved = [step.output_bytes for step in self.steps if step.op == "Reorder"]
-        alone = sum(o.time_ns for o in self.outlines) + sum(reorder_ns(size) for size in moved)
+        costs = self.planner.target.costs
+        alone = sum(outline.time_ns for outline in self.outlines)
+        alone += sum(reorder_ns(size, costs) for size in moved)
         return shared_ns(alone, self.threads)
 
     def file(self) -> PlanFile:

@@ -16,7 +16,7 @@ from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
-from leanconv.target import Target
+from leanconv.target import Costs, Target
 
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
 _ERROR_GRAIN = 1 / 16
@@ -24,16 +24,11 @@ _ERROR_GRAIN = 1 / 16
 # than the answers, as VGG-16's). Sums state three times what they err by, which makes up for some
 # of it; what Winograd and FFT state is close.
 _PASSED_ON, _TRANSFORMED_PASSED_ON = 2.5, 4.0
-_NS_PER_CYCLE = 1 / 3.0  # at 3 GHz: plans do not depend on what the clock is found to be
 
 
-_REORDER_BYTES_PER_NS = 12.0  # read and written, each counted
-_CALL_NS = 400  # begin and end of a stage
-
-
-def reorder_ns(result_bytes: int) -> int:
+def reorder_ns(result_bytes: int, costs: Costs) -> int:
     """Estimated time of one thread to bring a tensor of so many bytes into another format."""
-    return round(2 * result_bytes / _REORDER_BYTES_PER_NS) + _CALL_NS
+    return round(2 * result_bytes / (costs.dram_copy * costs.ghz)) + costs.ns(costs.stage)
 
 
 def shared_ns(time_ns: int, threads: int) -> int:
@@ -158,6 +153,11 @@ class Outliner:
         self._known, self._floors = other._known, floors
 
     @property
+    def costs(self) -> Costs:
+        """Of the target."""
+        return self._target.costs
+
+    @property
     def fixed(self) -> bool:
         """Whether no batch and no limit may change the bits, so that nothing is left to choose."""
         return self._accuracy.reproducible
@@ -270,7 +270,7 @@ class Outliner:
         return Outline(
             decision,
             lowered.algorithm,
-            round(choice.cycles * _NS_PER_CYCLE),
+            self.costs.ns(choice.cycles),
             choice.error,
             sum(aligned(size) for size in own),
             tuple(number for n, number in taken.items() if n in self._graph.constants),

@@ -29,6 +29,7 @@ from leanconv.planner.node_costs import (
 from leanconv.planner.solver import Layer, undominated
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
+from leanconv.target import Costs
 
 Key = tuple[str, Format]  # a value as it stands in memory
 
@@ -93,13 +94,13 @@ def make_space(outliner: Outliner, threads: int, every: bool = True) -> Space:
         others = [] if outliner.fixed else other_decisions(node, rules, default, allowed)
         outlines.append(tuple(outliner.outlines(node, default, others, every)))
     try:
-        return _Builder(rules, outlines, threads).build()
+        return _Builder(rules, outlines, threads, outliner.costs).build()
     except _ManyStatesError:
         kept = [
             tuple(o for o in found if _same_formats(o.decision, default))
             for found, default in zip(outlines, defaults, strict=True)
         ]
-        return _Builder(rules, kept, threads).build()
+        return _Builder(rules, kept, threads, outliner.costs).build()
 
 
 def _same_formats(a: Decision, b: Decision) -> bool:
@@ -155,9 +156,11 @@ class _Builder:
         rules: FormatRules,
         outlines: Sequence[tuple[Outline, ...]],
         threads: int,
+        costs: Costs,
     ) -> None:
         graph = rules.graph
         self._graph, self._outlines, self._threads = graph, outlines, threads
+        self._costs = costs
         self._uses = dict.fromkeys(graph.types, 0)
         for node in graph.nodes:
             for name in set(node.inputs):
@@ -260,8 +263,11 @@ class _Builder:
             for name, live in state
             if name in self._graph.outputs and Format() not in live.held | live.gone
         ]
-        time = sum(reorder_ns(_unpadded(self._graph, name, Format())) for name in moved)
+        time = sum(self._reorder_ns((name, Format())) for name in moved)
         return time, self._held(state) if moved else 0
+
+    def _reorder_ns(self, result: Key) -> int:
+        return reorder_ns(_unpadded(self._graph, *result), self._costs)
 
     def _held(self, state: State) -> int:
         roots = {self._root((name, form)) for name, live in state for form in live.held}
@@ -296,7 +302,7 @@ class _Builder:
                 after[output] = Live(writes, frozenset({writes}))
             following = tuple(sorted(after.items(), key=lambda item: item[0]))
             peak = self._peak(state, following, node, outline, wanted, reorders)
-            nanoseconds = sum(reorder_ns(_unpadded(self._graph, *new)) for _, new in reorders)
+            nanoseconds = sum(self._reorder_ns(new) for _, new in reorders)
             yield _Step(following, peak, nanoseconds)
 
     def _keeps(

@@ -54,7 +54,8 @@ def _streamed(call: Call, sizes: Mapping[str, int], target: Target) -> int:
         return 0
     size = sizes.get(call.values[1], 0)
     uses = kernel.flops * ITEMSIZE[kernel.dtype] / (2 * max(1, size))
-    return size if target.l2_bytes < size <= target.l3_bytes / 2 and uses <= _USES else 0
+    held = target.costs.l3_share * target.l3_bytes
+    return size if target.l2_bytes < size <= held and uses <= _USES else 0
 
 
 def _has_time(kernel: PackedConv, size: int) -> bool:

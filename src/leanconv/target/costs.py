@@ -181,6 +181,10 @@ class Costs:
         """What of an L3 of the reported size one core finds."""
         return min(reported, self.l3_most_bytes) if self.l3_most_bytes else reported
 
+    def ns(self, cycles: float) -> int:
+        """Cycles as time."""
+        return round(cycles * (1 / self.ghz))
+
     def overlapped(self, arithmetic: float, stream: float) -> float:
         """Cycles of arithmetic and a stream beside it: the longer hides most of the other."""
         return max(arithmetic, stream) + self.overlap_loss * min(arithmetic, stream)

@@ -40,25 +40,26 @@ _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where tiles pass by a part of the channels
 
 
-def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> DirectConv:
+def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
     """Choose register tile and chunks for a kernel whose problem is set.
 
     Args:
         kernel: without tile and chunks.
         target: the machine.
-        cold: whether its weights come from memory in each run.
+        weights_from_dram: whether its weights come from DRAM in each run.
     """
     merged = _merge(kernel)
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
     item = ITEMSIZE[merged.dtype]
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
-    by_pixels = cold and prod(kernel.window.kernel) == 1 and kernel.batch * kernel.groups == 1
+    one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
+    by_pixels = weights_from_dram and one_map
     few = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
     halves = by_pixels and few < weights <= target.l2_bytes
     if halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
         merged = _cut_rows(merged, merged.window.out[2] // 2)
-    cycles, tile = _best_tile(merged, target, cold)
-    merged = _split_row(merged, tile.rows) if cold else merged
+    cycles, tile = _best_tile(merged, target, weights_from_dram)
+    merged = _split_row(merged, tile.rows) if weights_from_dram else merged
     rows = merged.row_count
     bands = 2 if halves and rows % 2 == 0 else 1
     cycles /= rows
@@ -74,7 +75,7 @@ def plan_direct(kernel: DirectConv, target: Target, cold: bool = False) -> Direc
     return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands)
 
 
-def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, Tile]:
+def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> tuple[float, Tile]:
     """The register tile, and the estimated cycles of all rows of one image.
 
     The first tile of each panel waits for weights that come from DRAM: the more rows it has, the
@@ -83,7 +84,7 @@ def _best_tile(kernel: DirectConv, target: Target, cold: bool) -> tuple[float, T
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
     ranked = _ranked(kernel, target)
     cycles, tile = ranked[0]
-    if not cold or columns < _DRAM_COLUMNS:
+    if not weights_from_dram or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
     bytes_ = kernel.reduction * kernel.lanes * ITEMSIZE[kernel.dtype]  # of one vector of a panel
 
@@ -209,7 +210,7 @@ def _cost(problem: Problem, target: Target) -> float:
         line = _PREFETCHED_SHARE * costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
     cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.spec.weight_bytes
-    if problem.cold:
+    if problem.weights_from_dram:
         return cycles + dram_cycles(problem, target, weights) + planes
     stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
     return costs.overlapped(cycles, stream) + planes
@@ -245,7 +246,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         panels_inside=False,
         y_offset=problem.y_offset,
     )
-    spec, planned = problem.spec, plan_direct(kernel, target, problem.cold)
+    spec, planned = problem.spec, plan_direct(kernel, target, problem.weights_from_dram)
     input_bytes = spec.itemsize * prod(spec.input_shape)
     output_bytes = spec.itemsize * prod(spec.output_shape)
     single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1

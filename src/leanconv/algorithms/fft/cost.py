@@ -61,8 +61,8 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
 
     costs = []
     for layout in _layouts(problem, target, choices):
-        cold = dram_cycles(problem, target, weight_elements(layout) * layout.item)
-        costs.append((_cycles(layout, target) + cold, layout))
+        waiting = dram_cycles(problem, target, weight_elements(layout) * layout.item)
+        costs.append((_cycles(layout, target) + waiting, layout))
     if not costs:
         raise SpecError(
             f"fft: parts is {choices.parts} for {problem.spec}; expected so many that each fits "
