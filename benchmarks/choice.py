@@ -116,7 +116,7 @@ def measure(layer: Layer, threads: int) -> dict[str, Any]:
     return {
         "group": layer.group,
         "layer": layer.name,
-        "problem": str(layer.problem.spec),
+        "problem": str(layer.problem),
         "blocked": [layer.problem.x.block > 1, layer.problem.y.block > 1],
         "measured": len(tuned.seconds),
         "model": tuned.model,

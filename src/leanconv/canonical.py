@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Names of the fields of a dataclass, None for another type."""
+    """Names of the fields that a dataclass compares, None for another type."""
     if not dataclasses.is_dataclass(kind):
         return None
-    return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
 
 
 def canonical_text(value: object) -> str:

@@ -113,16 +113,15 @@ class NaiveConv(GroupedConv):
 
 def naive(problem: Problem) -> NaiveConv:
     """The seven loops over the input itself."""
-    spec = problem.spec
     return NaiveConv(
-        spec.batch,
-        spec.groups,
+        problem.batch,
+        problem.groups,
         problem.group_inputs,
         problem.group_outputs,
         problem.window,
         problem.x,
         problem.y,
-        spec.dtype,
+        problem.dtype,
         problem.epilogue,
         problem.y_offset,
     )
@@ -135,7 +134,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _cost(problem: Problem, target: Target) -> float:
     """One multiply-add after the other: each waits for the one before."""
-    return problem.spec.flops / 2 * (target.fma_latency + 0.5)
+    return problem.flops / 2 * (target.fma_latency + 0.5)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

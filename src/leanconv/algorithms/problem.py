@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import ConvSpec
+from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT
 from leanconv.target import Target
 
@@ -24,22 +25,36 @@ _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 
 @dataclass(frozen=True)
 class Problem:
-    """One convolution to be lowered.
+    """One convolution, or a part of one, with the places of its operands.
+
+    All sizes are those of the part: a phase of a transposed convolution, or a residue of a dilated
+    one, is a convolution with a window of its own over tensors that it shares with the others.
 
     Attributes:
-        spec: sizes and epilogue; its layout is not used.
+        batch: images N.
+        in_channels, out_channels: C and K.
+        groups: channel groups.
+        dtype: `"float32"` or `"float64"`.
+        epilogue: bias, residual, activation.
+        window: the sliding window.
         x, y: where input and output (and residual) lie.
-        window: the sliding window; that of the spec unless said otherwise.
+        label: what it is a part of, or itself, as messages name it.
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
     """
 
-    spec: ConvSpec
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    dtype: str
+    epilogue: Epilogue
+    window: Window
     x: Access
     y: Access
-    window: Window
+    label: str = field(compare=False)
     y_offset: int = 0
     max_error: float = 1.0
     x_offset: int = 0
@@ -47,7 +62,7 @@ class Problem:
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
-        """The problem of a spec as it stands; `DEFAULT_ERROR` where no error is given."""
+        """The problem of a spec; `DEFAULT_ERROR` where no error is given."""
         window = Window(
             triple(spec.size, 1),
             triple(spec.output_size, 1),
@@ -56,27 +71,66 @@ class Problem:
             triple(spec.dilation, 1),
             triple(spec.pad_begin, 0),
         )
-        limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
-        return Problem(spec, x, y, window, max_error=limit)
+        return Problem(
+            batch=spec.batch,
+            in_channels=spec.in_channels,
+            out_channels=spec.out_channels,
+            groups=spec.groups,
+            dtype=spec.dtype,
+            epilogue=Epilogue(spec.bias, spec.residual, spec.activation),
+            window=window,
+            x=x,
+            y=y,
+            label=str(spec),
+            max_error=DEFAULT_ERROR[spec.dtype] if max_error is None else max_error,
+        )
+
+    def __str__(self) -> str:
+        return self.label
 
     def alone(self) -> Problem:
         """The same for one image of the batch."""
-        return replace(self, spec=replace(self.spec, batch=1))
-
-    @property
-    def epilogue(self) -> Epilogue:
-        """What happens to the sums."""
-        return Epilogue(self.spec.bias, self.spec.residual, self.spec.activation)
+        return replace(self, batch=1)
 
     @property
     def group_inputs(self) -> int:
         """Input channels of one group."""
-        return self.spec.in_channels // self.spec.groups
+        return self.in_channels // self.groups
 
     @property
     def group_outputs(self) -> int:
         """Output channels of one group."""
-        return self.spec.out_channels // self.spec.groups
+        return self.out_channels // self.groups
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def reduction(self) -> int:
+        """Products summed for one output, padding counted."""
+        return reduction_length(self.group_inputs, self.window.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of the plain sum, padding counted."""
+        return sum_flops(self.batch, self.out_channels, self.window.out, self.reduction)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the input."""
+        return tensor_bytes((self.batch, self.in_channels, *self.window.size), self.dtype)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights as given."""
+        return tensor_bytes((self.out_channels, self.reduction), self.dtype)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return tensor_bytes((self.batch, self.out_channels, *self.window.out), self.dtype)
 
     def weights_3d(self, w: np.ndarray) -> np.ndarray:
         """View weights (K, C/g, kernel…) with all three kernel axes."""
@@ -99,17 +153,18 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
     Returns:
         0.0 where both tensors together fit L2, little where they nearly do.
     """
-    spec, costs = problem.spec, target.costs
-    tensors = (
-        (problem.x, problem.group_inputs, spec.itemsize * prod(spec.input_shape)),
-        (problem.y, problem.group_outputs, spec.itemsize * prod(spec.output_shape)),
-    )
+    item, costs = problem.itemsize, target.costs
+    tensors = []
+    for access, channels in ((problem.x, problem.in_channels), (problem.y, problem.out_channels)):
+        # A part of a tensor whose columns lie apart still touches every line of its rows.
+        size = problem.batch * channels * access.positions(channels) * item
+        tensors.append((access, channels // problem.groups, size))
     everything = sum(size for _, _, size in tensors)
     large = _L3_PARTS * everything > target.l3_bytes
     cycles = 0.0
     for access, planes, size in tensors:
         if not access.lanes_contiguous:
-            apart = access.block_stride * spec.itemsize
+            apart = access.block_stride * item
             one_set = apart % costs.l1_way_bytes == 0 and planes > costs.l1_ways
             near = planes <= costs.tlb_pages and not one_set and not large
             walk = costs.prefetched_line if near else costs.strided_line
@@ -124,4 +179,4 @@ def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
 
 def most_weight_bytes(problem: Problem) -> int:
     """The most bytes that transformed weights may take unasked."""
-    return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.spec.weight_bytes
+    return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.weight_bytes

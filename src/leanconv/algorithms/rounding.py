@@ -29,6 +29,5 @@ def walk_error(problem: Problem, length: float) -> float:
     have both: of 400,000 sums of 9, 100 and 400 products (normal, uniform, all positive), alone and
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
-    spec = problem.spec
-    terms = length + spec.bias + spec.residual
-    return ROUNDOFF[spec.dtype] * (1.0 + 1.5 * math.sqrt(terms))
+    terms = length + problem.epilogue.bias + problem.epilogue.residual
+    return ROUNDOFF[problem.dtype] * (1.0 + 1.5 * math.sqrt(terms))

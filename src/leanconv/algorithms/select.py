@@ -48,7 +48,7 @@ def ranked(
     """
     if choice != AUTO:
         yield _made(choice, problem, target, reproducible)
-    elif reproducible and problem.spec.batch > 1:
+    elif reproducible and problem.batch > 1:
         for candidate in ranked(problem.alone(), target):
             yield _made(candidate.choice, problem, target)
     else:
@@ -73,7 +73,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     Sums in the plain order are always allowed, however small the error that is accepted, but for
     those of some 50,000 products, which err more than the default: partial sums are there for them.
     """
-    plain = min(sum_error(problem), DEFAULT_ERROR[problem.spec.dtype])
+    plain = min(sum_error(problem), DEFAULT_ERROR[problem.dtype])
     if candidate.choice.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)
@@ -120,7 +120,7 @@ def choose(
     if possible:
         return min(possible, key=lambda candidate: candidate.choice.error)
     raise SpecError(
-        f"{problem.spec}: no algorithm takes these blocks of channels; expected plain layouts"
+        f"{problem}: no algorithm takes these blocks of channels; expected plain layouts"
     )
 
 
@@ -134,8 +134,8 @@ def _made(
     algorithm, given = _BY_NAME[choice.algorithm], choice.parameters
     reason = algorithm.reject(problem, target)
     if reason:
-        raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem.spec}: {reason}")
-    if reproducible and problem.spec.batch > 1:
+        raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem}: {reason}")
+    if reproducible and problem.batch > 1:
         alone = algorithm.candidate(problem.alone(), target, given)
         given = given.filled(alone.choice.parameters)
     return algorithm.candidate(problem, target, given)

@@ -42,6 +42,10 @@ class Access:
         """Offset of a channel."""
         return c // self.block * self.block_stride + c % self.block
 
+    def positions(self, channels: int) -> int:
+        """Positions (d, h, w) of a whole image of so many channels."""
+        return self.image // (ceil_div(channels, self.block) * self.block)
+
     @staticmethod
     def of_format(shape: tuple[int, ...], form: Format) -> Access:
         """Access of a tensor (N, C, spatial…) that stands plain or in blocks of channels."""

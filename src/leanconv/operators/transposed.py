@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd, prod
 
 import numpy as np
@@ -11,11 +12,12 @@ import numpy as np
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
+from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
+from leanconv.units import shape_text
 
 _MOST_PHASES = 1024  # a stride of 32 along two axes
 
@@ -65,41 +67,35 @@ def phases(
     outputs = w.shape[1]
     grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
     by_output = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
-    spec = ConvSpec(
-        batch=in_shape[0],
-        in_channels=in_shape[1],
-        out_channels=out_shape[1],
-        size=size,
-        kernel=(1, 1, 1),
-        stride=(1, 1, 1),
-        dilation=(1, 1, 1),
-        pad_begin=(0, 0, 0),
-        pad_end=(0, 0, 0),
-        groups=groups,
-        dtype=graph.types[node.inputs[0]].dtype,
-        bias=bool(node.input(2)),
-        activation=attributes["activation"],
-    )
-    limit = DEFAULT_ERROR[spec.dtype] if max_error is None else max_error
+    dtype = graph.types[node.inputs[0]].dtype
+    steps = _triple(s * t for s, t in zip(y.spatial, stride, strict=True))
     found = []
-    for d in axes[0]:
-        for h in axes[1]:
-            for v in axes[2]:
-                part = (d, h, v)
-                taps = by_output[:, :, d.taps, h.taps, v.taps][:, :, ::-1, ::-1, ::-1]
-                window = Window(
-                    size,
-                    _triple(p.count for p in part),
-                    _triple(taps.shape[2:]),
-                    (1, 1, 1),
-                    _triple(p.dilation for p in part),
-                    _triple(p.pad for p in part),
-                )
-                steps = _triple(s * t for s, t in zip(y.spatial, stride, strict=True))
-                offset = sum(p.first * s for p, s in zip(part, y.spatial, strict=True))
-                place = replace(y, spatial=steps)
-                problem = Problem(spec, x, place, window, offset, limit)
-                found.append((problem, taps))
+    for part in product(*axes):
+        d, h, v = (phase.taps for phase in part)
+        taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
+        window = Window(
+            size,
+            _triple(p.count for p in part),
+            _triple(taps.shape[2:]),
+            (1, 1, 1),
+            _triple(p.dilation for p in part),
+            _triple(p.pad for p in part),
+        )
+        problem = Problem(
+            batch=in_shape[0],
+            in_channels=in_shape[1],
+            out_channels=out_shape[1],
+            groups=groups,
+            dtype=dtype,
+            epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
+            window=window,
+            x=x,
+            y=replace(y, spatial=steps),
+            label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
+            y_offset=sum(p.first * s for p, s in zip(part, y.spatial, strict=True)),
+            max_error=DEFAULT_ERROR[dtype] if max_error is None else max_error,
+        )
+        found.append((problem, taps))
     return found
 
 

@@ -112,7 +112,7 @@ def measure(
     """As `tune`, but nothing is recalled or kept."""
 
     def fits(candidate: Candidate) -> bool:
-        weights = max(candidate.weight_bytes, problem.spec.weight_bytes)
+        weights = max(candidate.weight_bytes, problem.weight_bytes)
         needed = candidate.workspace_bytes(threads) + weights
         return memory_limit is None or needed <= memory_limit
 
@@ -127,13 +127,13 @@ def measure(
     model = model or (found[0][0] if found else "")
     if len(found) < 2:
         return Tuned(model, {}, model)
-    log.info("tuning %s: %d choices", problem.spec, len(found))
+    log.info("tuning %s: %d choices", problem, len(found))
     rigs = {name: _Rig(problem, c, target, threads, cold_weights) for name, c in found}
     times = _race(rigs, model)
     best = min(times, key=lambda name: times[name])
     if times[best] > _MARGIN * times[model]:
         best = model
-    log.info("tuned %s: %s, %.1f us", problem.spec, best, times[best] * 1e6)
+    log.info("tuned %s: %s, %.1f us", problem, best, times[best] * 1e6)
     return Tuned(best, times, model)
 
 
@@ -168,11 +168,10 @@ class _Rig:
     def __init__(
         self, problem: Problem, candidate: Candidate, target: Target, threads: int, cold: int
     ) -> None:
-        spec, item = problem.spec, np.dtype(problem.spec.dtype).itemsize
         self._memory = Memory()
         random = np.random.default_rng(0)
         packed = _constants(problem, candidate, random)
-        roles = ["x", *(["residual"] if spec.residual else []), "y", *packed]
+        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y", *packed]
         block = self._memory.allocate("workspace", candidate.workspace_bytes(threads))
         self._program: Program = candidate_program(
             candidate,
@@ -182,7 +181,8 @@ class _Rig:
             block.address,
             paced=False,
         )
-        sizes = {"x": spec.batch * problem.x.image * item, "y": spec.batch * problem.y.image * item}
+        each = problem.batch * problem.itemsize
+        sizes = {"x": problem.x.image * each, "y": problem.y.image * each}
         sizes["residual"] = sizes["y"]
         data = [self._filled(role, sizes[role], random) for role in roles if role in sizes]
         self._addresses = self._copies(packed, cold, [b.address for b in data])
@@ -230,17 +230,15 @@ class _Rig:
 def _constants(
     problem: Problem, candidate: Candidate, random: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    spec = problem.spec
-    shape = (spec.out_channels, problem.group_inputs, *problem.window.kernel)
-    rank = len(spec.kernel)
-    w = random.standard_normal((*shape[:2], *shape[5 - rank :]))
-    channels = {"bias": random.standard_normal(spec.out_channels).astype(spec.dtype)}
-    if not spec.bias:
+    shape = (problem.out_channels, problem.group_inputs, *problem.window.kernel)
+    w = random.standard_normal(shape)
+    channels = {"bias": random.standard_normal(problem.out_channels).astype(problem.dtype)}
+    if not problem.epilogue.bias:
         del channels["bias"]
-    if spec.activation is not None and spec.activation.kind == "prelu":
-        channels["slope"] = random.standard_normal(spec.out_channels).astype(spec.dtype)
+    if problem.epilogue.has_slope:
+        channels["slope"] = random.standard_normal(problem.out_channels).astype(problem.dtype)
     require_for_products()
-    return candidate.pack(w.astype(spec.dtype), channels)
+    return candidate.pack(w.astype(problem.dtype), channels)
 
 
 def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:

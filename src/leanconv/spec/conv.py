@@ -9,6 +9,7 @@ from math import prod
 from leanconv.dtypes import GPU_DTYPES, ITEMSIZE
 from leanconv.errors import SpecError, short
 from leanconv.spec.activation import Activation
+from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
@@ -148,27 +149,27 @@ class ConvSpec:
     @property
     def reduction(self) -> int:
         """Products summed for one output, padding counted."""
-        return self.in_channels // self.groups * prod(self.kernel)
+        return reduction_length(self.in_channels // self.groups, self.kernel)
 
     @property
     def flops(self) -> int:
         """Floating point operations of the plain sum: two for each product, padding counted."""
-        return 2 * self.batch * self.out_channels * prod(self.output_size) * self.reduction
+        return sum_flops(self.batch, self.out_channels, self.output_size, self.reduction)
 
     @property
     def input_bytes(self) -> int:
         """Bytes of x."""
-        return prod(self.input_shape) * self.itemsize
+        return tensor_bytes(self.input_shape, self.dtype)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of w as given."""
-        return prod(self.weight_shape) * self.itemsize
+        return tensor_bytes(self.weight_shape, self.dtype)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of y."""
-        return prod(self.output_shape) * self.itemsize
+        return tensor_bytes(self.output_shape, self.dtype)
 
     # -- the problem as one line -----------------------------------------------------------
     def __str__(self) -> str:

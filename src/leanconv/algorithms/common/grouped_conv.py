@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.amounts import reduction_length, sum_flops
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class GroupedConv(Kernel):
     @property
     def reduction(self) -> int:
         """Products of one output, those with padding counted."""
-        return self.inputs * prod(self.window.kernel)
+        return reduction_length(self.inputs, self.window.kernel)
 
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
-        return 2 * self.batch * self.groups * self.outputs * prod(self.window.out) * self.reduction
+        channels = self.groups * self.outputs
+        return sum_flops(self.batch, channels, self.window.out, self.reduction)

@@ -33,12 +33,12 @@ class GroupFields(Fields):
 def fields(problem: Problem, target: Target) -> Fields:
     """The fields of a kernel for this problem with whole vectors of the target."""
     return {
-        "batch": problem.spec.batch,
+        "batch": problem.batch,
         "window": problem.window,
         "x": problem.x,
         "y": problem.y,
-        "dtype": problem.spec.dtype,
-        "lanes": target.lanes(problem.spec.dtype),
+        "dtype": problem.dtype,
+        "lanes": target.lanes(problem.dtype),
         "epilogue": problem.epilogue,
     }
 
@@ -47,7 +47,7 @@ def group_fields(problem: Problem, target: Target) -> GroupFields:
     """As `fields`, with the channels of a group."""
     return {
         **fields(problem, target),
-        "groups": problem.spec.groups,
+        "groups": problem.groups,
         "inputs": problem.group_inputs,
         "outputs": problem.group_outputs,
     }

@@ -21,9 +21,9 @@ _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chun
 
 def _reject(problem: Problem, target: Target) -> str | None:
     """Lanes along channels must work for groups of that size in these layouts."""
-    lanes = target.lanes(problem.spec.dtype)
+    lanes = target.lanes(problem.dtype)
     inputs, outputs = problem.group_inputs, problem.group_outputs
-    if problem.spec.groups == 1:
+    if problem.groups == 1:
         return "there is only one group"
     if not (problem.x.lanes_contiguous and problem.y.lanes_contiguous):
         return "channels do not stand next to each other in memory"
@@ -73,7 +73,7 @@ def _cost(problem: Problem, target: Target) -> float:
 def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
     kernel = DepthwiseConv(
         **fields(problem, target),
-        channels=problem.spec.out_channels,
+        channels=problem.out_channels,
         group_inputs=problem.group_inputs,
         group_outputs=problem.group_outputs,
         columns=1,

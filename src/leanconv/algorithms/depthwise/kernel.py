@@ -31,6 +31,7 @@ from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -110,8 +111,8 @@ class DepthwiseConv(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
-        taps = prod(self.window.kernel) * self.group_inputs
-        return 2 * self.batch * self.channels * prod(self.window.out) * taps
+        reduction = reduction_length(self.group_inputs, self.window.kernel)
+        return sum_flops(self.batch, self.channels, self.window.out, reduction)
 
     @property
     def constant_bytes(self) -> dict[str, int]:

@@ -189,7 +189,7 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
 
 def _reject(problem: Problem, target: Target) -> str | None:
     del target
-    if problem.spec.groups == 1:
+    if problem.groups == 1:
         return None
     for access, channels, side in (
         (problem.x, problem.group_inputs, "input"),
@@ -209,7 +209,7 @@ def _cost(problem: Problem, target: Target) -> float:
     if isinstance(kernel, DirectPointwise):
         line = _PREFETCHED_SHARE * costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
-    cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.spec.weight_bytes
+    cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.weight_bytes
     if problem.weights_from_dram:
         return cycles + dram_cycles(problem, target, weights) + planes
     stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
@@ -246,15 +246,13 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         panels_inside=False,
         y_offset=problem.y_offset,
     )
-    spec, planned = problem.spec, plan_direct(kernel, target, problem.weights_from_dram)
-    input_bytes = spec.itemsize * prod(spec.input_shape)
-    output_bytes = spec.itemsize * prod(spec.output_shape)
+    planned = plan_direct(kernel, target, problem.weights_from_dram)
     single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
-    large = planned.y.lanes_contiguous and output_bytes >= _RESIDUAL_SHARE * target.l2_bytes
+    large = planned.y.lanes_contiguous and problem.output_bytes >= _RESIDUAL_SHARE * target.l2_bytes
     return replace(
         planned,
-        fetch=single_tap and blocks and input_bytes > target.l2_bytes,
-        prefetches_residual=spec.residual and large,
+        fetch=single_tap and blocks and problem.input_bytes > target.l2_bytes,
+        prefetches_residual=problem.epilogue.residual and large,
     )
 
 

@@ -41,7 +41,7 @@ def error_of(layout: FftLayout) -> float:
 
 def _reject(problem: Problem, target: Target) -> str | None:
     window = problem.window
-    lanes = target.lanes(problem.spec.dtype)
+    lanes = target.lanes(problem.dtype)
     if window.kernel[0] != 1 or window.size[0] != 1 or window.out[0] != 1:
         return "there are three spatial axes; the transforms have two"
     depthwise = problem.group_inputs == problem.group_outputs == 1
@@ -51,7 +51,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     ):
         if access.block not in (1, lanes):
             return f"channels stand in blocks of {access.block}; a vector has {lanes}"
-        if problem.spec.groups > 1 and channels % access.block and not depthwise:
+        if problem.groups > 1 and channels % access.block and not depthwise:
             return (
                 f"groups of {channels} {side} channels do not fill blocks of {access.block} "
                 "channels"
@@ -96,7 +96,7 @@ def _choices(problem: Problem, given: FftParameters) -> Choices:
 
 
 def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> Candidate:
-    if parameters.products == 3 and problem.group_inputs == 1 < problem.spec.groups:
+    if parameters.products == 3 and problem.group_inputs == 1 < problem.groups:
         raise SpecError(
             "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
             "or leave it out"

@@ -65,7 +65,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         costs.append((_cycles(layout, target) + waiting, layout))
     if not costs:
         raise SpecError(
-            f"fft: parts is {choices.parts} for {problem.spec}; expected so many that each fits "
+            f"fft: parts is {choices.parts} for {problem}; expected so many that each fits "
             "its tile: leave parts out"
         )
     cycles, layout = min(costs, key=rank)
@@ -97,14 +97,14 @@ def _equal_parts(tiles: int) -> list[int]:
 
 def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[FftLayout]:
     """Every choice for a problem."""
-    spec, lanes = problem.spec, target.lanes(problem.spec.dtype)
-    depthwise = problem.group_inputs == problem.group_outputs == 1 and spec.groups > 1
+    lanes = target.lanes(problem.dtype)
+    depthwise = problem.group_inputs == problem.group_outputs == 1 and problem.groups > 1
     vectors = 1 if depthwise else ceil_div(problem.group_outputs, lanes)
     slices = [n for n in range(1, min(vectors, _MOST_SPLITS) + 1) if vectors % n == 0]
     for height, width in _axes(problem, choices):
         layout = FftLayout(
-            batch=spec.batch,
-            groups=spec.groups,
+            batch=problem.batch,
+            groups=problem.groups,
             inputs=problem.group_inputs,
             outputs=problem.group_outputs,
             depthwise=depthwise,
@@ -112,7 +112,7 @@ def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[Fft
             width=width,
             x=problem.x,
             y=problem.y,
-            dtype=spec.dtype,
+            dtype=problem.dtype,
             lanes=lanes,
             block_height=1,
             block_width=1,

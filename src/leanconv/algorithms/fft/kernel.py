@@ -34,6 +34,7 @@ from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
+from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.target import Target
 
 
@@ -62,9 +63,9 @@ class FftConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum, padding counted, as for every algorithm."""
         layout = self.layout
-        taps = layout.height.kernel * layout.width.kernel * layout.inputs
-        outputs = layout.batch * layout.groups * layout.outputs
-        return 2 * outputs * layout.height.out * layout.width.out * taps
+        axes, channels = (layout.height, layout.width), layout.groups * layout.outputs
+        reduction = reduction_length(layout.inputs, (axis.kernel for axis in axes))
+        return sum_flops(layout.batch, channels, (axis.out for axis in axes), reduction)
 
     @property
     def constant_bytes(self) -> dict[str, int]:

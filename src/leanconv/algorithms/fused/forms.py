@@ -188,21 +188,19 @@ def _dense(
     problem: Problem, target: Target, lanes: int, epilogue: Epilogue | None = None, offset: int = 0
 ) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
-    spec = problem.spec
-    reduction = spec.in_channels * prod(problem.window.kernel)
-    at = target.with_half_vectors() if lanes < target.lanes(spec.dtype) else target
-    vectors = ceil_div(spec.out_channels, lanes)
+    at = target.with_half_vectors() if lanes < target.lanes(problem.dtype) else target
+    vectors = ceil_div(problem.out_channels, lanes)
     return DirectConv(
-        batch=spec.batch,
+        batch=problem.batch,
         groups=1,
-        inputs=spec.in_channels,
-        outputs=spec.out_channels,
+        inputs=problem.in_channels,
+        outputs=problem.out_channels,
         window=problem.window,
         x=problem.x,
         y=problem.y,
-        dtype=spec.dtype,
+        dtype=problem.dtype,
         lanes=lanes,
-        tile=_tile(at, problem.window.out[2], vectors, reduction),
+        tile=_tile(at, problem.window.out[2], vectors, problem.reduction),
         rows=1,
         panels_inside=False,
         epilogue=problem.epilogue if epilogue is None else epilogue,
@@ -231,17 +229,16 @@ def _single(target: Target, kernel: DirectConv) -> Tile:
 
 
 def _depthwise(problem: Problem, channels: int, target: Target) -> DepthwiseConv:
-    spec = problem.spec
     kernel = DepthwiseConv(
-        batch=spec.batch,
+        batch=problem.batch,
         channels=channels,
         group_inputs=1,
         group_outputs=1,
         window=problem.window,
         x=problem.x,
         y=problem.y,
-        dtype=spec.dtype,
-        lanes=target.lanes(spec.dtype),
+        dtype=problem.dtype,
+        lanes=target.lanes(problem.dtype),
         columns=1,
         rows=1,
         epilogue=problem.epilogue,
@@ -254,14 +251,13 @@ def _projects(problem: Problem, target: Target, epilogue: Epilogue) -> tuple[Dir
 
     Where one unit does a whole vector in the time of two halves, that is half the work.
     """
-    spec = problem.spec
-    lanes = target.lanes(spec.dtype)
-    whole, rest = divmod(spec.out_channels, lanes)
+    lanes = target.lanes(problem.dtype)
+    whole, rest = divmod(problem.out_channels, lanes)
     if not (target.splits_vectors and 0 < rest <= lanes // 2):
         return (_dense(problem, target, lanes, epilogue),)
-    tail = replace(problem, spec=replace(spec, out_channels=rest))
+    tail = replace(problem, out_channels=rest)
     last = _dense(tail, target, lanes // 2, epilogue, problem.y.channel(whole * lanes))
     if not whole:
         return (last,)
-    head = replace(problem, spec=replace(spec, out_channels=whole * lanes))
+    head = replace(problem, out_channels=whole * lanes)
     return (_dense(head, target, lanes, epilogue), last)

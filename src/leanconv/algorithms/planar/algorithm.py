@@ -72,7 +72,7 @@ def _planned(problem: Problem, target: Target) -> tuple[Kernel, float]:
         return plan_pointwise(_pointwise(problem, window, target), target)
     general = _general(problem, target)
     cycles = _cycles(general, target)
-    if problem.group_inputs == problem.group_outputs == 1 < problem.spec.groups and _flat(window):
+    if problem.group_inputs == problem.group_outputs == 1 < problem.groups and _flat(window):
         planned = plan_planar_depthwise(_depthwise(problem, target), target)
         if planned and planned[1] < cycles:
             return planned
@@ -114,7 +114,7 @@ def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise
 def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
     return PlanarDepthwise(
         **fields(problem, target),
-        channels=problem.spec.out_channels,
+        channels=problem.out_channels,
         planes=1,
         rows=1,
         vectors=1,

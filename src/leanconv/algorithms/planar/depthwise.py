@@ -33,6 +33,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
@@ -111,8 +112,8 @@ class PlanarDepthwise(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
-        _, kh, kw = self.window.kernel
-        return 2 * self.batch * self.channels * self.window.out[1] * self.window.out[2] * kh * kw
+        reduction = reduction_length(1, self.window.kernel)
+        return sum_flops(self.batch, self.channels, self.window.out, reduction)
 
     def uses(self, rows: int) -> Uses:
         """For each row of input from a tile's first on: the (output row, kh) that it meets."""

@@ -95,7 +95,7 @@ def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
     return Candidate(
         choice,
         (KernelUse(cut.kernel, cut.kernel.operands),),
-        packing(replace(conv, groups=problem.spec.groups), view, problem),
+        packing(replace(conv, groups=problem.groups), view, problem),
         details=f"{blocks.details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
@@ -114,8 +114,8 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
     one = replace(product(problem, view, target), batch=1, groups=1)
     one = replace(one, tile=best_tile(one, target))
     kernel = BlockConv(
-        problem.spec.batch,
-        problem.spec.groups,
+        problem.batch,
+        problem.groups,
         blocks.unfolding,
         blocks.elements,
         problem.y,

@@ -80,17 +80,16 @@ def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
 
     Its loops over windows are not written out: loads would be hoisted until registers spill.
     """
-    spec = problem.spec
     return DirectConv(
-        batch=spec.batch,
-        groups=spec.groups,
+        batch=problem.batch,
+        groups=problem.groups,
         inputs=view.inputs,
         outputs=problem.group_outputs,
         window=view.window,
         x=view.x,
         y=problem.y,
-        dtype=spec.dtype,
-        lanes=target.lanes(spec.dtype),
+        dtype=problem.dtype,
+        lanes=target.lanes(problem.dtype),
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
@@ -188,10 +187,10 @@ def whole_tensor(
     details: str,
 ) -> Candidate:
     """Lower the whole batch, then multiply it; images of one group lie one after the other."""
-    spec = problem.spec
-    image, group = unfolding.elements, unfolding.elements * spec.batch
-    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0], target.costs)
-    lower = LowerTensor(unfolding, spec.batch, spec.groups, image, group, rows)
+    batch, groups = problem.batch, problem.groups
+    image, group = unfolding.elements, unfolding.elements * batch
+    rows = lower_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
+    lower = LowerTensor(unfolding, batch, groups, image, group, rows)
     conv = tiled(product(problem, view, target), target)
     return Candidate(
         choice,
@@ -200,6 +199,6 @@ def whole_tensor(
             KernelUse(conv, ("lowered", *conv.operands[1:])),
         ),
         packing(conv, view, problem),
-        {"lowered": group * spec.groups * spec.itemsize},
+        {"lowered": group * groups * problem.itemsize},
         f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )

@@ -46,12 +46,12 @@ _MOST_IMAGES = 1024  # two stages each
 def matrix_elements(problem: Problem) -> int:
     """Elements of one image's lowered matrix: (od·oh·ow) · (kd·kh·kw·c)."""
     window = problem.window
-    return prod(window.out) * prod(window.kernel) * problem.spec.in_channels
+    return prod(window.out) * prod(window.kernel) * problem.in_channels
 
 
 def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
     """All axes unfolded; the columns of the matrix are (kd, kh, kw, c), or (c, kd, kh, kw)."""
-    spec, window, inputs = problem.spec, problem.window, problem.group_inputs
+    window, inputs = problem.window, problem.group_inputs
     _, kh, kw = window.kernel
     by_taps = channels_first(problem)
     tap = (kh * kw, kw, 1) if by_taps else (kh * kw * inputs, kw * inputs, inputs)
@@ -63,8 +63,8 @@ def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
         prod(window.kernel) if by_taps else 1,
         position,
         tap,
-        spec.dtype,
-        target.lanes(spec.dtype),
+        problem.dtype,
+        target.lanes(problem.dtype),
     )
 
 
@@ -79,7 +79,7 @@ def channels_first(problem: Problem) -> bool:
 
 def _view(problem: Problem, out: Triple, image: int, group: int) -> LoweredView:
     """The matrix: one window is one row, and its columns are the channels."""
-    steps = problem.group_inputs * prod(problem.window.kernel)
+    steps = problem.reduction
     spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
     ones = (1, 1, 1)
     order = (1, 2, 3, 4) if channels_first(problem) else (2, 3, 4, 1)
@@ -92,28 +92,28 @@ def _view(problem: Problem, out: Triple, image: int, group: int) -> LoweredView:
 
 
 def _whole(problem: Problem, target: Target) -> Candidate:
-    spec, out = problem.spec, problem.window.out
-    steps = problem.group_inputs * prod(problem.window.kernel)
+    out = problem.window.out
+    steps = problem.reduction
     unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
     view = _view(problem, out, unfolding.elements, unfolding.elements)
-    if spec.batch == 1:
+    if problem.batch == 1:
         return whole_tensor(_choice(problem), problem, target, unfolding, view, "rows=whole")
     conv = tiled(replace(product(problem, view, target), batch=1), target)
-    size = unfolding.elements * spec.groups
-    rows = lower_rows(unfolding, spec.groups * out[0], target.costs)
-    lower = LowerTensor(unfolding, 1, spec.groups, size, unfolding.elements, rows, True)
+    size = unfolding.elements * problem.groups
+    rows = lower_rows(unfolding, problem.groups * out[0], target.costs)
+    lower = LowerTensor(unfolding, 1, problem.groups, size, unfolding.elements, rows, True)
     multiply = ImageProduct(conv, problem.y.image)
     uses = []
-    for n in range(spec.batch):
+    for n in range(problem.batch):
         uses.append(KernelUse(lower, ("x", f"image{n}", "lowered")))
         uses.append(KernelUse(multiply, ("lowered", f"image{n}", *conv.operands[1:])))
     pack = packing(conv, view, problem)
-    numbers = {f"image{n}": np.array([n], np.int64) for n in range(spec.batch)}
+    numbers = {f"image{n}": np.array([n], np.int64) for n in range(problem.batch)}
     return Candidate(
         _choice(problem),
         tuple(uses),
         lambda w, channels: {**pack(w, channels), **numbers},
-        {"lowered": size * spec.itemsize},
+        {"lowered": size * problem.itemsize},
         f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
@@ -121,17 +121,17 @@ def _whole(problem: Problem, target: Target) -> Candidate:
 def _segment(problem: Problem, target: Target, room: int) -> int:
     """Columns of a block that is a part of a row: equal parts, in whole register tiles."""
     width = problem.window.out[2]
-    vectors = ceil_div(problem.group_outputs, target.lanes(problem.spec.dtype))
-    tile = rank_tiles(target, room, vectors, problem.spec.reduction)[0][1]
+    vectors = ceil_div(problem.group_outputs, target.lanes(problem.dtype))
+    tile = rank_tiles(target, room, vectors, problem.reduction)[0][1]
     whole = room // tile.rows * tile.rows or room
     equal = ceil_div(width, ceil_div(width, whole))
     return min(whole, ceil_div(equal, tile.rows) * tile.rows)
 
 
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
-    spec, (_, height, width) = problem.spec, problem.window.out
-    steps = problem.group_inputs * prod(problem.window.kernel)
-    room = rows or max(1, target.l2_bytes // 2 // (steps * spec.itemsize))
+    (_, height, width) = problem.window.out
+    steps = problem.reduction
+    room = rows or max(1, target.l2_bytes // 2 // (steps * problem.itemsize))
     if room < width:
         columns = room if rows else _segment(problem, target, room)
         shapes = [((1, columns), (1, width % columns or columns))]
@@ -175,8 +175,8 @@ def _candidate(problem: Problem, target: Target, parameters: Im2colParameters) -
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    if problem.spec.batch > _MOST_IMAGES:
-        return f"{problem.spec.batch} images, one after the other; at most {_MOST_IMAGES}"
+    if problem.batch > _MOST_IMAGES:
+        return f"{problem.batch} images, one after the other; at most {_MOST_IMAGES}"
     return reject(problem, target)
 
 
@@ -184,7 +184,7 @@ IM2COL = Algorithm(
     "im2col",
     Im2colParameters,
     _reject,
-    cost(lambda problem: problem.spec.batch * matrix_elements(problem)),
+    cost(lambda problem: problem.batch * matrix_elements(problem)),
     _candidate,
     automatic=False,
 )

@@ -127,23 +127,22 @@ def _base(problem: Problem, target: Target) -> Candidate:
 
 def _vector(problem: Problem, target: Target) -> Candidate:
     """Algorithm 5."""
-    spec = problem.spec
     layout = _whole_layout(problem)
     made = transforms(problem)
     view = layout.dots() if made else _input_dots(problem)
     unit = layout.column if made else 1 if view.inputs > 1 or not layout.interleaved else layout.tap
     kernel = WindowDot(
-        batch=spec.batch,
-        groups=spec.groups,
+        batch=problem.batch,
+        groups=problem.groups,
         inputs=view.inputs,
         outputs=problem.group_outputs,
         window=view.window,
         x=view.x,
         y=problem.y,
-        dtype=spec.dtype,
+        dtype=problem.dtype,
         epilogue=problem.epilogue,
         unit=unit,
-        lanes=target.lanes(spec.dtype),
+        lanes=target.lanes(problem.dtype),
     )
     stages = (_lower(layout, target),) if made else ()
     return _scalar(problem, (*stages, kernel), view, "vector")
@@ -175,7 +174,7 @@ def _scalar(
 
 def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candidate:
     """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
-    spec, made = problem.spec, transforms(problem)
+    made = transforms(problem)
     reorder = changed.reorder is None
     layout = _high_layout(problem) if reorder else _whole_layout(problem)
     if not (reorder or made):
@@ -191,7 +190,7 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     conv = product(problem, view or input_view, target)
     if changed.vectorise is False:
         conv = replace(conv, lanes=1)
-        target_ = replace(target, vector_bytes=ITEMSIZE[spec.dtype])
+        target_ = replace(target, vector_bytes=ITEMSIZE[problem.dtype])
     else:
         target_ = target
     conv = tiled(conv, target_)
@@ -224,13 +223,13 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     Without `rows` a tensor that stays in the second cache is transformed as a whole if that is
     cheaper: few rows make few blocks, which several threads would each transform for themselves.
     """
-    spec, height = problem.spec, problem.window.out[1]
-    row = Layout(problem, problem.window.kernel[0], 1).elements * spec.itemsize
+    height = problem.window.out[1]
+    row = Layout(problem, problem.window.kernel[0], 1).elements * problem.itemsize
     sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
     choices = [_blocks(problem, target, min(height, size)) for size in sizes]
     cut = cheapest_cut(problem, target, choices)
     elements = transformed_elements(problem)
-    if not rows and elements * spec.itemsize <= target.l2_bytes:
+    if not rows and elements * problem.itemsize <= target.l2_bytes:
         view = _high_layout(problem).view()
         if whole_cost(problem, target, view, elements) < cut.cost:
             return _high(problem, target, Im2winParameters())
@@ -250,7 +249,7 @@ def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
 
     return Blocks(
-        layout.unfolding(target.lanes(problem.spec.dtype), block=True),
+        layout.unfolding(target.lanes(problem.dtype), block=True),
         layout.elements,
         (count, width),
         (height % count or count, width),
@@ -271,14 +270,14 @@ def _high_layout(problem: Problem) -> Layout:
 
 
 def _temporaries(problem: Problem) -> dict[str, int]:
-    return {"lowered": transformed_elements(problem) * problem.spec.itemsize}
+    return {"lowered": transformed_elements(problem) * problem.itemsize}
 
 
 def _lower(layout: Layout, target: Target) -> LowerTensor:
-    spec = layout.problem.spec
-    unfolding = layout.unfolding(target.lanes(spec.dtype), block=False)
-    rows = lower_rows(unfolding, spec.batch * spec.groups * unfolding.view.out[0], target.costs)
-    return LowerTensor(unfolding, spec.batch, spec.groups, layout.image, layout.elements, rows)
+    batch, groups = layout.problem.batch, layout.problem.groups
+    unfolding = layout.unfolding(target.lanes(layout.problem.dtype), block=False)
+    rows = lower_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
+    return LowerTensor(unfolding, batch, groups, layout.image, layout.elements, rows)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -> Candidate:

@@ -17,10 +17,10 @@ def transformed_elements(problem: Problem) -> int:
     """Elements of I^: n · c · d · oh · iw · kh; none if it is not made."""
     if not transforms(problem):
         return 0
-    window, spec = problem.window, problem.spec
+    window = problem.window
     depth, _, width = window.size
-    positions = spec.batch * depth * window.out[1] * width
-    return positions * window.kernel[1] * spec.in_channels
+    positions = problem.batch * depth * window.out[1] * width
+    return positions * window.kernel[1] * problem.in_channels
 
 
 def transforms(problem: Problem) -> bool:
@@ -84,7 +84,7 @@ class Layout:
     @property
     def image(self) -> int:
         """Elements between images; their groups follow each other."""
-        return self.elements * self.problem.spec.groups
+        return self.elements * self.problem.groups
 
     def unfolding(self, lanes: int, block: bool) -> Unfolding:
         """Algorithm 2; in a block the depth is unfolded too: the planes of one output plane."""
@@ -98,7 +98,7 @@ class Layout:
             self.channel,
             position,
             (self.plane, self.tap, 0),
-            problem.spec.dtype,
+            problem.dtype,
             lanes,
         )
 

@@ -13,6 +13,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES, ITEMSIZE
+from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -192,8 +193,7 @@ class BlockConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
         conv = self.whole.product
-        positions = self.out[0] * self.out[1] * self.out[2]
-        return 2 * self.batch * self.groups * positions * conv.outputs * conv.reduction
+        return sum_flops(self.batch, self.groups * conv.outputs, self.out, conv.reduction)
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: a block is lowered, then multiplied."""

@@ -47,14 +47,14 @@ _T = 100  # the paper's value for recent machines
 
 def lowered_elements(problem: Problem) -> int:
     """|L|: n · ow · d · h · kw · c elements (equation 3); rows of padding are not counted."""
-    window, spec = problem.window, problem.spec
+    window = problem.window
     depth, height, _ = window.size
-    positions = spec.batch * window.out[2] * depth * height
-    return positions * window.kernel[2] * spec.in_channels
+    positions = problem.batch * window.out[2] * depth * height
+    return positions * window.kernel[2] * problem.in_channels
 
 
 def _unfolding(problem: Problem, target: Target) -> Unfolding:
-    spec, inputs = problem.spec, problem.group_inputs
+    inputs = problem.group_inputs
     depth, height, _ = problem.window.size
     taps = problem.window.kernel[2]
     by_taps, run = channels_first(problem), taps * inputs
@@ -66,14 +66,14 @@ def _unfolding(problem: Problem, target: Target) -> Unfolding:
         taps if by_taps else 1,
         (height * run, run, depth * height * run),
         (0, 0, 1 if by_taps else inputs),
-        spec.dtype,
-        target.lanes(spec.dtype),
+        problem.dtype,
+        target.lanes(problem.dtype),
     )
 
 
 def _view(problem: Problem) -> LoweredView:
     """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
-    window, batch = problem.window, problem.spec.batch
+    window, batch = problem.window, problem.batch
     (depth, height, _), width = window.size, window.out[2]
     kd, kh, kw = window.kernel
     run = kw * problem.group_inputs
@@ -99,9 +99,9 @@ def _view(problem: Problem) -> LoweredView:
 
 def _obstacle(problem: Problem) -> str | None:
     """Why solution A is impossible."""
-    if problem.spec.residual:
+    if problem.epilogue.residual:
         return "its products stand in the output before the residual has been read"
-    output = problem.spec.batch * prod(problem.window.out) * problem.spec.out_channels
+    output = problem.batch * prod(problem.window.out) * problem.out_channels
     if output > lowered_elements(problem):
         return f"the output's {output} elements do not fit into L's {lowered_elements(problem)}"
     return None
@@ -109,24 +109,22 @@ def _obstacle(problem: Problem) -> str | None:
 
 def _solution_a(problem: Problem, target: Target) -> Candidate:
     """Products of all images at once; then the output passes through L to its place."""
-    spec, out = problem.spec, problem.window.out
+    batch, groups, dtype, out = problem.batch, problem.groups, problem.dtype, problem.window.out
     unfolding, view = _unfolding(problem, target), _view(problem)
-    columns = spec.batch * out[2]
+    columns = batch * out[2]
     window = view.window
     view = replace(
         view,
         window=replace(window, size=(*window.size[:2], columns), out=(*window.out[:2], columns)),
     )
-    row = columns * spec.out_channels
-    hnwc = Access(0, 1, 1, (out[1] * row, row, spec.out_channels))
+    row = columns * problem.out_channels
+    hnwc = Access(0, 1, 1, (out[1] * row, row, problem.out_channels))
     conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
-    rows = lower_rows(unfolding, spec.batch * spec.groups * out[0], target.costs)
+    rows = lower_rows(unfolding, batch * groups * out[0], target.costs)
     image = unfolding.elements
-    lower = LowerTensor(unfolding, spec.batch, spec.groups, image, image * spec.batch, rows)
-    elements = spec.batch * prod(out) * spec.out_channels
-    copied = Copy(
-        spec.dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), spec.dtype))
-    )
+    lower = LowerTensor(unfolding, batch, groups, image, image * batch, rows)
+    elements = batch * prod(out) * problem.out_channels
+    copied = Copy(dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), dtype)))
     return Candidate(
         _choice(problem),
         (
@@ -136,31 +134,31 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
             KernelUse(_reorder(problem, hnwc), ("lowered", "y")),
         ),
         packing(conv, view, problem),
-        {"lowered": image * spec.batch * spec.groups * spec.itemsize},
+        {"lowered": image * batch * groups * problem.itemsize},
         f"solution=A, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
 
 def _reorder(problem: Problem, hnwc: Access) -> Copy:
     """From (od, oh, n, ow, k) to the output's own order."""
-    spec, y, (depth, height, width) = problem.spec, problem.y, problem.window.out
-    whole, rest = divmod(spec.out_channels, y.block)
+    y, (depth, height, width) = problem.y, problem.window.out
+    whole, rest = divmod(problem.out_channels, y.block)
     spatial = (depth, height, width)
-    image = width * spec.out_channels
+    image = width * problem.out_channels
     boxes = [(whole, y.block, 0)] if whole else []
     boxes += [(1, rest, whole)] if rest else []
     tasks = []
     for blocks, channels, first in boxes:
         box = StridedBox(
             0,
-            (spec.batch, blocks, *spatial, channels),
+            (problem.batch, blocks, *spatial, channels),
             (image, y.block, *hnwc.spatial, 1),
             (y.image, y.block_stride, *y.spatial, 1),
             first * y.block,
             first * y.block_stride,
         )
-        tasks += copy_tasks(box, spec.dtype)
-    return Copy(spec.dtype, 1, tuple(tasks))
+        tasks += copy_tasks(box, problem.dtype)
+    return Copy(problem.dtype, 1, tuple(tasks))
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,13 @@ _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 def _reject(problem: Problem, target: Target) -> str | None:
     """Why fused Winograd cannot compute a problem; None if it can."""
-    spec, window = problem.spec, problem.window
+    window = problem.window
     if window.size[0] != 1 or window.kernel[0] != 1 or window.out[0] != 1:
         return "a depth axis"
     if problem.y_offset:
         return "the output is written with an offset"
     for access, channels in ((problem.x, problem.group_inputs), (problem.y, problem.group_outputs)):
-        if spec.groups > 1 and channels % access.block:
+        if problem.groups > 1 and channels % access.block:
             return f"groups of {channels} channels do not fill blocks of {access.block}"
     taps = _taps(problem)
     if max(taps) < 2:
@@ -76,8 +76,8 @@ def _reject_planes(problem: Problem, target: Target) -> str | None:
         return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
     if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
         return "a stride between columns that are not neighbours in memory"
-    if target.lanes(problem.spec.dtype) < stride:
-        return f"a stride of {stride} for vectors of {target.lanes(problem.spec.dtype)}"
+    if target.lanes(problem.dtype) < stride:
+        return f"a stride of {stride} for vectors of {target.lanes(problem.dtype)}"
     if not target.runtime_masks:
         return "masks computed at run time, which this target lacks"
     return None
@@ -111,7 +111,7 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
         *(made for made, _ in axes),
         reduction=steps,
         sums=sums,
-        dtype=problem.spec.dtype,
+        dtype=problem.dtype,
         filters=[taps for _, taps in axes],
     )
     return error * ADDED if is_cut(window) else error
@@ -134,7 +134,7 @@ def _sums(problem: Problem, m: Pair) -> int:
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
-        aim = min(aim, _AIM[problem.spec.dtype])
+        aim = min(aim, _AIM[problem.dtype])
     return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
 
 
@@ -161,7 +161,7 @@ def _tile_of(m: Pair, taps: Pair) -> Pair:
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
     """Those whose transformed weights are allowed unasked; all if none are."""
-    lanes, most = target.lanes(problem.spec.dtype), most_weight_bytes(problem)
+    lanes, most = target.lanes(problem.dtype), most_weight_bytes(problem)
     return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
@@ -201,9 +201,7 @@ def _best_anywhere(
     sizes = {m: given.sums or _sums(problem, m) for m in found}
     best = best_kernel(problem, target, sizes, given)
     if best is None:
-        raise SpecError(
-            f"{problem.spec}: no fused Winograd kernel has {given}; leave some of these out"
-        )
+        raise SpecError(f"{problem}: no fused Winograd kernel has {given}; leave some of these out")
     return best
 
 

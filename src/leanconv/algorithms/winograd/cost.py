@@ -56,7 +56,7 @@ def best_kernel(
     Returns:
         None if no kernel has what is given.
     """
-    lanes = target.lanes(problem.spec.dtype)
+    lanes = target.lanes(problem.dtype)
     kernels = [
         kernel
         for m, sums in sizes.items()
@@ -88,7 +88,7 @@ def ranked_tilings(
     problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
-    kernel = replace(WinogradShape.of(problem, m, target.lanes(problem.spec.dtype)), sums=sums)
+    kernel = replace(WinogradShape.of(problem, m, target.lanes(problem.dtype)), sums=sums)
     traffic = strided_walk_cycles(problem, target)
     models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(

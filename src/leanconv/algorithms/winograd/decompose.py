@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Triple, Window
 from leanconv.spec.format import ceil_div
 
@@ -143,7 +144,7 @@ def _taps_of_part(kernel: int, stride: int) -> int:
 
 
 def _with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bool) -> Problem:
-    window, spec = problem.window, problem.spec
+    window = problem.window
     (top, bottom), (left, right) = taps
     alone = first and last
     return replace(
@@ -154,10 +155,9 @@ def _with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: b
             kernel=(1, bottom - top, right - left),
             pad=(window.pad[0], window.pad[1] - top, window.pad[2] - left),
         ),
-        spec=replace(
-            spec,
-            bias=spec.bias and first,
-            residual=(spec.residual and first) or not first,
-            activation=spec.activation if last else None,
+        epilogue=Epilogue(
+            bias=problem.epilogue.bias and first,
+            residual=problem.epilogue.residual or not first,
+            activation=problem.epilogue.activation if last else None,
         ),
     )

@@ -16,6 +16,7 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered
@@ -82,10 +83,10 @@ class WinogradShape:
             m: outputs of a tile.
             lanes: of a vector.
         """
-        spec, window = problem.spec, problem.window
+        window = problem.window
         return WinogradShape(
-            batch=spec.batch,
-            groups=spec.groups,
+            batch=problem.batch,
+            groups=problem.groups,
             inputs=problem.group_inputs,
             outputs=problem.group_outputs,
             size=window.size[1:],
@@ -96,7 +97,7 @@ class WinogradShape:
             m=m,
             x=problem.x,
             y=problem.y,
-            dtype=spec.dtype,
+            dtype=problem.dtype,
             lanes=lanes,
             tiles=1,
             rows=1,
@@ -265,15 +266,14 @@ class WinogradShape:
     @property
     def x_bytes(self) -> int:
         """Bytes of the input."""
-        values = self.batch * self.groups * self.inputs * prod(self.size)
-        return values * ITEMSIZE[self.dtype]
+        return tensor_bytes((self.batch, self.groups * self.inputs, *self.size), self.dtype)
 
     @property
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
-        taps = self.inputs * prod(self.kernel)
-        outputs = self.places * self.batch * self.groups * self.outputs * prod(self.out)
-        return 2 * outputs * taps
+        reduction = reduction_length(self.inputs, self.kernel)
+        batch, channels = self.places * self.batch, self.groups * self.outputs
+        return sum_flops(batch, channels, self.out, reduction)
 
     @property
     def packed_channels(self) -> int:

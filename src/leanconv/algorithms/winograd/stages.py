@@ -291,7 +291,7 @@ def _transform_cycles(costs: Costs) -> tuple[float, float]:
 
 def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair]]) -> float:
     """Estimated cycles of one core: both transforms, products, V and M through the memory."""
-    lanes, total, costs = target.lanes(problem.spec.dtype), 0.0, target.costs
+    lanes, total, costs = target.lanes(problem.dtype), 0.0, target.costs
     into_vector, back_vector = _transform_cycles(costs)
     for part, m in parts:
         conv = WinogradShape.of(part.problem, m, lanes)
@@ -301,7 +301,7 @@ def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair
         into = tiles * ceil_div(conv.steps, lanes) * into_vector
         back = tiles * vectors * back_vector
         moved = 2 * conv.points * conv.groups * tiles * (conv.steps + conv.outputs)
-        moved *= problem.spec.itemsize
+        moved *= problem.itemsize
         total += conv.points * conv.groups * (into + product + back)
         if moved > target.l2_bytes:
             total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
@@ -319,7 +319,7 @@ def in_stages(
         parts: what it is taken apart into, with the outputs (h, w) of a tile of each.
         error: to expect.
     """
-    lanes, item = target.lanes(problem.spec.dtype), problem.spec.itemsize
+    lanes, item = target.lanes(problem.dtype), problem.itemsize
     convs = [WinogradShape.of(part.problem, m, lanes) for part, m in parts]
     # All parts have one register tile: those with the same taps share the packed weights.
     rows = min(convs[0].tile_count, _MOST_ROWS)

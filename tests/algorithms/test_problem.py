@@ -1,0 +1,82 @@
+"""The sizes of a problem: those of a spec, or of the part of one that is computed."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.winograd.decompose import split
+from leanconv.codegen.geometry import Access
+from leanconv.operators.transposed import phases
+from leanconv.spec import ConvSpec
+from support.graph_builder import Builder
+
+SPECS = (
+    "mb2ic6ih9iw12oc8kh3kw2sh2ph1pw0",
+    "g4mb3ic8ih10oc12kh3ph2dh1",
+    "ic5iw31oc7kw4sw3",
+    "ic3id6ih7iw8oc4kd2kh3kw1sd2",
+)
+
+
+def problem_of(spec: ConvSpec) -> Problem:
+    return Problem.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
+
+
+@pytest.mark.parametrize("line", SPECS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_amounts_are_those_of_the_spec(line: str, dtype: str) -> None:
+    spec = ConvSpec.parse(line, dtype=dtype)
+    problem = problem_of(spec)
+    for name in ("itemsize", "reduction", "flops", "input_bytes", "weight_bytes", "output_bytes"):
+        assert getattr(problem, name) == getattr(spec, name), name
+    assert str(problem) == str(spec)
+    assert problem.alone().flops * spec.batch == spec.flops
+
+
+@pytest.mark.parametrize(
+    ("stride", "kernel", "dilation"), [(2, 4, 1), (3, 5, 2), (1, 3, 2), (2, 1, 1)]
+)
+def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
+    stride: int, kernel: int, dilation: int
+) -> None:
+    builder = Builder("float32")
+    y = builder.conv(
+        builder.input(2, 6, 7, 9),
+        builder.normal(6, 8, kernel, kernel),
+        op="ConvTranspose",
+        strides=(stride, stride),
+        dilations=(dilation, dilation),
+    )
+    graph = builder.graph(y)
+    (node,) = graph.nodes
+    x, out = (Access.planes(graph.types[name].shape) for name in (node.inputs[0], y))
+    pieces = phases(node, graph, x, out, graph.constants[node.inputs[1]], None)
+    for problem, weights in pieces:
+        assert problem.weight_bytes == weights.nbytes
+        assert problem.reduction == 6 * prod(weights.shape[2:])
+        assert problem.flops == 2 * 2 * 8 * prod(problem.window.out) * problem.reduction
+    # Together they write the whole output, which each of them has at the same place.
+    written = sum(problem.output_bytes for problem, _ in pieces)
+    shape = graph.types[y].shape
+    assert written == 4 * prod(shape)
+    assert {problem.y.positions(8) for problem, _ in pieces} == {shape[2] * shape[3]}
+
+
+def test_parts_of_a_convolution_have_sizes_of_their_own() -> None:
+    """Residues of a dilation share the weights, cuts of a long kernel the output."""
+    dilated = problem_of(ConvSpec.parse("ic16ih20oc16kh3ph2dh1"))
+    residues = [part.problem for part in split(dilated)]
+    assert len(residues) == 4
+    assert {part.weight_bytes for part in residues} == {dilated.weight_bytes}
+    assert sum(part.flops for part in residues) == dilated.flops
+    long = problem_of(ConvSpec.parse("ic16ih20oc16kh9ph4", bias=True))
+    cuts = [part.problem for part in split(long)]
+    assert len(cuts) == 4
+    assert sum(part.weight_bytes for part in cuts) == long.weight_bytes
+    assert sum(part.flops for part in cuts) == long.flops
+    assert {part.output_bytes for part in cuts} == {long.output_bytes}
+    assert [part.epilogue.bias for part in cuts] == [True, False, False, False]
+    assert [part.epilogue.residual for part in cuts] == [False, True, True, True]
