@@ -134,7 +134,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _cost(problem: Problem, target: Target) -> float:
     """One multiply-add after the other: each waits for the one before."""
-    return problem.flops / 2 * (target.fma_latency + 0.5)
+    return problem.flops / 2 * (target.fma_latency + 1 / target.costs.loads_per_cycle)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -1,0 +1,196 @@
+"""Numbers that encode a machine are fields of `Costs`: no module outside `target` has any.
+
+What is looked for are floats, alone or in tuples and dictionaries, that a module assigns, and
+floats inside the functions that estimate costs. Counts and bytes are integers and may stay.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
+
+# Modules whose functions estimate times: there, floats inside functions are looked for, too.
+ESTIMATING = ("algorithms", "operators", "codegen/tiling.py", "planner/node_costs.py")
+PLAIN = (0.0, 1.0)
+
+# Everything that is allowed, as `folder:name`, by the reason why it is no machine's.
+REASONS: dict[str, tuple[str, ...]] = {
+    "what layers take over the sum of the parts that the model knows, fitted like the record": (
+        "algorithms/direct:_MEASURED_OVER_MODEL",
+        "algorithms/fft:_MEASURED_OVER_MODEL",
+        "algorithms/planar:_MEASURED_OVER_MODEL",
+    ),
+    "the size of a method's chunks, relative to the record's": (
+        "algorithms/depthwise:_CHUNKS",
+        "algorithms/direct:_CHUNKS",
+        "algorithms/planar:_CHUNKS",
+    ),
+    "what a method's loop makes of a rate or cost of the record": (
+        "algorithms/depthwise:_STORE_SHARE",
+        "algorithms/direct:_PREFETCHED_SHARE",
+        "algorithms/direct:_STORE_SHARE",
+        "algorithms/fused:_BESIDE_FMA",
+        "algorithms/fused:_PARTIAL_SUMS",
+        "algorithms/winograd:_U_RATE",
+    ),
+    "the share of a cache that a method gives to one of its operands": (
+        "algorithms/direct:_INSIDE_SHARE",
+        "algorithms/direct:_RESIDUAL_SHARE",
+        "algorithms/winograd:_SCRATCH_SHARE",
+    ),
+    "how much slower one form of a method is than another, or must be to be passed over": (
+        "algorithms/planar:_UNPACKED _UNPACKED_DEEP _DEEP",
+        "algorithms/planar:_NARROW _NARROW_LARGE",
+        "algorithms/planar:_UNALIGNED",
+        "algorithms/winograd:_STAGES_HANDICAP",
+        "algorithms/winograd:_IDLE_CORES",
+        "algorithms/winograd:_NARROW_EDGES",
+    ),
+    "an order of tiles": ("algorithms/winograd:_SHARES",),
+    "what tuning measures and prefers": (
+        "planner:_DROP",
+        "planner:_FACTOR",
+        "planner:_MARGIN",
+    ),
+    "when two threads are taken for halves of one core": (
+        "cli/engines:_APART",
+        "runtime:_DRIFT",
+        "runtime:_WORSE",
+    ),
+    "roundoff, and errors expected or accepted": (
+        "algorithms/fft:error_of()",
+        "algorithms:DEFAULT_ERROR",
+        "algorithms:walk_error()",
+        "algorithms/winograd:_AIM",
+        "algorithms/winograd:ADDED",
+        "api:_ANY_ERROR",
+        "cli:_SUM_TOLERANCE",
+        "cli/engines:LARGEST_DIFFERENCE",
+        "cli/engines:INACCURATE",
+        "leanconv:ROUNDOFF",
+        "gpu:BRAIN",
+        "gpu:FP16X3",
+        "gpu:HALF",
+        "gpu:TF32",
+        "gpu:TF32X3",
+        "graph/passes:_TOLERANCE",
+        "operators:LAYER_SHARE",
+        "operators:NETWORK_ERROR",
+        "planner:_ERROR_GRAIN",
+        "planner:_PASSED_ON _TRANSFORMED_PASSED_ON",
+        "winograd:_PEAK_2D _PEAK_2D_PARTS _PEAK _FEW",
+        "winograd:_TOLERANCE",
+    ),
+    "mathematics: coefficients, neutral elements, exact tables": (
+        "algorithms/fft:_spectrum()",
+        "codegen:_DOUBLE",
+        "codegen:_FLOAT",
+        "codegen:_LOG2_E",
+        "graph/convert:RULES",
+        "graph/convert:_SELU_ALPHA _SELU_GAMMA",
+        "graph/passes:_NEUTRAL",
+        "kernels:_POWERS",
+        "kernels:NEUTRAL",
+        "spec:KINDS",
+        "winograd:TABLE",
+    ),
+    "the range of fp16, which scaled inputs and weights are to fill": (
+        "gpu/lowering:LEAST_SUM",
+        "gpu/lowering:X_SCALE",
+    ),
+    "GPUs have a table of their own, and two estimates beside it": (
+        "gpu/lowering:_SHARE",
+        "gpu/lowering:LAUNCH_S",
+        "gpu:PRESETS",
+    ),
+    "pictures and terminals": (
+        "cli/engines:_BUSY_CPUS",
+        "cli:_DEVIATIONS",
+        "cli:_MEANS",
+        "cli:PATIENCE_S",
+    ),
+}
+ALLOWED = [place for places in REASONS.values() for place in places]
+
+
+def _floats(node: ast.expr) -> Iterator[float]:
+    """Floats of an expression, those in lambdas apart; quotients of numbers are floats."""
+    if isinstance(node, ast.Lambda):
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, float):
+        yield node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        numbers = [n for n in (node.left, node.right) if isinstance(n, ast.Constant)]
+        if all(isinstance(n.value, int) for n in numbers) and len(numbers) == 2:
+            yield numbers[0].value / numbers[1].value
+    for child in ast.iter_child_nodes(node):
+        expression = child.value if isinstance(child, ast.keyword) else child
+        if isinstance(expression, ast.expr):
+            yield from _floats(expression)
+
+
+def constants(source: str) -> dict[str, int]:
+    """Names to which a module assigns floats, with the line."""
+    found = {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(True for _ in _floats(node.value)):
+            names = (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+            found[" ".join(names)] = node.lineno
+    return found
+
+
+def literals(source: str) -> dict[str, int]:
+    """Functions that contain floats other than 0 and 1, with the line."""
+    return {
+        f"{function.name}()": node.lineno
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Constant)
+        if isinstance(node.value, float) and node.value not in PLAIN
+    }
+
+
+def found() -> dict[str, str]:
+    """All floats that are looked for, as `folder:name`, with module and line."""
+    places: dict[str, str] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        module = file.relative_to(PACKAGE).as_posix()
+        if module.startswith("target/"):
+            continue
+        source = file.read_text(encoding="utf-8")
+        names = constants(source)
+        if module.startswith(ESTIMATING):
+            names |= literals(source)
+        folder = module.rpartition("/")[0] or "leanconv"
+        places |= {f"{folder}:{name}": f"{module}:{line}" for name, line in names.items()}
+    return places
+
+
+def test_no_float_outside_the_record_of_costs_is_a_machine_s() -> None:
+    unknown = {f"{name} ({place})" for name, place in found().items() if name not in ALLOWED}
+    assert unknown == set(), "make it a field of target/costs.py, or name it above under a reason"
+
+
+def test_nothing_is_allowed_that_is_not_there() -> None:
+    assert len(ALLOWED) == len(set(ALLOWED))
+    assert set(ALLOWED) - set(found()) == set()
+
+
+def test_floats_are_seen() -> None:
+    assert constants("A = 1.5\nB = {'x': (2, 3e-5)}\nC: float = 1 / 3\n_D, E = 4, 2.0\nF = 7") == {
+        "A": 1,
+        "B": 2,
+        "C": 3,
+        "_D E": 4,
+    }
+    assert constants("A = lambda x: 1.5 * x\nB = ROOT / 'x'\nC = 2**-24") == {}
+    assert literals("def f(x):\n    return 0.5 * x + 0.0\ndef g(x):\n    return x * 2") == {
+        "f()": 2
+    }
