@@ -199,6 +199,7 @@ class Case:
             threads=self.options.threads,
             memory_limit=4 * _MOST_BYTES,
         )
+        assert isinstance(plan, lc.ConvPlan)
         workspace = plan._memory.blocks["workspace"]
         words = workspace.view(0, plan.workspace_bytes).view(np.uint32)
         words[:] = _PATTERN

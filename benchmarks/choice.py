@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import leanconv
 from harness import ROOT, effort, model_file, rewrite_page, script, write_results
 from leanconv.algorithms import Problem
 from leanconv.api.conv import conv_problem
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.options import NetworkOptions
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
@@ -70,8 +71,8 @@ def paper_layers() -> Iterator[Layer]:
 def network_layers(network: str) -> Iterator[Layer]:
     """The convolutions of a network, blocks not fused, in the planner's layouts."""
     file = model_file(network)
-    accuracy = leanconv.load(file)._accuracy
     model = read_model(file)
+    accuracy = CpuBackend(model, NetworkOptions()).accuracy
     one = {i.name: [e if isinstance(e, int) else 1 for e in i.shape or ()] for i in model.inputs}
     shapes = {name: tuple(extents) for name, extents in one.items()}
     graph = run_passes(model.bind(shapes, dtype="float32"), UNFUSED_PASSES)

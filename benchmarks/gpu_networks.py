@@ -37,16 +37,16 @@ class Networks(Stopwatch):
         net: Any = lc.load(mobilenet(*size), device="cuda", dtype=kept, precision=precision)
         held = self.ours(x)
         y = self.torch.from_dlpack(net(held))
-        out = net.bound.memory.array((batch, 1000), dtype)
+        out = net.compiled.memory.array((batch, 1000), dtype)
         address = held.data_ptr() if hasattr(held, "data_ptr") else held.ctypes.data
         addresses = [address, out.address]
         for _ in range(2):
-            net.bound.start(addresses)
+            net.compiled.start(addresses)
         yield {
             "batch": batch,
             "size": size,
             "engine": f"leanconv {precision or dtype}",
-            "ms": self.milliseconds(lambda: net.bound.start(addresses)),
+            "ms": self.milliseconds(lambda: net.compiled.start(addresses)),
             "bytes": net.plan.memory_bytes,
             "launches": net.plan.launches,
             "error": self.network_error(size, x, y),

@@ -35,6 +35,7 @@ from leanconv.cli.engines.process import EngineError, EngineProcess
 from leanconv.cli.output import progress
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.onnx_import import read_model
+from leanconv.planner.network_plan import NetworkPlan
 from pages.pareto import page
 
 NETWORKS = ("mobilenetv2", "resnet50", "vgg16")
@@ -130,6 +131,7 @@ def our_plan(
     network = lc.load(str(file), memory_limit=limit, threads=threads)
     y = network(x)
     plan = network.plan
+    assert isinstance(plan, NetworkPlan)
     assert network.used_bytes == plan.memory_bytes <= (limit or plan.memory_bytes)
 
     def turn() -> list[int]:

@@ -116,7 +116,8 @@ class Runner:
 def engine(topology: Topology, dtype: str, threads: int) -> Callable[[np.ndarray], np.ndarray]:
     """Our own way of running the same network."""
     network = leanconv.load(topology.model(), dtype=dtype, threads=threads)
-    network._bound_now()._program._paced = False  # stay on all threads whatever disturbs
+    compiled: Any = network.compiled
+    compiled.network._program._paced = False  # stay on all threads whatever disturbs
 
     def run(image: np.ndarray) -> np.ndarray:
         logits: np.ndarray = network(image[None])[0]

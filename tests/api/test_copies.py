@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api import network as network_module
+from leanconv.api import cpu_backend
 from leanconv.planner import tuner
 from leanconv.settings import Settings
 from leanconv.spec import ConvSpec
@@ -63,7 +63,7 @@ def test_a_copy_that_shares_plans_does_not_take_the_weights_of_the_other(
 ) -> None:
     """With an open batch, the graph of one image is made at load, and used up by the first plan."""
     settings = Settings.from_environment({"HOME": "/", "LEANCONV_PLAN_CACHE_BYTES": "1"})
-    monkeypatch.setattr(network_module, "current_settings", lambda: settings)
+    monkeypatch.setattr(cpu_backend, "current_settings", lambda: settings)
     held = {"w": W}
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     net = lc.load(model(nodes, {"x": ("N", 8, 10, 12)}, ["y"], held), threads=1)
@@ -128,7 +128,7 @@ def test_a_network_that_is_not_pickled_holds_no_copy_of_its_file(tmp_path: Path)
     file = tmp_path / "m.onnx"
     onnx.save(small_cnn(), file)
     net = lc.load(file)
-    owners = [net._model.constants[name] for name in net._model.constants]
+    owners = [net._backend.model.constants[name] for name in net._backend.model.constants]
     assert owners
     assert all(not array.flags.owndata for array in owners if array.nbytes > 64)
 

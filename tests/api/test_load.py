@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api import network as network_module
+from leanconv.api import cpu_backend
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import (
     InputError,
@@ -344,7 +344,7 @@ def test_the_least_recently_used_plan_leaves_first() -> None:
 
 def test_plans_for_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.from_environment({"HOME": "/", "LEANCONV_PLAN_CACHE_BYTES": "1"})
-    monkeypatch.setattr(network_module, "current_settings", lambda: settings)
+    monkeypatch.setattr(cpu_backend, "current_settings", lambda: settings)
     network = lc.load(small_cnn())
     first = network.bind((1, 3, 16, 16))
     assert network.bind((1, 3, 16, 16)) is first
@@ -360,7 +360,7 @@ def test_plans_for_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) 
 def test_new_shapes_from_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one plan only, every thread keeps throwing out the others' plans."""
     settings = Settings.from_environment({"HOME": "/", "LEANCONV_PLAN_CACHE_BYTES": "1"})
-    monkeypatch.setattr(network_module, "current_settings", lambda: settings)
+    monkeypatch.setattr(cpu_backend, "current_settings", lambda: settings)
     network = lc.load(small_cnn(), threads=2)
     images = [IMAGE[:, :, : 12 + i] for i in range(4)]
     expected = [lc.load(small_cnn(), threads=1)(x) for x in images]

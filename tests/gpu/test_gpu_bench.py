@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.gpu import backend, device_network
+from leanconv.gpu import backend, network_backend
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.device_network import DeviceNetwork
+from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.spec import ConvSpec
 from support.gpu.fake_cuda import FakeCuda
 
@@ -70,12 +70,11 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
         pytest.skip("models/mobilenetv2.onnx is not built")
     fake = FakeCuda(memory_bytes=8 << 30)
     driver = Driver(fake)
-    for module in (backend, device_network):
-        monkeypatch.setattr(module, "device_driver", lambda device: driver)
+    monkeypatch.setattr(backend, "device_driver", lambda device: driver)
     compiled = {"compile_code": fake.compile}
     monkeypatch.setattr(backend, "DeviceConvPlan", functools.partial(DeviceConvPlan, **compiled))
     monkeypatch.setattr(
-        device_network, "DeviceNetwork", functools.partial(DeviceNetwork, **compiled)
+        network_backend, "DeviceBackend", functools.partial(DeviceBackend, **compiled)
     )
 
     class Graph:

@@ -180,7 +180,9 @@ def test_without_torch_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     x, w = np.zeros((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
     limits = ("fft", None, None)
     with pytest.raises(MissingExtraError, match="algorithm='fft' on a GPU needs torch"):
-        backend.convolve("cuda", None, x, None, (w, None, None), ConvArguments(), limits)
+        backend.convolve(
+            x, None, (w, None, None), ConvArguments(), limits, device="cuda", precision=None
+        )
 
 
 def test_the_public_edge_takes_the_plan_by_transforms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,20 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.api.network import Network
 from leanconv.errors import BudgetError, InputError, UnsupportedError
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.device_network import DeviceNetwork
 from leanconv.gpu.fft import FftConvPlan
+from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from leanconv.runtime.unpicklable import Unpicklable
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
 
 
-def network_on(fake: FakeCuda, **changes: Any) -> tuple[DeviceNetwork, np.ndarray]:
+def network_on(fake: FakeCuda, **changes: Any) -> tuple[Network, np.ndarray]:
     built = network_models.model("mobilenetv2")
-    net = DeviceNetwork(read_model(built), Driver(fake), compile_code=fake.compile, **changes)
+    net = Network(
+        DeviceBackend(read_model(built), Driver(fake), compile_code=fake.compile, **changes)
+    )
     return net, network_models.images(built, 1)
 
 
@@ -30,7 +33,7 @@ def test_a_network_is_captured_once_for_each_set_of_addresses() -> None:
     fake = FakeCuda()
     net, x = network_on(fake)
     net.bind(x.shape)
-    shape, bound = x.shape, net.bound
+    shape, bound = x.shape, net.compiled
     first = bound.memory.array(shape, "float32")
     results = bound.memory.array((1, 1000), "float32")
     addresses = [first.address, results.address]
@@ -115,7 +118,7 @@ def test_compiling_for_a_device_is_told_of() -> None:
 def test_what_lies_on_a_device_cannot_be_sent() -> None:
     net, _ = network_on(FakeCuda())
     for send in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(UnsupportedError, match="DeviceNetwork cannot be .*send the model's"):
+        with pytest.raises(UnsupportedError, match="DeviceBackend cannot be .*send the model's"):
             send(net)
     for plan in (DeviceConvPlan, FftConvPlan):
         assert issubclass(plan, Unpicklable)

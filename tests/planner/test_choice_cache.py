@@ -51,7 +51,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def graph(batch: int) -> Graph:
     model = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
     net = lc.load(model, threads=1)
-    return net._graph(((batch, 3, 64, 64),))
+    return net._backend.graph(((batch, 3, 64, 64),))
 
 
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api.inputs import Port, fitting
+from leanconv.api.inputs import InputSpec, validated_input
 from leanconv.errors import InputError, LeanConvError
 from leanconv.spec.mends import mended
 from leanconv.units import shape_text, type_text
@@ -69,7 +69,7 @@ def test_axes_in_another_order_are_told_with_the_mend(
 
 def told(array: np.ndarray, shape: Any, dtype: str = "float32") -> str:
     with pytest.raises(InputError) as caught:
-        fitting(array, Port("images", shape, dtype))
+        validated_input(array, InputSpec("images", shape, dtype))
     return str(caught.value)
 
 

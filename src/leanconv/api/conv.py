@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
 from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
@@ -54,7 +55,7 @@ def plan_conv2d(
     device: str = "cpu",
     precision: str | None = None,
     progress: Progress | None = None,
-) -> ConvPlan:
+) -> Plan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
     y = activation(conv(x, w) + bias + residual). One, two and three spatial axes work alike.
@@ -90,7 +91,7 @@ def plan_conv2d(
         progress: a function of (stage, done, total) that is called meanwhile, as by `load`.
 
     Returns:
-        The plan; call it with x. On a GPU a `DeviceConvPlan`, which is called and asked alike.
+        The plan; call it with x. A `ConvPlan` on the CPU.
 
     Raises:
         SpecError: the arguments describe no convolution, or the algorithm rejects it; or `tune` and
@@ -107,10 +108,9 @@ def plan_conv2d(
 
         backend.check_options(**options.of_cpu)
         with working("convolution", progress):
-            made = backend.plan_conv(
+            return backend.plan_conv(
                 device, precision, x_shape, constants, asked, residual, options.limits
             )
-        return cast(ConvPlan, made)
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     spec = checked_spec(x_shape, constants, asked, residual)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -15,7 +11,8 @@ from leanconv.api.conv_arguments import Constants, checked_spec
 from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.errors import InputError, SpecError, memory_reported
+from leanconv.api.weight_changes import KeptPlan, copied_bytes
+from leanconv.errors import InputError, SpecError
 from leanconv.progress import working
 from leanconv.settings import current_settings
 from leanconv.spec import Activation
@@ -68,8 +65,10 @@ def conv2d(
         from leanconv.gpu import backend
 
         backend.check_options(**options.of_cpu)
-        y = backend.convolve(device, precision, x, residual, constants, asked, options.limits)
-        return cast(np.ndarray, y)
+        y: np.ndarray = backend.convolve(
+            x, residual, constants, asked, options.limits, device=device, precision=precision
+        )
+        return y
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if not isinstance(x, np.ndarray):
@@ -82,47 +81,21 @@ def conv2d(
     cache = _cache()
     kept = cache.take(key)  # out of it, so that no other thread runs it with other weights
     if kept is None or not kept.holds(constants):
-        packed = _copied(constants)  # first: what changes now is seen later
+        packed = copied_bytes(constants)  # first: what changes now is seen later
         if kept is None:
             with working(str(spec)):
                 plan = ConvPlan(spec, constants, options)
         else:
             plan = kept.plan
             plan.repack(*constants)
-        kept = _Kept(plan, packed)
+        kept = KeptPlan(plan, packed)
     try:
         return kept.plan(x, residual=residual)
     finally:
         cache.put(key, kept, kept.held_bytes)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A plan, and the bytes of what it has packed: the caller may write into its arrays."""
-
-    plan: ConvPlan
-    packed: tuple[bytearray, ...]
-
-    @property
-    def held_bytes(self) -> int:
-        return self.plan.memory_bytes + sum(map(len, self.packed))
-
-    def holds(self, constants: Constants) -> bool:
-        """Whether these are, bit by bit, the constants that are packed."""
-        return all(map(operator.eq, self.packed, _bytes(constants)))
-
-
-@memory_reported("copying weights")
-def _copied(constants: Constants) -> tuple[bytearray, ...]:
-    return tuple(map(bytearray, _bytes(constants)))
-
-
-def _bytes(constants: Constants) -> Iterator[memoryview]:
-    """The memory of those that are given; a `bytearray` compares with it at memory's speed."""
-    return (np.ascontiguousarray(array).data for array in constants if array is not None)
-
-
 @functools.cache
-def _cache() -> PlanCache[_Kept]:
+def _cache() -> PlanCache[KeptPlan]:
     """The plans that `conv2d` made."""
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)

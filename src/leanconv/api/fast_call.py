@@ -1,37 +1,55 @@
-"""A network's plan for some input shapes, and the short way to call it with one array."""
+"""A network compiled for some input shapes, and the fast path to call it with one array."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from leanconv.api.inputs import Shape
-from leanconv.planner.network_plan import BoundNetwork
+from leanconv.planner.explain import explain_network, summary
+from leanconv.planner.network_plan import CompiledNetwork, NetworkPlan
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import new_array
 
-# Small outputs are made several at a time: just after a run, when the caches hold little of NumPy,
-# one takes 28 us.
-_MOST_ROOMS, _ROOMS_BYTES = 8, 64 * 1024
+# Small outputs are allocated several at a time: right after a run, when the caches hold little of
+# NumPy, one takes 28 us.
+_MOST_SPARE, _SPARE_BYTES = 8, 64 * 1024
 
 
-class Bound:
-    """A plan with the input shapes that it was made for, and a short way to call it.
+class FastCall:
+    """A compiled network with its input shapes, and a fast path to call it.
 
     Args:
         shapes: of the inputs.
-        network: the plan.
+        network: the compiled network.
         dtype: of the inputs.
     """
 
-    def __init__(self, shapes: tuple[Shape, ...], network: BoundNetwork, dtype: str) -> None:
+    def __init__(self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: str) -> None:
         self.shapes, self.network = shapes, network
         kinds = tuple(network.plan.outputs.values())
         self._lookup = Lookup(shapes[0], dtype) if len(shapes) == len(kinds) == 1 else None
-        self._rooms: list[tuple[np.ndarray, int]] = []
+        self._spare_outputs: list[tuple[np.ndarray, int]] = []
         size = sum(prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds)
-        self._made = max(1, min(_MOST_ROOMS, _ROOMS_BYTES // max(1, size)))
+        self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
+
+    @property
+    def plan(self) -> NetworkPlan:
+        """What runs."""
+        return self.network.plan
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of weights and arena, counted as they were allocated."""
+        return self.network.memory.used_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """`used_bytes` and the bytes of the code."""
+        return self.used_bytes + self.network.code_bytes
 
     def call(self, x: object) -> np.ndarray | None:
         """Run on one array that the kernels can read as it is; None for any other."""
@@ -39,18 +57,36 @@ class Bound:
         if not start:
             return None
         try:
-            y, address = self._rooms.pop()
+            y, address = self._spare_outputs.pop()
         except IndexError:
-            (y, address), *others = [self._room() for _ in range(self._made)]
-            self._rooms += others
+            (y, address), *others = [self._new_output() for _ in range(self._allocated_at_once)]
+            self._spare_outputs += others
         self.network.run((start, address))
         return y
 
-    def _room(self) -> tuple[np.ndarray, int]:
-        (y,) = self.results()
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for contiguous arrays of the right shapes and dtype."""
+        results = self._new_outputs()
+        self.network.run([array.ctypes.data for array in (*arrays, *results)])
+        return results
+
+    def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
+        """Run step by step: for each step the nanoseconds of every repeat."""
+        addresses = [array.ctypes.data for array in (*arrays, *self._new_outputs())]
+        return self.network.time_steps(addresses, repeats)
+
+    def explain(self) -> str:
+        """Say how every step is computed, with its bytes, and what makes the memory."""
+        return summary(self.plan)
+
+    def report(self, front: bool) -> dict[str, Any]:
+        """Say of every layer which candidates there were and why all but one lost, as JSON."""
+        return explain_network(self.plan, front)
+
+    def _new_output(self) -> tuple[np.ndarray, int]:
+        (y,) = self._new_outputs()
         return y, y.ctypes.data
 
-    def results(self) -> list[np.ndarray]:
-        """Room for the outputs of a run."""
+    def _new_outputs(self) -> list[np.ndarray]:
         outputs = self.network.plan.outputs.values()
         return [new_array(kind.shape, kind.dtype) for kind in outputs]

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Port:
+class InputSpec:
     """An input or output of a network.
 
     Attributes:
@@ -37,23 +37,23 @@ class Port:
 
 
 @memory_reported("copying an input")
-def fitting(array: np.ndarray, port: Port) -> np.ndarray:
-    """The array as the kernels can read it: its dtype, contiguous, aligned."""
+def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """The array as kernels can read it: of the declared dtype, contiguous, aligned."""
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise InputError(
-            f"input {port.name!r} is {type(array).__name__}; expected a NumPy array"
-            f"{array_mend(array, port.dtype)}"
+            f"input {spec.name!r} is {type(array).__name__}; expected a NumPy array"
+            f"{array_mend(array, spec.dtype)}"
         )
-    exact = array.dtype == port.dtype
-    widened = array.dtype == np.float32 and port.dtype == "float64"
-    if not (exact or widened) or not (port.shape == array.shape or port.takes(array.shape)):
+    exact = array.dtype == spec.dtype
+    widened = array.dtype == np.float32 and spec.dtype == "float64"
+    if not (exact or widened) or not (spec.shape == array.shape or spec.takes(array.shape)):
         raise InputError(
-            f"input {port.name!r} is {type_text(array.dtype, array.shape)}; expected "
-            f"{type_text(port.dtype, port.shape)}{_mend(array, port)}"
+            f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
+            f"{type_text(spec.dtype, spec.shape)}{_mend(array, spec)}"
         )
     if 0 in array.shape:
         raise InputError(
-            f"input {port.name!r} has the shape {shape_text(array.shape)}, without elements, which "
+            f"input {spec.name!r} has the shape {shape_text(array.shape)}, without elements, which "
             "is not supported; expected extents of at least 1: leave out calls with empty arrays"
         )
     if widened:
@@ -73,14 +73,14 @@ def array_mend(given: object, dtype: str) -> str:
     return f": give np.asarray(x, {dtype!r})"
 
 
-def _mend(array: np.ndarray, port: Port) -> str:
+def _mend(array: np.ndarray, spec: InputSpec) -> str:
     """What makes the array fit, as far as that can be told from its dtype and shape."""
-    text, then = mended("x", array.shape, port.shape), ""
-    if not text and not port.takes(array.shape):
-        text = resized("x", array.shape, port.shape)
+    text, then = mended("x", array.shape, spec.shape), ""
+    if not text and not spec.takes(array.shape):
+        text = resized("x", array.shape, spec.shape)
         then = ", of the other height and width: resize the image" if text else ""
-    if array.dtype != port.dtype:
-        text = f"{text or 'x'}.astype({port.dtype!r})"
+    if array.dtype != spec.dtype:
+        text = f"{text or 'x'}.astype({spec.dtype!r})"
         if array.dtype.kind in "iu":
             then += ", scaled as in training: often divided by 255"
     return f": give {text}{then}" if text else ""

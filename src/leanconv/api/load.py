@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
 from leanconv.api.options import (
     NetworkOptions,
@@ -17,13 +19,13 @@ from leanconv.api.options import (
     checked_dtype,
     checked_error,
     checked_flag,
+    checked_limit,
     checked_threads,
 )
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
-from leanconv.planner.plan_file import read_plan
+from leanconv.planner.plan_file import PlanFile, read_plan
 from leanconv.progress import Progress, checked_progress, step, working
-from leanconv.units import parse_bytes
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,7 @@ def load(
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
-        sessions. On a GPU a `DeviceNetwork`, which is called and asked alike.
+        sessions.
 
     Raises:
         InputError: the file cannot be read, or is of another known format.
@@ -94,41 +96,51 @@ def load(
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
     if device != "cpu":
-        from leanconv.gpu import backend, device_network
+        from leanconv.gpu import backend
+        from leanconv.gpu.network_backend import DeviceBackend
 
         backend.check_options(
             threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
         )
+        limits = checked_limit(memory_limit), checked_error(max_error)
         with working(shown, progress):
-            made = device_network.load_on(
-                device, _read(source), computed, precision, memory_limit, max_error
-            )
-        return cast(Network, made)
+            driver = backend.device_driver(device)
+            return Network(DeviceBackend(_read(source), driver, computed, precision, *limits))
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    limits = [
-        n
-        for n, v in (("memory_limit", memory_limit), ("max_error", max_error), ("plan", plan))
-        if v is not None
-    ]
-    if algorithms and limits:
-        raise SpecError(f"got algorithms together with {limits[0]}; expected one of them")
-    if tune and limits:
-        log.warning("tune=True: with %s algorithms are chosen by estimate", limits[0])
-    max_error, threads = checked_error(max_error), checked_threads(threads)
-    algorithms = checked_algorithms(algorithms)
-    pinned = None if plan is None else read_plan(plan)
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    if pinned is not None:
-        limit = pinned.memory_limit if limit is None else limit
-        max_error = checked_error(pinned.max_error) if max_error is None else max_error
-        threads, computed = threads or pinned.threads, computed or pinned.dtype
-        reproducible = reproducible or pinned.reproducible
+    given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
+    limiting = [name for name, value in given.items() if value is not None]
+    if algorithms and limiting:
+        raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
+    if tune and limiting:
+        log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
     options = NetworkOptions(
-        threads, computed, limit, max_error, reproducible, algorithms, tune and not limits
+        checked_threads(threads),
+        computed,
+        checked_limit(memory_limit),
+        checked_error(max_error),
+        reproducible,
+        checked_algorithms(algorithms),
+        tune and not limiting,
     )
+    pinned = None if plan is None else read_plan(plan)
+    if pinned is not None:
+        options = _completed(options, pinned)
     with working(shown, progress):
-        return Network(_read(source), options, pinned, shown)
+        return Network(CpuBackend(_read(source), options, pinned), shown)
+
+
+def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
+    """The options, with those of a plan file where they are not given."""
+    limit, error = options.memory_limit, options.max_error
+    return replace(
+        options,
+        threads=options.threads or pinned.threads,
+        dtype=options.dtype or pinned.dtype,
+        memory_limit=pinned.memory_limit if limit is None else limit,
+        max_error=checked_error(pinned.max_error) if error is None else error,
+        reproducible=options.reproducible or pinned.reproducible,
+    )
 
 
 def _read(source: Path | bytes) -> Model:

@@ -1,44 +1,21 @@
-"""A network from an ONNX file, ready to run."""
+"""A network from an ONNX file, ready to run on a CPU or a GPU."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 
-from leanconv.api.fast_call import Bound
-from leanconv.api.inputs import Port, Shape, fitting
-from leanconv.api.options import NetworkOptions
-from leanconv.api.pickling import received, sent
+from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
+from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.plan_cache import PlanCache
-from leanconv.codegen.host import host
-from leanconv.errors import BudgetError, InputError, ModelError, SpecError, memory_reported, short
-from leanconv.graph.ir import Graph
+from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
-from leanconv.graph.onnx_import import Model
-from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
-from leanconv.graph.verify import check_flowing
-from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
-from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
-from leanconv.planner.explain import explain_network, summary
-from leanconv.planner.network_plan import BoundNetwork, NetworkPlan
-from leanconv.planner.overrides import tuned, with_algorithms
-from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.memory import give_back, mapped_files
-from leanconv.runtime.pool import default_threads
 from leanconv.runtime.profile import ProfileRow, profile_rows
-from leanconv.settings import current_settings
-from leanconv.target import Target, preset
 from leanconv.units import shape_text
-
-log = logging.getLogger(__name__)
 
 _NOTHING: Any = object()
 
@@ -50,7 +27,9 @@ class Network:
     `copy.deepcopy(net)` the memory is its own, so that it can run at the same time; `copy.copy`
     shares plans and memory. A pickled network is its model, weights included, with `load`'s
     options, and is planned anew where it is unpickled; where weights are many, send the path and
-    call `load` there. A process that is forked goes on with the networks that it finds.
+    call `load` there. A process that is forked goes on with the networks that it finds. On a GPU
+    arrays with `__dlpack__` are read in place and the outputs stay there if the first input is
+    there; such a network can be neither copied nor pickled.
 
     Attributes:
         inputs: what the network takes, as the file declares it: each has a `name`, a `shape` and
@@ -59,46 +38,40 @@ class Network:
             all input shapes, else what the file says of them, which is not checked.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        options: NetworkOptions,
-        pinned: PlanFile | None = None,
-        name: str = "network",
-    ) -> None:
-        self._model, self._options, self._pinned, self._name = model, options, pinned, name
-        self._threads = options.threads or default_threads()
-        self._algorithms, self._tune = dict(options.algorithms), options.tune
-        self._dtype, self._limit = model.runtime_dtype(options.dtype), options.memory_limit
-        max_error = options.max_error
-        share = NETWORK_ERROR[self._dtype] * LAYER_SHARE if max_error is None else max_error
-        self._accuracy, self._max_error = Accuracy(share, options.reproducible), max_error
-        settings = current_settings()
-        self._target: Target = preset(settings.target) if settings.target else host()
-        self.inputs = tuple(Port(i.name, i.shape, self._dtype) for i in model.inputs)
-        told = zip(model.outputs, model.output_shapes, strict=True)
-        self.outputs = tuple(Port(output, shape, self._dtype) for output, shape in told)
-        self._names = Names(tuple(port.name for port in self.inputs), model.outputs)
-        self._plans = PlanCache[Bound](settings.plan_cache_bytes, keep_newest=True)
+    def __init__(self, backend: Backend, name: str = "network") -> None:
+        model, dtype = backend.model, backend.dtype
+        self._backend, self._name = backend, name
+        self.inputs = tuple(InputSpec(i.name, i.shape, backend.input_dtype) for i in model.inputs)
+        declared = zip(model.outputs, model.output_shapes, strict=True)
+        self.outputs = tuple(InputSpec(output, shape, dtype) for output, shape in declared)
+        self._names = Names(tuple(spec.name for spec in self.inputs), model.outputs)
+        self._plans = PlanCache[Compiled](
+            backend.cache_bytes, keep_newest=True, most=backend.most_cached
+        )
         self._planning = Lock("the planning of the same network")
-        self._current: Bound | None = None
-        self._tried: tuple[tuple[Shape, ...], Graph] | None = None
+        self._current: Compiled | None = None
         static = [i.static_shape for i in model.inputs]
         if None not in static:
-            bound = self._for_shapes(tuple(s for s in static if s is not None))
-            kinds = bound.network.plan.outputs.items()
-            self.outputs = tuple(Port(output, kind.shape, kind.dtype) for output, kind in kinds)
+            compiled = self._for_shapes(tuple(s for s in static if s is not None))
+            kinds = compiled.plan.outputs.items()
+            self.outputs = tuple(InputSpec(name, kind.shape, kind.dtype) for name, kind in kinds)
         else:
-            self._try_one_image()
+            backend.probe()
 
     def __repr__(self) -> str:
-        takes, gives = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
-        return f"<Network {takes} -> {gives}, {self._dtype}>"
+        takes, gives = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        return f"<Network {takes} -> {gives}, {self._backend.dtype}>"
 
     # -- running ---------------------------------------------------------------------------
+    @overload
     def __call__(
-        self, x: np.ndarray = _NOTHING, /, *more: np.ndarray, **named: np.ndarray
-    ) -> np.ndarray:
+        self, x: np.ndarray = ..., /, *more: np.ndarray, **named: np.ndarray
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(self, x: DeviceTensor, /, *more: DeviceTensor, **named: DeviceTensor) -> Any: ...
+
+    def __call__(self, x: Any = _NOTHING, /, *more: Any, **named: Any) -> Any:
         """Run a network of one output: `net(x)`, `net(a, b)`, `net(images=x)`, `net(a=a, b=b)`.
 
         Args:
@@ -161,30 +134,21 @@ class Network:
         results = self._run(arrays) if y is None else [y]
         return dict(zip(self._names.outputs, results, strict=True))
 
-    def _single(self, x: object) -> np.ndarray | None:
+    def _single(self, x: object) -> Any | None:
         """The answer where there is one input and one output and x can be read as it is."""
-        bound = self._current
-        return bound.call(x) if bound else None
+        compiled = self._current
+        return compiled.call(x) if compiled else None
 
-    def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        bound, given, results = self._prepared(arrays)
-        bound.run([array.ctypes.data for array in (*given, *results)])
-        return results
-
-    def _prepared(
-        self, arrays: Sequence[np.ndarray]
-    ) -> tuple[BoundNetwork, list[np.ndarray], list[np.ndarray]]:
-        """The plan for these inputs, the inputs as kernels can read them, and room for outputs."""
-        given = [fitting(array, port) for array, port in zip(arrays, self.inputs, strict=True)]
-        bound = self._for_shapes(tuple(array.shape for array in given))
-        return bound.network, given, bound.results()
+    def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        given = self._backend.validated(arrays)
+        return self._for_shapes(tuple(tuple(array.shape) for array in given)).run(given)
 
     # -- planning --------------------------------------------------------------------------
     def bind(
         self,
         shapes: Mapping[str, Sequence[int]] | Sequence[int],
         progress: Progress | None = None,
-    ) -> NetworkPlan:
+    ) -> NetworkFacts:
         """Plan for input shapes without running; later calls with these shapes find the plan.
 
         Args:
@@ -200,144 +164,78 @@ class Network:
         """
         wanted = self._names.shapes(shapes)
         with working(self._name, checked_progress(progress)):
-            return self._for_shapes(wanted).network.plan
+            return self._for_shapes(wanted).plan
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Bound:
-        bound = self._current
-        if bound is None or bound.shapes != shapes:
-            bound = self._plans.get(shapes) or self._bind(shapes)
-            self._current = bound
-        return bound
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Compiled:
+        compiled = self._current
+        if compiled is None or compiled.shapes != shapes:
+            compiled = self._plans.get(shapes) or self._compile(shapes)
+            self._current = compiled
+        return compiled
 
     @memory_reported("planning a network")
-    def _bind(self, shapes: tuple[Shape, ...]) -> Bound:
+    def _compile(self, shapes: tuple[Shape, ...]) -> Compiled:
         with working(self._name), self._planning.held:
             found = self._plans.get(shapes)
-            if found is not None:
-                return found
-            tried, self._tried = self._tried, None
-            graph = tried[1] if tried and tried[0] == shapes else self._graph(shapes)
-            network = self._network(graph)
-            bound = Bound(shapes, network, self._dtype)
-            self._plans.put(shapes, bound, network.memory.used_bytes + network.code_bytes)
-            return bound
-
-    def _network(self, graph: Graph) -> BoundNetwork:
-        accuracy = self._accuracy.of_network(graph, self._target)
-        planner = Planner(graph, self._target, self._threads, accuracy, self._max_error)
-        pinned = self._pinned
-        if pinned is not None and self._wants(pinned, graph):
-            try:
-                bound = BoundNetwork(graph, planner, self._limit, pinned)
-            except (BudgetError, SpecError) as error:
-                log.warning("the pinned plan is not followed: %s", error)
-            else:
-                for reason in bound.misfits:
-                    log.warning("the pinned plan is followed, but %s", reason)
-                return bound
-        return BoundNetwork(graph, planner, self._limit, decisions=self._decisions(graph))
-
-    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
-        """How nodes are computed where that is not left to the planner."""
-        if not (self._algorithms or self._tune):
-            return None
-        decided = with_algorithms(graph, self._target, self._algorithms)
-        if self._tune:
-            accuracy = self._accuracy.of_network(graph, self._target)
-            decided = tuned(graph, self._target, self._threads, accuracy, decided)
-        return decided
-
-    def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
-        """Whether a pinned plan is for this network, these shapes and this machine."""
-        reason = other_target(pinned, self._target)
-        shapes = {name: graph.types[name].shape for name in graph.inputs}
-        if shapes != dict(pinned.inputs):
-            if all(port.takes(pinned.inputs.get(port.name)) for port in self.inputs):
-                return False  # another shape of a network that takes several: planned by itself
-            reason = (
-                f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
-            )
-        elif pinned.network != graph_digest(graph) or pinned.dtype != self._dtype:
-            reason = "it was made for another network"
-        if reason:
-            log.warning("the pinned plan does not fit: %s; planning anew", reason)
-        return not reason
-
-    def _graph(self, shapes: tuple[Shape, ...]) -> Graph:
-        bound = self._model.bind(
-            dict(zip(self._names.inputs, shapes, strict=True)), dtype=self._dtype
-        )
-        graph = check_flowing(run_passes(bound, UNFUSED_PASSES if self._algorithms else PASSES))
-        give_back(mapped_files(self._model.constants.values()))
-        return replace(graph, constants=dict(graph.constants))  # which the plan takes its out of
-
-    def _try_one_image(self) -> None:
-        """Where only the batch is open, find out at load whether the network is supported."""
-        shapes = []
-        for port in self.inputs:
-            extents = (1, *port.shape[1:]) if port.shape else ()
-            shapes.append(tuple(extent for extent in extents if isinstance(extent, int)))
-            if port.shape is None or len(shapes[-1]) != len(port.shape):
-                return
-        # Another batch may fit where one image does not; the first call will tell.
-        with contextlib.suppress(ModelError, InputError):
-            self._tried = (tuple(shapes), self._graph(tuple(shapes)))
+            if found is None:
+                found = self._backend.compile(shapes)
+                self._plans.put(shapes, found, found.held_bytes)
+            return found
 
     # -- copies ----------------------------------------------------------------------------
     def __copy__(self) -> Network:
-        copied = object.__new__(Network)
+        copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        copied._planning, copied._tried = Lock("the planning of the same network"), None
+        copied._backend = self._backend.copied(None)
+        copied._planning = Lock("the planning of the same network")
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
-        with working(self._name):
-            copied = Network(self._model, self._options, self._followed(), self._name)
-        memo[id(self)] = copied
+        copied = memo[id(self)] = _received(*self._sent())
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (sent(self._model), self._options, self._followed(), self._name)
+        return _received, self._sent()
 
-    def _followed(self) -> PlanFile | None:
-        """The plan that a copy follows: what was measured here may be measured otherwise there."""
-        if self._tune and self._current is not None:
-            return self._current.network.plan.file()
-        return self._pinned
+    def _sent(self) -> tuple[Backend, str]:
+        return self._backend.copied(self._current), self._name
 
     # -- what is known ---------------------------------------------------------------------
     @property
     def metadata(self) -> dict[str, str]:
         """The file's own key-value pairs."""
-        return dict(self._model.metadata)
+        return dict(self._backend.model.metadata)
 
     @property
-    def plan(self) -> NetworkPlan:
+    def compiled(self) -> Compiled:
+        """What runs for the input shapes seen last.
+
+        Raises:
+            InputError: the shapes are not fixed by the file, and nothing has been run yet.
+        """
+        if self._current is None:
+            specs = ", ".join(f"{spec.name} {shape_text(spec.shape)}" for spec in self.inputs)
+            raise InputError(
+                f"the file does not fix the input shapes ({specs}); run the network first, or "
+                "plan it with net.bind(shape)"
+            )
+        return self._current
+
+    @property
+    def plan(self) -> NetworkFacts:
         """The plan for the input shapes seen last.
 
         Raises:
             InputError: the shapes are not fixed by the file, and nothing has been run yet.
         """
-        return self._bound_now().plan
+        return self.compiled.plan
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that the runtime has allocated for the plan in use, counted as they were."""
-        return self._bound_now().memory.used_bytes
+        """Bytes that were allocated for the plan in use, counted as they were."""
+        return self.compiled.used_bytes
 
-    def _bound_now(self) -> BoundNetwork:
-        current = self._current
-        if current is None:
-            ports = ", ".join(f"{port.name} {shape_text(port.shape)}" for port in self.inputs)
-            raise InputError(
-                f"the file does not fix the input shapes ({ports}); run the network first, or "
-                "plan it with net.bind(shape)"
-            )
-        return current.network
-
-    def profile(
-        self, x: np.ndarray | Mapping[str, np.ndarray], repeats: int = 20
-    ) -> list[ProfileRow]:
+    def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[ProfileRow]:
         """Run step by step and time each one.
 
         Args:
@@ -352,15 +250,14 @@ class Network:
         """
         if not isinstance(repeats, int) or repeats < 1:
             raise SpecError(f"repeats is {short(repeats)}; expected an integer of at least 1")
-        bound, given, results = self._prepared(self._names.arrays(x))
-        addresses = [array.ctypes.data for array in (*given, *results)]
-        bound.run(addresses)
-        times = bound.time_steps(addresses, repeats)
-        return profile_rows(bound.plan.steps, times)
+        given = self._backend.validated(self._names.arrays(x))
+        compiled = self._for_shapes(tuple(tuple(array.shape) for array in given))
+        compiled.run(given)
+        return profile_rows(compiled.plan.steps, compiled.time_steps(given, repeats))
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
-        return summary(self.plan)
+        return self.compiled.explain()
 
     def report(self, front: bool = True) -> dict[str, Any]:
         """Say of every layer which candidates there were and why all but one lost, as JSON.
@@ -368,14 +265,10 @@ class Network:
         Args:
             front: whether plans for other limits are looked for, too, which takes longer.
         """
-        return explain_network(self.plan, front)
+        return self.compiled.report(front)
 
 
-def _received(model: Model, options: NetworkOptions, pinned: PlanFile | None, name: str) -> Network:
-    """A network that was pickled, planned for this process."""
+def _received(backend: Backend, name: str) -> Network:
+    """A network that was copied or pickled, planned for this process."""
     with working(name):
-        return Network(received(model), options, pinned, name)
-
-
-def _listed(shapes: Mapping[str, Shape]) -> str:
-    return ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
+        return Network(backend, name)

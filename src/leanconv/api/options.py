@@ -66,7 +66,7 @@ class PlanOptions(NamedTuple):
         """
         return PlanOptions(
             checked_algorithm(algorithm),
-            None if memory_limit is None else parse_bytes(memory_limit),
+            checked_limit(memory_limit),
             checked_error(max_error),
             checked_threads(threads),
             checked_flag("tune", tune),
@@ -119,6 +119,15 @@ def checked_flag(name: str, given: Any) -> bool:
         return bool(given)
     got = type(given).__name__ if isinstance(given, np.ndarray) else short(given)
     raise SpecError(f"{name} is {got}; expected True or False")
+
+
+def checked_limit(memory_limit: Any) -> int | None:
+    """The bytes of a memory limit, None for none.
+
+    Raises:
+        SpecError: it is neither a number of bytes nor text such as "1 MiB".
+    """
+    return None if memory_limit is None else parse_bytes(memory_limit)
 
 
 def checked_error(max_error: Any) -> float | None:

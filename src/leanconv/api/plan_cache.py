@@ -23,10 +23,11 @@ class PlanCache(Generic[_Plan]):
     Args:
         limit_bytes: the most that all plans may hold together.
         keep_newest: keep the plan that was put last even if it alone is over the limit.
+        most: how many plans are kept.
     """
 
-    def __init__(self, limit_bytes: int, *, keep_newest: bool) -> None:
-        self._limit_bytes, self._keep_newest = limit_bytes, keep_newest
+    def __init__(self, limit_bytes: int, *, keep_newest: bool, most: int = 2**31) -> None:
+        self._limit_bytes, self._keep_newest, self._most = limit_bytes, keep_newest, most
         self._plans: OrderedDict[object, tuple[_Plan, int]] = OrderedDict()
         self._held_bytes = 0
         self._lock = Lock("the cache of plans")
@@ -75,7 +76,9 @@ class PlanCache(Generic[_Plan]):
             self._held_bytes += plan_bytes + _OVERHEAD_BYTES
             if self._held_bytes > self._limit_bytes:  # an interrupted call may have lost count
                 self._held_bytes = sum(size for _, size in self._plans.values())
-            while self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest:
+            while len(self._plans) > self._most or (
+                self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest
+            ):
                 _, oldest = self._plans.popitem(last=False)
                 self._held_bytes -= oldest[1]
                 leaving.append(oldest)

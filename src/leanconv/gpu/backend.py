@@ -95,15 +95,20 @@ def _made(
 
 
 def convolve(
-    device: str,
-    precision: str | None,
     x: Any,
     residual: Any,
     weights: Weights,
     asked: ConvArguments,
     limits: Limits,
+    *,
+    device: str,
+    precision: str | None,
 ) -> Any:
-    """Plan and run once; the plans used last are kept by shape, weights and limits."""
+    """Plan and run once; the plans used last are kept by shape, weights and limits.
+
+    Returns:
+        A NumPy array for a NumPy array x, else an array on the device.
+    """
     used = device_driver(device)
     if is_device_array(x):
         x = take("x", x, used)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leanconv.errors import BudgetError
+from leanconv.errors import BudgetError, UnsupportedError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
@@ -23,6 +24,7 @@ from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, machine_of
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.storage import Storage, place
+from leanconv.runtime.locks import Lock
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
 
@@ -65,6 +67,10 @@ class DevicePlan:
         """Expected relative error of the outputs: layers add up like independent errors."""
         return math.sqrt(sum(step.error**2 for step in self.steps))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a plan file holds the choices of the CPU's planner."""
+        raise UnsupportedError(f"{path}: plans on a GPU are not saved; they are made at each load")
+
     @property
     def launches(self) -> int:
         """Kernels that one run starts."""
@@ -81,6 +87,7 @@ class CompiledDeviceNetwork:
         precision: what is asked of convolutions' arithmetic; None for that of the dtype.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         compile_code: what makes cubins.
+        lock: that runs hold: those of a network for other shapes share the device's stream.
 
     Raises:
         BudgetError: no plan keeps the limit.
@@ -94,8 +101,10 @@ class CompiledDeviceNetwork:
         precision: str | None = None,
         memory_limit: int | None = None,
         compile_code: Compile = compile_cubin,
+        lock: Lock | None = None,
     ) -> None:
         self._driver, self._dtype = driver, dtype
+        self._lock = Lock("a run of the same network") if lock is None else lock
         machine = machine_of(driver)
         lowered, storage = _within(graph, machine, dtype, precision, memory_limit)
         self.plan = DevicePlan(
@@ -123,7 +132,25 @@ class CompiledDeviceNetwork:
         self._runs = [self._module.bind(call, places) for call in calls]
         self._graphs: OrderedDict[tuple[int, ...], Captured | None] = OrderedDict()
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs."""
+        return tuple(kind.shape for kind in self.plan.inputs.values())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that were allocated on the device."""
+        return self.memory.used_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """As `used_bytes`."""
+        return self.used_bytes
+
     # -- running ---------------------------------------------------------------------------
+    def call(self, x: object) -> None:
+        """There is no fast path on a device."""
+
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run the network.
 
@@ -136,10 +163,11 @@ class CompiledDeviceNetwork:
         Raises:
             InputError: an array does not fit.
         """
-        self._driver.enter()
-        given, results = self._prepared(arrays)
-        self.start([a.address for a in (*given, *results)])
-        finish_reading(self._driver, *arrays)
+        with self._lock.held:
+            self._driver.enter()
+            given, results = self._prepared(arrays)
+            self.start([a.address for a in (*given, *results)])
+            finish_reading(self._driver, *arrays)
         if arrays and is_device_array(arrays[0]):
             return list(results)
         return [each.numpy() for each in results]
@@ -179,8 +207,12 @@ class CompiledDeviceNetwork:
         self._graphs[addresses] = captured
         return captured
 
-    def time(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
+    def time_steps(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
         """Run step by step and return, for each step, the nanoseconds of every repeat."""
+        with self._lock.held:
+            return self._time_steps(arrays, repeats)
+
+    def _time_steps(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
         self._driver.enter()
         given, results = self._prepared(arrays)
         self._bind([a.address for a in (*given, *results)])
@@ -211,6 +243,28 @@ class CompiledDeviceNetwork:
         results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
         return given, results
 
+    def explain(self) -> str:
+        """Say how every step is computed, in which arithmetic, and what makes the memory."""
+        plan, lines = self.plan, []
+        for step in plan.steps:
+            shown = f" in {step.arithmetic} arithmetic" if step.arithmetic else ""
+            details = f" ({step.parameters})" if step.parameters else ""
+            lines.append(
+                f"{step.name}: {step.op} by {step.algorithm}{shown}{details}, "
+                f"{step.flops / 1e6:.2f} MFLOP, {len(step.calls)} launch(es)"
+            )
+        lines.append(f"expected error {plan.predicted_error:.1e}")
+        lines.append(
+            f"memory on {plan.device} {plan.memory_bytes} bytes: weights {plan.weight_bytes}, "
+            f"arena {plan.arena_bytes} (largest live set {plan.live_bytes}); {plan.launches} "
+            "launches in one graph"
+        )
+        return "\n".join(lines)
+
+    def report(self, front: bool) -> dict[str, Any]:
+        """Refused: there is no search whose candidates could be shown."""
+        raise UnsupportedError("net.report() is of the CPU's planner; use net.explain() on a GPU")
+
 
 def _weight_bytes(lowered: DeviceGraph) -> int:
     return sum(aligned(array.nbytes) for array in lowered.constants.values())
@@ -233,22 +287,3 @@ def _within(
         f"{limit}; give memory_limit={least} or more",
         least,
     )
-
-
-def explain(plan: DevicePlan) -> str:
-    """Say how every step is computed, in which arithmetic, and what makes the memory."""
-    lines = []
-    for step in plan.steps:
-        shown = f" in {step.arithmetic} arithmetic" if step.arithmetic else ""
-        details = f" ({step.parameters})" if step.parameters else ""
-        lines.append(
-            f"{step.name}: {step.op} by {step.algorithm}{shown}{details}, "
-            f"{step.flops / 1e6:.2f} MFLOP, {len(step.calls)} launch(es)"
-        )
-    lines.append(f"expected error {plan.predicted_error:.1e}")
-    lines.append(
-        f"memory on {plan.device} {plan.memory_bytes} bytes: weights {plan.weight_bytes}, arena "
-        f"{plan.arena_bytes} (largest live set {plan.live_bytes}); {plan.launches} launches in "
-        "one graph"
-    )
-    return "\n".join(lines)

@@ -166,6 +166,11 @@ class DeviceConvPlan(Unpicklable):
         return self._launches
 
     @property
+    def selector(self) -> str:
+        """The text that selects this algorithm as `algorithm=`."""
+        return self.algorithm
+
+    @property
     def memory_bytes(self) -> int:
         """Workspace and packed weights."""
         return self.workspace_bytes + self.weight_bytes

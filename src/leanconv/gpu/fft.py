@@ -267,6 +267,11 @@ class FftConvPlan(Unpicklable):
         return self._library.given(batches)
 
     @property
+    def selector(self) -> str:
+        """The text that selects this algorithm as `algorithm=`."""
+        return self.algorithm
+
+    @property
     def memory_bytes(self) -> int:
         """Workspace and spectra of the weights."""
         return self.workspace_bytes + self.weight_bytes

@@ -198,7 +198,7 @@ class NetworkPlan(Unpicklable):
         return sum(step.flops for step in self.steps)
 
 
-class BoundNetwork:
+class CompiledNetwork:
     """A network made ready for fixed input shapes: plan, code, weights, arena.
 
     Args:

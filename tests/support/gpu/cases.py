@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from leanconv.api.network import Network
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.device_network import DeviceNetwork
+from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from support import network_models
 from support.errors import relative_error
@@ -37,7 +38,9 @@ def network(stand: Stand, dtype: str | None, build: Callable[[str], bytes], name
     """Load a network, run it, and compare with float64."""
     built = build(name)
     x = network_models.images(built, 1)
-    net = DeviceNetwork(read_model(built), stand.driver, dtype, compile_code=stand.compile_code)
+    net = Network(
+        DeviceBackend(read_model(built), stand.driver, dtype, compile_code=stand.compile_code)
+    )
     found = net(x)
     stand.check_guards()
     (expected,) = network_models.by_numpy(built, {net.inputs[0].name: x}).values()

@@ -1,0 +1,180 @@
+"""What plans and networks of the CPU and of a GPU have in common.
+
+`Plan` is one convolution, ready to run. A `Network` (`api.network`) is the same class for both: it
+checks names and shapes and keeps compiled networks by input shapes, and a `Backend` compiles them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from leanconv.api.inputs import Shape
+from leanconv.graph.ir import TensorType
+from leanconv.graph.onnx_import import Model
+from leanconv.runtime.profile import Step
+from leanconv.spec import ConvSpec
+
+
+class DeviceTensor(Protocol):
+    """An array on a GPU, of torch, CuPy and others, that is read in place."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """The array's memory, as DLPack describes it."""
+
+
+class Plan(Protocol):
+    """One convolution, ready to run: a `ConvPlan` on the CPU, the same of a GPU."""
+
+    @property
+    def spec(self) -> ConvSpec:
+        """What is computed."""
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+
+    @property
+    def parameters(self) -> str:
+        """What the algorithm chose, for people."""
+
+    @property
+    def selector(self) -> str:
+        """The text that selects the same as `algorithm=`."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that runs work in."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed weights, bias and slopes."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Workspace and packed weights."""
+
+    @property
+    def predicted_error(self) -> float:
+        """Expected relative error in the max norm, for data of random sign."""
+
+    def explain(self) -> str:
+        """Say what was chosen, and why the others were not."""
+
+    def __call__(self, x: Any, out: Any = None, residual: Any = None) -> Any:
+        """Convolve; NumPy arrays, and on a GPU those with `__dlpack__`."""
+
+
+class NetworkFacts(Protocol):
+    """What is known of a network's run before the first one."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Operations in order."""
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the inputs by name."""
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType]:
+        """Types of the outputs by name."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """The buffer in which activations and workspaces live."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed weights."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """All memory that runs need besides the caller's arrays."""
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of one run."""
+
+    @property
+    def predicted_error(self) -> float:
+        """Expected relative error of the outputs."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON, for `leanconv.load(model, plan=path)`."""
+
+
+class Compiled(Protocol):
+    """A network compiled for fixed input shapes."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the inputs."""
+
+    @property
+    def plan(self) -> NetworkFacts:
+        """What runs."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of weights and activations, counted as they were allocated."""
+
+    @property
+    def held_bytes(self) -> int:
+        """`used_bytes` and the bytes of the code."""
+
+    def call(self, x: object) -> Any | None:
+        """The only output for the only input; None where the general path must be taken."""
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs for arrays that `Backend.validated` returned."""
+
+    def time_steps(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
+        """Run step by step: for each step the nanoseconds of every repeat."""
+
+    def explain(self) -> str:
+        """Say how every step is computed, with its bytes, and what makes the memory."""
+
+    def report(self, front: bool) -> dict[str, Any]:
+        """Say of every layer which candidates there were and why all but one lost, as JSON."""
+
+
+class Backend(Protocol):
+    """What compiles and runs a network on one kind of device."""
+
+    @property
+    def model(self) -> Model:
+        """What the file says."""
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype that arrays are given in."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that is computed in, and that of the outputs."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """The most that compiled networks may hold together."""
+
+    @property
+    def most_cached(self) -> int:
+        """How many compiled networks may be held together."""
+
+    def validated(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inputs in an order and dtype that can be run on.
+
+        Raises:
+            InputError: an array does not fit.
+        """
+
+    def probe(self) -> None:
+        """Where only the batch is open: refuse a network that cannot be computed at all."""
+
+    def compile(self, shapes: tuple[Shape, ...]) -> Compiled:
+        """Compile for input shapes."""
+
+    def copied(self, compiled: Compiled | None) -> Backend:
+        """A backend for a copy of the network, which follows the plan if that was measured."""

@@ -1,0 +1,159 @@
+"""Networks on the CPU: planned, emitted, packed, for the input shapes at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.backend import Compiled
+from leanconv.api.fast_call import FastCall
+from leanconv.api.inputs import InputSpec, Shape, validated_input
+from leanconv.api.options import NetworkOptions
+from leanconv.api.pickling import received, sent
+from leanconv.codegen.host import host
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.verify import check_flowing
+from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
+from leanconv.planner.budget import Planner
+from leanconv.planner.decision import Decision
+from leanconv.planner.network_plan import CompiledNetwork
+from leanconv.planner.overrides import tuned, with_algorithms
+from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
+from leanconv.runtime.memory import give_back, mapped_files
+from leanconv.runtime.pool import default_threads
+from leanconv.settings import current_settings
+from leanconv.target import Target, preset
+from leanconv.units import shape_text
+
+log = logging.getLogger(__name__)
+
+
+class CpuBackend:
+    """What compiles a network for this CPU.
+
+    Args:
+        model: what the file says.
+        options: of `load`.
+        pinned: a plan to follow where it fits.
+    """
+
+    most_cached = 2**31  # bounded in bytes alone
+
+    def __init__(
+        self, model: Model, options: NetworkOptions, pinned: PlanFile | None = None
+    ) -> None:
+        self.model, self._options, self._pinned = model, options, pinned
+        self._threads = options.threads or default_threads()
+        self.dtype = self.input_dtype = model.runtime_dtype(options.dtype)
+        error = options.max_error
+        share = NETWORK_ERROR[self.dtype] * LAYER_SHARE if error is None else error
+        self.accuracy = Accuracy(share, options.reproducible)
+        settings = current_settings()
+        self.cache_bytes = settings.plan_cache_bytes
+        self._target: Target = preset(settings.target) if settings.target else host()
+        self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
+        self._tried: tuple[tuple[Shape, ...], Graph] | None = None
+
+    def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """The inputs as kernels can read them."""
+        pairs = zip(arrays, self._inputs, strict=True)
+        return [validated_input(array, spec) for array, spec in pairs]
+
+    def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
+        """Plan, emit and compile for input shapes."""
+        tried, self._tried = self._tried, None
+        graph = tried[1] if tried and tried[0] == shapes else self.graph(shapes)
+        return FastCall(shapes, self._compiled(graph), self.dtype)
+
+    def _compiled(self, graph: Graph) -> CompiledNetwork:
+        accuracy = self.accuracy.of_network(graph, self._target)
+        planner = Planner(graph, self._target, self._threads, accuracy, self._options.max_error)
+        pinned, limit = self._pinned, self._options.memory_limit
+        if pinned is not None and self._wants(pinned, graph):
+            try:
+                compiled = CompiledNetwork(graph, planner, limit, pinned)
+            except (BudgetError, SpecError) as error:
+                log.warning("the pinned plan is not followed: %s", error)
+            else:
+                for reason in compiled.misfits:
+                    log.warning("the pinned plan is followed, but %s", reason)
+                return compiled
+        return CompiledNetwork(
+            graph, planner, self._options.memory_limit, decisions=self._decisions(graph)
+        )
+
+    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
+        """How nodes are computed where that is not left to the planner."""
+        if not (self._options.algorithms or self._options.tune):
+            return None
+        decided = with_algorithms(graph, self._target, self._options.algorithms)
+        if self._options.tune:
+            accuracy = self.accuracy.of_network(graph, self._target)
+            decided = tuned(graph, self._target, self._threads, accuracy, decided)
+        return decided
+
+    def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
+        """Whether a pinned plan is for this network, these shapes and this machine."""
+        reason = other_target(pinned, self._target)
+        shapes = {name: graph.types[name].shape for name in graph.inputs}
+        if shapes != dict(pinned.inputs):
+            if all(spec.takes(pinned.inputs.get(spec.name)) for spec in self._inputs):
+                return False  # another shape of a network that takes several: planned by itself
+            reason = (
+                f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
+            )
+        elif pinned.network != graph_digest(graph) or pinned.dtype != self.dtype:
+            reason = "it was made for another network"
+        if reason:
+            log.warning("the pinned plan does not fit: %s; planning anew", reason)
+        return not reason
+
+    def graph(self, shapes: tuple[Shape, ...]) -> Graph:
+        """The network's graph for input shapes, after the passes."""
+        bound = self.model.bind(
+            dict(zip((spec.name for spec in self._inputs), shapes, strict=True)), dtype=self.dtype
+        )
+        graph = check_flowing(
+            run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
+        )
+        give_back(mapped_files(self.model.constants.values()))
+        return replace(graph, constants=dict(graph.constants))  # which the plan takes its out of
+
+    def probe(self) -> None:
+        """Where only the batch is open, find out at load whether the network is supported."""
+        shapes = []
+        for spec in self._inputs:
+            extents = (1, *spec.shape[1:]) if spec.shape else ()
+            shapes.append(tuple(extent for extent in extents if isinstance(extent, int)))
+            if spec.shape is None or len(shapes[-1]) != len(spec.shape):
+                return
+        # Another batch may fit where one image does not; the first call will tell.
+        with contextlib.suppress(ModelError, InputError):
+            self._tried = (tuple(shapes), self.graph(tuple(shapes)))
+
+    def copied(self, compiled: Compiled | None) -> CpuBackend:
+        """For a copy: what was measured here may be measured otherwise there."""
+        pinned = self._pinned
+        if self._options.tune and isinstance(compiled, FastCall):
+            pinned = compiled.plan.file()
+        return CpuBackend(self.model, self._options, pinned)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (sent(self.model), self._options, self._pinned)
+
+
+def _received(model: Model, options: NetworkOptions, pinned: PlanFile | None) -> CpuBackend:
+    """A backend that was pickled, for this process's CPU."""
+    return CpuBackend(received(model), options, pinned)
+
+
+def _listed(shapes: Mapping[str, Shape]) -> str:
+    return ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())

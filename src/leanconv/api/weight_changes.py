@@ -1,0 +1,41 @@
+"""Whether the weights of a kept plan have changed: `conv2d` packs them again when they have."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from leanconv.api.conv import ConvPlan
+from leanconv.api.conv_arguments import Constants
+from leanconv.errors import memory_reported
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan with a copy of the constants that it has packed: the caller may write into his own."""
+
+    plan: ConvPlan
+    packed: tuple[bytearray, ...]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the plan and of the copy."""
+        return self.plan.memory_bytes + sum(map(len, self.packed))
+
+    def holds(self, constants: Constants) -> bool:
+        """Whether these are, bit by bit, the constants that are packed."""
+        return all(map(operator.eq, self.packed, _bytes(constants)))
+
+
+@memory_reported("copying weights")
+def copied_bytes(constants: Constants) -> tuple[bytearray, ...]:
+    """A copy of the constants that are given."""
+    return tuple(map(bytearray, _bytes(constants)))
+
+
+def _bytes(constants: Constants) -> Iterator[memoryview]:
+    """The memory of those that are given; a `bytearray` compares with it at memory's speed."""
+    return (np.ascontiguousarray(array).data for array in constants if array is not None)

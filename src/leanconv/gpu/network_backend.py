@@ -1,0 +1,106 @@
+"""What `load(..., device="cuda")` compiles and runs a network with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
+from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.driver import Driver
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.verify import check_flowing
+from leanconv.runtime.locks import Lock
+from leanconv.runtime.unpicklable import Unpicklable
+
+_HALVES = ("float16", "bfloat16")
+
+
+class DeviceBackend(Unpicklable):
+    """What compiles and runs a network on a GPU; runs of one network follow one another.
+
+    Args:
+        model: what the file says.
+        driver: the device.
+        dtype: to compute in, half precision included; None for the file's.
+        precision: as for `plan_conv2d`.
+        memory_limit: bytes that weights and arena may take together, None for no limit.
+        max_error: the largest error of the outputs that a plan may state, None for no limit.
+        compile_code: what makes cubins.
+    """
+
+    instead = "send the model's path, and call leanconv.load where the network is wanted"
+    cache_bytes, most_cached = 2**62, 8
+
+    def __init__(
+        self,
+        model: Model,
+        driver: Driver,
+        dtype: str | None = None,
+        precision: str | None = None,
+        memory_limit: int | None = None,
+        max_error: float | None = None,
+        compile_code: Compile = compile_cubin,
+    ) -> None:
+        half = dtype in _HALVES
+        if half and model.dtype != "float32":
+            raise SpecError(
+                f"dtype is {dtype!r} for a model in {model.dtype}; expected a model in float32"
+            )
+        self.model, self._driver, self._precision = model, driver, precision
+        self._limit, self._max_error, self._compile_code = memory_limit, max_error, compile_code
+        self._graph_dtype = model.runtime_dtype(None if half else dtype)
+        self.input_dtype = model.dtype
+        self.dtype = str(dtype) if half else self._graph_dtype
+        self._lock = Lock("a run of the same network")
+
+    def validated(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays; `CompiledDeviceNetwork.run` checks their dtypes.
+
+        Raises:
+            InputError: one of them is no array.
+        """
+        for spec, array in zip(self.model.inputs, arrays, strict=True):
+            if not hasattr(array, "shape"):
+                raise InputError(
+                    f"input {spec.name!r} is {type(array).__name__}; expected an array"
+                )
+        return list(arrays)
+
+    def probe(self) -> None:
+        """Nothing: kernels are checked when the input shapes are known."""
+
+    def compile(self, shapes: tuple[tuple[int, ...], ...]) -> CompiledDeviceNetwork:
+        """Choose kernels, compile them and set memory aside.
+
+        Raises:
+            BudgetError: no plan keeps the limits.
+        """
+        names = (spec.name for spec in self.model.inputs)
+        graph = self.model.bind(dict(zip(names, shapes, strict=True)), dtype=self._graph_dtype)
+        compiled = CompiledDeviceNetwork(
+            check_flowing(run_passes(graph)),
+            self._driver,
+            self.dtype,
+            self._precision,
+            self._limit,
+            self._compile_code,
+            self._lock,
+        )
+        self._check_error(compiled.plan)
+        return compiled
+
+    def _check_error(self, plan: DevicePlan) -> None:
+        limit = self._max_error
+        if limit is not None and not plan.predicted_error <= limit:
+            raise BudgetError(
+                f"the network is expected to err by {plan.predicted_error:.1e} in {self.dtype}, "
+                f"the limit is {limit:.1e}; use precision='ieee' or dtype='float64'",
+                plan.memory_bytes,
+            )
+
+    def copied(self, compiled: object) -> DeviceBackend:
+        """Refused: what is on a device belongs to this process."""
+        self.__reduce_ex__(2)
