@@ -17,7 +17,7 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.node_costs import error_units, reorder_ns
-from leanconv.planner.solver import fastest, leanest
+from leanconv.planner.solver import fastest, smallest
 from leanconv.planner.storage import place
 from leanconv.planner.weights import weight_places
 from leanconv.spec import PLAIN
@@ -71,7 +71,7 @@ class Plan:
 def every_plan(planner: Planner) -> list[Plan]:
     """All combinations of the nodes' ways whose formats can be had, lowered and placed."""
     graph, plans = planner.graph, []
-    for chosen in product(*planner.space.outlines):
+    for chosen in product(*planner.search_graph.outlines):
         decisions = [outline.decision for outline in chosen]
         lowered = lower_graph(graph, planner.target, planner.accuracy, decisions)
         storage = place(lowered, planner.threads)
@@ -92,10 +92,10 @@ def every_plan(planner: Planner) -> list[Plan]:
 def test_it_finds_what_trying_every_plan_finds(name: str) -> None:
     planner = Planner(GRAPHS[name](), preset("skylake-avx512"), THREADS, Accuracy(1e-4))
     plans = every_plan(planner)
-    layers, base = planner.space.layers, planner.space.base_bytes
+    levels, base = planner.search_graph.levels, planner.search_graph.base_bytes
     assert len({plan.bytes for plan in plans}) > 1, "nothing to choose"
     least = min(plan.bytes for plan in plans)
-    lean = leanest(layers)
+    lean = smallest(levels)
     assert lean is not None
     assert lean.bytes + base == least
     errors = sorted({plan.error for plan in plans})
@@ -106,10 +106,10 @@ def test_it_finds_what_trying_every_plan_finds(name: str) -> None:
                 for plan in plans
                 if plan.bytes <= limit and (error is None or plan.error <= error)
             ]
-            way = fastest(layers, limit - base, error)
-            assert (way is None) == (not inside), (limit, error)
-            if way is not None:
-                assert way.time == min(plan.time for plan in inside), (limit, error)
+            path = fastest(levels, limit - base, error)
+            assert (path is None) == (not inside), (limit, error)
+            if path is not None:
+                assert path.time == min(plan.time for plan in inside), (limit, error)
 
 
 NARROW = {
@@ -195,7 +195,7 @@ def test_reproducible_plans_keep_their_bits_under_a_limit() -> None:
 
 def test_a_decision_names_formats_that_can_be_had() -> None:
     planner = Planner(chain(), host(), 1, Accuracy(1e-4))
-    for outlines in planner.space.outlines:
+    for outlines in planner.search_graph.outlines:
         for outline in outlines:
             assert isinstance(outline.decision, Decision)
             assert outline.decision.writes in (PLAIN, planner.outliner.rules.blocked)

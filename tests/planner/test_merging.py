@@ -18,7 +18,7 @@ from leanconv.operators import Accuracy
 from leanconv.planner import budget
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import error_units
-from leanconv.planner.solver import fastest, leanest
+from leanconv.planner.solver import fastest, smallest
 from leanconv.target import preset
 
 SHAPE = (1, 3, 96, 96)
@@ -54,23 +54,23 @@ def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
     most = mergeable(plans.graph)
     assert most > 2
     assert [each.merged for each in plans.family] == [0, *range(2, most + 1)]
-    spaces = [(each.space.layers, each.space.base_bytes) for each in plans.family]
-    leans = [leanest(layers) for layers, _ in spaces]
-    least = min(way.bytes + base for way, (_, base) in zip(leans, spaces, strict=True) if way)
-    assert plans.leanest.memory_bytes == least
-    assert plans.leanest.planner.merged
-    assert plans.leanest.storage.arena_bytes < 0.4 * 2**20
+    spaces = [(each.search_graph.levels, each.search_graph.base_bytes) for each in plans.family]
+    leans = [smallest(levels) for levels, _ in spaces]
+    least = min(path.bytes + base for path, (_, base) in zip(leans, spaces, strict=True) if path)
+    assert plans.smallest.memory_bytes == least
+    assert plans.smallest.planner.merged
+    assert plans.smallest.storage.arena_bytes < 0.4 * 2**20
     free = plans.within(None)
     assert plans.within(free.weight_bytes + 629_145).planner.merged
     taken, times = set(), []
     for limit in np.linspace(least, free.memory_bytes - 1, 16).astype(int).tolist():
-        ways = [fastest(layers, limit - base) for layers, base in spaces]
+        paths = [fastest(levels, limit - base) for levels, base in spaces]
         found = plans.within(limit)
         assert found.memory_bytes <= limit
-        assert found.way is not None
-        assert found.way.time == min(way.time for way in ways if way is not None)
+        assert found.path is not None
+        assert found.path.time == min(path.time for path in paths if path is not None)
         taken.add(found.planner.merged)
-        times.append(found.way.time)
+        times.append(found.path.time)
     assert times == sorted(times, reverse=True)
     assert times[-1] >= sum(each.time_ns for each in plans.chosen(plans.defaults))
     assert len(taken) > 2, "limits that never ask for other numbers of blocks show nothing"
@@ -85,38 +85,38 @@ def test_the_front_is_that_of_all_numbers_of_merged_blocks() -> None:
     assert [(-point.time_ns, point.bytes) for point in front] == sorted(
         (-point.time_ns, point.bytes) for point in front
     )
-    assert front[0].bytes == plans.leanest.memory_bytes
-    assert front[0].merged == plans.leanest.planner.merged
+    assert front[0].bytes == plans.smallest.memory_bytes
+    assert front[0].merged == plans.smallest.planner.merged
     for point in front:
         found = plans.within(point.bytes)
         assert point.exact
-        assert found.way is None or found.way.time == point.time_ns
+        assert found.path is None or found.path.time == point.time_ns
     assert plans.merging(2).front(points=8) == front
 
 
 def test_on_a_named_machine_more_blocks_are_merged_the_tighter_the_limit_is() -> None:
     plans = planner(target="znver4")
-    least = plans.leanest
+    least = plans.smallest
     assert least.planner.merged > 2
     assert least.storage.arena_bytes < 0.6 * plans.within(None).storage.arena_bytes
     assert {point.merged for point in plans.front()} > {0, least.planner.merged}
 
 
 def test_limits_of_bytes_and_error_are_kept_together() -> None:
-    least = planner(max_error=1.0).leanest
-    error = planner().realise(None, None)
+    least = planner(max_error=1.0).smallest
+    error = planner().place_plan(None, None)
     for max_error in (1.5e-5, 1e-4):
         plans = planner(max_error=max_error)
         found = plans.within((least.memory_bytes + error.memory_bytes) // 2)
-        assert found.way is not None
-        assert found.way.error <= error_units(max_error, "float32")
+        assert found.path is not None
+        assert found.path.error <= error_units(max_error, "float32")
         assert found.planner.merged
 
 
 def test_no_limit_changes_the_bits_of_reproducible_plans() -> None:
     plans = planner(reproducible=True)
     assert plans.family == [plans]
-    assert {len(outlines) for outlines in plans.space.outlines} == {1}
+    assert {len(outlines) for outlines in plans.search_graph.outlines} == {1}
 
 
 def test_only_blocks_that_are_there_are_merged() -> None:
@@ -156,7 +156,7 @@ def test_a_merged_plan_runs_is_explained_and_saved(
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     net.plan.save(first)
     with monkeypatch.context() as patched:
-        patched.setattr(budget, "make_space", None)
+        patched.setattr(budget, "make_search_graph", None)
         again = lc.load(model(), plan=first)
         np.testing.assert_array_equal(again(x), found)
     assert again.plan.storage.places == net.plan.storage.places

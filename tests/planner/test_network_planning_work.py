@@ -38,11 +38,11 @@ def _planner(built: bytes) -> Planner:
 
 
 def _plan(built: bytes, limits: bool = False) -> None:
-    """Everything that is done at load but packing and compiling; with limits, leanest plans too."""
+    """Everything that is done at load but packing and compiling; with limits, the smallest too."""
     planner = _planner(built)
     found = planner.within(None)
     if limits:
-        least = planner.leanest
+        least = planner.smallest
         planner.within(least.memory_bytes)
         planner.within((least.memory_bytes + found.memory_bytes) // 2 + 1)
     for step in found.lowered.steps:

@@ -1,4 +1,4 @@
-"""The solver against every way there is, on small random layers."""
+"""The solver against every path there is, on small random levels."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from leanconv.planner.solver import Layer, Way, fastest, leanest, least_error, undominated
+from leanconv.planner.solver import Level, Path, fastest, least_error, smallest, undominated
 
 
-def random_layers(rng: np.random.Generator, count: int, states: int, moves: int) -> list[Layer]:
-    """Layers between at most so many states, with at most so many moves from each."""
-    layers, before = [], 1
+def random_levels(
+    rng: np.random.Generator, count: int, states: int, transitions: int
+) -> list[Level]:
+    """Levels between at most so many states, with at most so many transitions from each."""
+    levels, before = [], 1
     for number in range(count):
         after = 1 if number == count - 1 else int(rng.integers(1, states + 1))
         rows = [
             (state, int(rng.integers(after)), *rng.integers(0, 20, 4).tolist())
             for state in range(before)
-            for _ in range(int(rng.integers(0 if before > 1 else 1, moves + 1)))
+            for _ in range(int(rng.integers(0 if before > 1 else 1, transitions + 1)))
         ]
         table = np.array(rows, np.int64).reshape(-1, 6)
-        layers.append(Layer(*(np.ascontiguousarray(table[:, c]) for c in range(6)), after))
+        levels.append(Level(*(np.ascontiguousarray(table[:, c]) for c in range(6)), after))
         before = after
-    return layers
+    return levels
 
 
 @dataclass(frozen=True)
 class Found:
-    """A way, from the definition."""
+    """A path, from the definition."""
 
-    moves: tuple[int, ...] = ()
+    transitions: tuple[int, ...] = ()
     time: int = 0
     weights: int = 0
     error: int = 0
@@ -42,28 +44,28 @@ class Found:
         return self.weights + self.peak
 
 
-def every_way(layers: list[Layer]) -> list[Found]:
-    ways = [Found()]
-    for layer in layers:
-        ways = [
+def every_path(levels: list[Level]) -> list[Found]:
+    paths = [Found()]
+    for level in levels:
+        paths = [
             Found(
-                (*way.moves, int(i)),
-                way.time + int(layer.time[i]),
-                way.weights + int(layer.weights[i]),
-                way.error + int(layer.error[i]),
-                max(way.peak, int(layer.peak[i])),
-                int(layer.target[i]),
+                (*path.transitions, int(i)),
+                path.time + int(level.time[i]),
+                path.weights + int(level.weights[i]),
+                path.error + int(level.error[i]),
+                max(path.peak, int(level.peak[i])),
+                int(level.target[i]),
             )
-            for way in ways
-            for i in np.flatnonzero(layer.source == way.state)
+            for path in paths
+            for i in np.flatnonzero(level.source == path.state)
         ]
-    return ways
+    return paths
 
 
-def sums(way: Way, ways: list[Found]) -> Found:
-    """The way of these moves, whose sums must be those that the solver says."""
-    (found,) = [other for other in ways if other.moves == way.moves]
-    assert (way.time, way.weights, way.error, way.peak) == (
+def sums(path: Path, paths: list[Found]) -> Found:
+    """The path of these transitions, whose sums must be those that the solver says."""
+    (found,) = [other for other in paths if other.transitions == path.transitions]
+    assert (path.time, path.weights, path.error, path.peak) == (
         found.time,
         found.weights,
         found.error,
@@ -73,17 +75,17 @@ def sums(way: Way, ways: list[Found]) -> Found:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_finds_what_trying_every_way_finds(seed: int) -> None:
+def test_it_finds_what_trying_every_path_finds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(6):
-        layers = random_layers(rng, int(rng.integers(1, 6)), 3, 5)
-        ways = every_way(layers)
+        levels = random_levels(rng, int(rng.integers(1, 6)), 3, 5)
+        paths = every_path(levels)
         for _ in range(5):
             limit = None if rng.random() < 0.2 else int(rng.integers(0, 100))
             error = None if rng.random() < 0.4 else int(rng.integers(0, 60))
-            accurate = [w for w in ways if error is None or w.error <= error]
+            accurate = [w for w in paths if error is None or w.error <= error]
             inside = [w for w in accurate if limit is None or w.bytes <= limit]
-            fast, lean = fastest(layers, limit, error), leanest(layers, error)
+            fast, lean = fastest(levels, limit, error), smallest(levels, error)
             assert (fast is None) == (not inside)
             assert (lean is None) == (not accurate)
             if fast is not None:
@@ -91,29 +93,29 @@ def test_it_finds_what_trying_every_way_finds(seed: int) -> None:
                 assert sums(fast, inside).time == min(w.time for w in inside)
             if lean is not None:
                 assert sums(lean, accurate).bytes == min(w.bytes for w in accurate)
-        if ways:
-            assert least_error(layers) == min(w.error for w in ways)
+        if paths:
+            assert least_error(levels) == min(w.error for w in paths)
 
 
 def test_the_limit_is_kept_to_the_byte() -> None:
-    """At every limit, the time of the best way that fits; it never rises with the limit."""
+    """At every limit, the time of the best path that fits; it never rises with the limit."""
     rng = np.random.default_rng(7)
     for _ in range(10):
-        layers = random_layers(rng, 5, 3, 5)
-        ways = every_way(layers)
-        if not ways:
+        levels = random_levels(rng, 5, 3, 5)
+        paths = every_path(levels)
+        if not paths:
             continue
-        least = min(w.bytes for w in ways)
-        lean = leanest(layers)
+        least = min(w.bytes for w in paths)
+        lean = smallest(levels)
         assert lean is not None
         assert lean.bytes == least
-        assert fastest(layers, least - 1) is None
+        assert fastest(levels, least - 1) is None
         times = []
-        for limit in range(least, max(w.bytes for w in ways) + 1):
-            way = fastest(layers, limit)
-            assert way is not None
-            assert way.time == min(w.time for w in ways if w.bytes <= limit)
-            times.append(way.time)
+        for limit in range(least, max(w.bytes for w in paths) + 1):
+            path = fastest(levels, limit)
+            assert path is not None
+            assert path.time == min(w.time for w in paths if w.bytes <= limit)
+            times.append(path.time)
         assert times == sorted(times, reverse=True)
 
 

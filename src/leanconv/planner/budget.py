@@ -1,6 +1,6 @@
 """The fastest plan of a network within a budget of bytes and of error.
 
-Where the layers one by one need too much, the first blocks of a network can be one operation that
+Where the levels one by one need too much, the first blocks of a network can be one operation that
 stores nothing between them (`merge_blocks`): a limit is met by the fastest plan of the network as
 it is and with its first 2, 3, … blocks merged.
 """
@@ -24,8 +24,8 @@ from leanconv.planner.lowering import (
     lower_graph,
 )
 from leanconv.planner.node_costs import Outline, Outliner, error_units, skeleton, units_error
-from leanconv.planner.search_graph import Space, make_space
-from leanconv.planner.solver import Way, fastest, leanest, least_error, least_time
+from leanconv.planner.search_graph import SearchGraph, make_search_graph
+from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weights import weight_places
 from leanconv.progress import steps
@@ -39,7 +39,7 @@ _TRIES = 8  # at a limit, where buffers cannot be laid out without gaps
 
 
 @dataclass(frozen=True, eq=False)
-class Realised:
+class PlacedPlan:
     """A plan with its places.
 
     Attributes:
@@ -47,7 +47,7 @@ class Realised:
         decisions: how each node is computed.
         lowered, storage: what that becomes.
         weight_bytes: of all constants.
-        way: the solver's view of it; None for the plan without limits.
+        path: the solver's view of it; None for the plan without limits.
     """
 
     planner: Planner
@@ -55,7 +55,7 @@ class Realised:
     lowered: LoweredGraph
     storage: Storage
     weight_bytes: int
-    way: Way | None = None
+    path: Path | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -65,13 +65,13 @@ class Realised:
     @property
     def order(self) -> tuple[int, int]:
         """Time, then bytes, of a plan that the solver has found."""
-        assert self.way is not None
-        return self.way.time, self.memory_bytes
+        assert self.path is not None
+        return self.path.time, self.memory_bytes
 
 
 @dataclass(frozen=True, order=True)
 class FrontPoint:
-    """The fastest plan for some limit, by the solver's model; the faster, then leaner, the less.
+    """The fastest plan for some limit, by the solver's model; ordered by time, then by bytes.
 
     Attributes:
         time_ns: predicted, of one thread.
@@ -95,7 +95,7 @@ class Planner:
         graph: after the passes; its constants are not kept.
         target, threads: of the plan.
         accuracy: what is asked of each layer; `layer_error` is a bound for one layer.
-        max_error: for the whole network, None if only the layers are bounded.
+        max_error: for the whole network, None if only the levels are bounded.
 
     Attributes:
         merged: how many of the first blocks are one operation here; 0 in what the user makes.
@@ -158,7 +158,7 @@ class Planner:
 
     @cached_property
     def outliner(self) -> Outliner:
-        """What is known of the nodes' ways."""
+        """Evaluates the nodes' choices."""
         rules = format_rules(self.graph, self.target)
         outliner = Outliner(self.graph, rules, self.target, self.accuracy)
         if self.merged:
@@ -191,7 +191,7 @@ class Planner:
         """
         if list(outputs) != [node.outputs[0] for node in self.graph.nodes]:
             raise SpecError(
-                f"it has {len(outputs)} layers of other names; expected the network's "
+                f"it has {len(outputs)} levels of other names; expected the network's "
                 f"{len(self.graph.nodes)}: plan anew"
             )
         rules = self.outliner.rules
@@ -210,12 +210,12 @@ class Planner:
         return tuple(self.outliner.chosen(node, default, d) for node, default, d in triples)
 
     @cached_property
-    def space(self) -> Space:
+    def search_graph(self) -> SearchGraph:
         """All plans."""
-        return make_space(self.outliner, self.threads)
+        return make_search_graph(self.outliner, self.threads)
 
     @cached_property
-    def leanest(self) -> Realised:
+    def smallest(self) -> PlacedPlan:
         """The plan of the fewest bytes, first blocks merged or not; the fastest of several.
 
         Raises:
@@ -223,45 +223,45 @@ class Planner:
         """
         family = steps("searching plans", self.family, len(self.family))
         needed = [(planner._least_bytes, number) for number, planner in enumerate(family)]
-        best: Realised | None = None
+        best: PlacedPlan | None = None
         for size, number in sorted((size, n) for size, n in needed if size is not None):
             if best is None or size <= best.memory_bytes:
-                found = self.family[number]._leanest
+                found = self.family[number]._smallest
                 best = min(best or found, found, key=lambda each: (each.memory_bytes, each.order))
         if best is None:
             raise self._inaccurate()
         return best
 
     @cached_property
-    def _leanest_way(self) -> Way | None:
-        return leanest(self.space.layers, self._error_limit)
+    def _smallest_path(self) -> Path | None:
+        return smallest(self.search_graph.levels, self._error_limit)
 
     @property
     def _least_bytes(self) -> int | None:
         """Bytes below which this graph has no plan, None if it has none that keeps the error."""
-        way = self._leanest_way
-        return None if way is None else way.bytes + self.space.base_bytes
+        path = self._smallest_path
+        return None if path is None else path.bytes + self.search_graph.base_bytes
 
     @cached_property
-    def _leanest(self) -> Realised:
+    def _smallest(self) -> PlacedPlan:
         """The plan of the fewest bytes for this graph, which has one."""
-        way = self._leanest_way
-        assert way is not None
+        path = self._smallest_path
+        assert path is not None
         # Of the plans of so few bytes, the fastest.
-        way = fastest(self.space.layers, way.bytes, self._error_limit) or way
-        return self.realise(self.space.decisions(way.moves), way)
+        path = fastest(self.search_graph.levels, path.bytes, self._error_limit) or path
+        return self.place_plan(self.search_graph.decisions(path.transitions), path)
 
     @cached_property
-    def _plain_space(self) -> Space:
-        """The plans in which each node is computed in its fastest way between given formats."""
-        return make_space(self.outliner, self.threads, every=False)
+    def _plain_graph(self) -> SearchGraph:
+        """The plans in which each node is computed by its fastest choice between given formats."""
+        return make_search_graph(self.outliner, self.threads, every=False)
 
     @cached_property
     def needs_no_reorder(self) -> bool:
-        """Whether the formats of a plan without limits bring no value from one into another.
+        """Whether the plan without limits reorders no value.
 
-        No plan is faster than such a one, in which each node is computed in its fastest way. (Nor
-        may any be looked for, where no limit is to change the bits.)
+        No plan is faster then: each node is computed by its fastest choice. (And a reproducible
+        plan is not searched for, since no limit may change its bits.)
         """
         graph, formats = self.graph, dict.fromkeys(self.graph.types, PLAIN)
         for node, decision in zip(graph.nodes, self.defaults, strict=True):
@@ -274,7 +274,7 @@ class Planner:
     def _error_limit(self) -> int | None:
         return None if self.max_error is None else error_units(self.max_error, self._dtype, False)
 
-    def within(self, limit: int | None) -> Realised:
+    def within(self, limit: int | None) -> PlacedPlan:
         """The plan of least predicted time within a limit of bytes, and within `max_error`.
 
         Raises:
@@ -283,22 +283,22 @@ class Planner:
         if self.merged:
             return self._unmerged.within(limit)
         if self.max_error is None and self.needs_no_reorder:
-            free = self.realise(None, None)
+            free = self.place_plan(None, None)
             if limit is None or free.memory_bytes <= limit:
                 return free
         if limit is None:
-            # Merged blocks are neither faster nor more accurate than one by one, and the ways that
-            # are varied for the sake of bytes or of the error are no faster than the first.
-            space = self._plain_space if self.max_error is None else self.space
-            way = fastest(space.layers, None, self._error_limit)
-            if way is None:
+            # Merged blocks are neither faster nor more accurate than one by one, and the parameters
+            # that are varied to save bytes or error are no faster than the first choice.
+            search_graph = self._plain_graph if self.max_error is None else self.search_graph
+            path = fastest(search_graph.levels, None, self._error_limit)
+            if path is None:
                 raise self._inaccurate()
-            return self.realise(space.decisions(way.moves), way)
-        least = self.leanest
+            return self.place_plan(search_graph.decisions(path.transitions), path)
+        least = self.smallest
         if limit < least.memory_bytes:
             needed = least.memory_bytes
             raise BudgetError(
-                f"the limit is {limit} bytes ({format_bytes(limit)}); the leanest plan needs "
+                f"the limit is {limit} bytes ({format_bytes(limit)}); the smallest plan needs "
                 f"{needed} ({format_bytes(needed)}): weights {least.weight_bytes}, arena "
                 f"{least.storage.arena_bytes}; give memory_limit={needed} or more",
                 needed,
@@ -309,40 +309,40 @@ class Planner:
             if planner._bound < best.order[0]:
                 found = planner._fastest(limit)
                 best = min(best, found or best, key=lambda each: each.order)
-        if best.way is not None and not best.way.exact:
+        if best.path is not None and not best.path.exact:
             log.warning("the plan keeps its limits, but a faster one may exist")
         return best
 
     @cached_property
     def _bound(self) -> int:
         """A time that no plan of this graph falls below."""
-        return least_time(self.space.layers)
+        return least_time(self.search_graph.levels)
 
-    def _fastest(self, limit: int) -> Realised | None:
+    def _fastest(self, limit: int) -> PlacedPlan | None:
         """The fastest plan of this graph that keeps the limits, None if there is none."""
-        room = limit - self.space.base_bytes
+        room = limit - self.search_graph.base_bytes
         for _ in range(_TRIES):
-            way = fastest(self.space.layers, room, self._error_limit)
-            if way is None:
+            path = fastest(self.search_graph.levels, room, self._error_limit)
+            if path is None:
                 break
-            found = self.realise(self.space.decisions(way.moves), way)
+            found = self.place_plan(self.search_graph.decisions(path.transitions), path)
             if found.memory_bytes <= limit:
                 return found
             room -= found.memory_bytes - limit
         if (self._least_bytes or limit + 1) > limit:
             return None
-        return self._leanest if self._leanest.memory_bytes <= limit else None
+        return self._smallest if self._smallest.memory_bytes <= limit else None
 
-    def realise(self, decisions: Sequence[Decision] | None, way: Way | None) -> Realised:
+    def place_plan(self, decisions: Sequence[Decision] | None, path: Path | None) -> PlacedPlan:
         """Lower a plan and lay out its buffers."""
         lowered = lower_graph(self.graph, self.target, self.accuracy, decisions)
         storage = place(lowered, self.threads)
         _, weight_bytes = weight_places(lowered)
         kept = None if decisions is None else tuple(decisions)
-        return Realised(self, kept, lowered, storage, weight_bytes, way)
+        return PlacedPlan(self, kept, lowered, storage, weight_bytes, path)
 
     def front(self, points: int = 24) -> list[FrontPoint]:
-        """Plans from the leanest to the fastest, none of which is both slower and larger."""
+        """Plans from the smallest to the fastest, none of which is both slower and larger."""
         fast = min(filter(None, (p._point(None) for p in self.family)), default=None)
         if fast is None:
             raise self._inaccurate()
@@ -365,16 +365,16 @@ class Planner:
         return best
 
     def _point(self, limit: int | None) -> FrontPoint | None:
-        base = self.space.base_bytes
+        base = self.search_graph.base_bytes
         room = None if limit is None else limit - base
-        way = fastest(self.space.layers, room, self._error_limit)
-        if way is None:
+        path = fastest(self.search_graph.levels, room, self._error_limit)
+        if path is None:
             return None
-        return FrontPoint(way.time, way.bytes + base, way.peak, self.merged, way.exact)
+        return FrontPoint(path.time, path.bytes + base, path.peak, self.merged, path.exact)
 
     def _inaccurate(self) -> BudgetError:
         assert self.max_error is not None
-        least = units_error(least_error(self.space.layers), self._dtype)
+        least = units_error(least_error(self.search_graph.levels), self._dtype)
         return BudgetError(
             f"max_error is {self.max_error:.2g}; the most accurate plan is expected to err by "
             f"{least:.2g}; give max_error={least * 1.01:.2g} or more, or dtype='float64'",

@@ -47,7 +47,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
                 "chosen": outline == chosen,
                 "reason": swaps.reason(number, outline, chosen),
             }
-            for outline in _different(planner.space.outlines[number], chosen)
+            for outline in _different(planner.search_graph.outlines[number], chosen)
         ]
         facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
         if not any(candidate["chosen"] for candidate in candidates):
@@ -112,7 +112,7 @@ def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
 
 
 def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
-    """Time and bytes of plans at other limits, the leanest first."""
+    """Time and bytes of plans at other limits, the smallest first."""
     return [
         {
             "bytes": point.bytes,
@@ -288,7 +288,7 @@ class _Swaps:
         self._left -= 1
         decisions = [*self._decisions]
         decisions[number] = outline.decision
-        needed = plan.planner.realise(decisions, None).memory_bytes
+        needed = plan.planner.place_plan(decisions, None).memory_bytes
         over = needed - plan.limit
         if over > 0:
             return f"the plan would need {format_bytes(over)} more than the limit"

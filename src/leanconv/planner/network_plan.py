@@ -129,7 +129,7 @@ class NetworkPlan(Unpicklable):
         planner, graph = self.planner, self.planner.graph
         outlines = self.outlines
         ways = tuple(outline.decision for outline in outlines)
-        digests = kernel_digests(planner.realise(ways, None).lowered, graph)
+        digests = kernel_digests(planner.place_plan(ways, None).lowered, graph)
         nodes = tuple(
             PlannedNode(
                 name=node.name,
@@ -235,7 +235,7 @@ class CompiledNetwork:
         if decisions is None and (asked or not planner.needs_no_reorder):
             found = planner.within(memory_limit)
             decisions, planner = found.decisions, found.planner
-            exact = found.way is None or found.way.exact
+            exact = found.path is None or found.path.exact
         merged = planner.merge(graph)
         if decisions is None:
             decisions = default_decisions(format_rules(merged, target))

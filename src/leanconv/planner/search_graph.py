@@ -1,9 +1,10 @@
-"""All plans of a network, as layers of moves between states of its memory.
+"""All plans of a network, as a layered graph of states of its memory.
 
-A state says which values stand in the arena and in which formats. A move computes one node in one
-way: it reads values in the formats that the way wants (reordering a copy of those that do not stand
-in them), then frees what is not read again. The peak of a move and the arena of `storage.place`
-come from the same function, `lifetimes.lifetimes`.
+A state says which values lie in the arena and in which formats. A transition computes one node by
+one choice: it reads values in the formats that the choice needs (it reorders a copy of a value that
+is in another format), then frees what no later node reads. The peak of a transition is what
+`storage.place` will find for these calls: both follow the same rules of lifetimes, views and
+in-place results.
 """
 
 from __future__ import annotations
@@ -26,60 +27,60 @@ from leanconv.planner.node_costs import (
     other_decisions,
     reorder_ns,
 )
-from leanconv.planner.solver import Layer, undominated
+from leanconv.planner.solver import Level, undominated
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs
 
-Key = tuple[str, Format]  # a value as it stands in memory
+Key = tuple[str, Format]  # a value in one format
 
 _MOST_STATES = 128  # before a node; beyond, the formats of the plan without limits are kept
 
 
 @dataclass(frozen=True)
 class Live:
-    """A value that is still to be read.
+    """A value that a later node reads.
 
     Attributes:
         produced: the format in which it was computed.
-        held: the formats in which it stands.
-        gone: those in which it stood, and may not be made again.
+        held: the formats in which the arena has it.
+        dropped: those in which the arena had it, which are not made again.
     """
 
     produced: Format
     held: frozenset[Format]
-    gone: frozenset[Format] = frozenset()
+    dropped: frozenset[Format] = frozenset()
 
 
 State = tuple[tuple[str, Live], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class SearchGraph:
     """The plans of a network.
 
     Attributes:
-        layers: what the solver is given: one layer for each node and one for the delivery.
+        levels: what the solver is given: one level for each node and one for the delivery.
         outlines: the ways of each node; the first is that of a plan without limits.
-        chosen: for each layer, the number of the outline of each of its moves.
+        chosen: for each level, the number of the outline of each of its transitions.
         base_bytes: weights that every plan has.
     """
 
-    layers: tuple[Layer, ...]
+    levels: tuple[Level, ...]
     outlines: tuple[tuple[Outline, ...], ...]
     chosen: tuple[tuple[int, ...], ...]
     base_bytes: int
 
-    def decisions(self, moves: Sequence[int]) -> list[Decision]:
-        """The decisions of a way through the layers."""
+    def decisions(self, transitions: Sequence[int]) -> list[Decision]:
+        """The decisions of a path through the levels."""
         return [
-            self.outlines[number][self.chosen[number][move]].decision
-            for number, move in enumerate(moves[: len(self.outlines)])
+            self.outlines[number][self.chosen[number][transition]].decision
+            for number, transition in enumerate(transitions[: len(self.outlines)])
         ]
 
 
-def make_space(outliner: Outliner, threads: int, every: bool = True) -> Space:
-    """Find the ways of every node, and the moves between all states that they lead to.
+def make_search_graph(outliner: Outliner, threads: int, every: bool = True) -> SearchGraph:
+    """Find the ways of every node, and the transitions between all states that they lead to.
 
     Args:
         outliner: knows the nodes' ways.
@@ -110,7 +111,7 @@ def _same_formats(a: Decision, b: Decision) -> bool:
 def _allowed_formats(
     rules: FormatRules, defaults: Sequence[Decision]
 ) -> dict[str, frozenset[Format]]:
-    """The formats in which each value may stand: the default one, and any that is smaller."""
+    """The formats that each value may have: the default one, and any that is smaller."""
     graph = rules.graph
     allowed: dict[str, set[Format]] = {}
     for name in graph.types:
@@ -138,12 +139,12 @@ def _bytes(graph: Graph, name: str, form: Format) -> int:
 
 
 class _ManyStatesError(Exception):
-    """The states before a node are too many to be followed."""
+    """There are too many states before a node to search them."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What happens to one state in one move."""
+    """What happens to one state in one transition."""
 
     after: State
     peak: int
@@ -186,7 +187,7 @@ class _Builder:
         return aliases
 
     def _users_arrays(self) -> set[Key]:
-        """Values that stand in the user's arrays, not in the arena."""
+        """Values that lie in the user's arrays, not in the arena."""
         free: set[Key] = set()
         for name in self._graph.inputs:
             free.add((name, Format()))
@@ -208,11 +209,11 @@ class _Builder:
             self._sizes[key] = size
         return self._sizes[key]
 
-    # -- layers ----------------------------------------------------------------------------
-    def build(self) -> Space:
+    # -- levels ----------------------------------------------------------------------------
+    def build(self) -> SearchGraph:
         states = {self._start(): 0}
         uses = dict(self._uses)
-        layers, chosen = [], []
+        levels, chosen = [], []
         shared: set[str] = set()
         base = 0
         dtype = next(iter({self._graph.types[n].dtype for n in self._graph.inputs}), "float32")
@@ -238,15 +239,15 @@ class _Builder:
                         rows.append((number, place, time, weights, error, step.peak, index))
             if len(after) > _MOST_STATES:
                 raise _ManyStatesError
-            assert rows, f"no way to compute node {node.name!r}"
-            layer, moves = _layer(rows, len(after))
-            layers.append(layer)
-            chosen.append(moves)
+            assert rows, f"no choice for node {node.name!r}"
+            level, transitions = _level(rows, len(after))
+            levels.append(level)
+            chosen.append(transitions)
             states = after
         ends = [(number, self._delivery(state)) for state, number in states.items()]
         rows = [(number, 0, time, 0, 0, peak, 0) for number, (time, peak) in ends]
-        layer, moves = _layer(rows, 1)
-        return Space((*layers, layer), tuple(self._outlines), (*chosen, moves), base)
+        level, transitions = _level(rows, 1)
+        return SearchGraph((*levels, level), tuple(self._outlines), (*chosen, transitions), base)
 
     def _start(self) -> State:
         plain = Format()
@@ -261,7 +262,7 @@ class _Builder:
         moved = [
             name
             for name, live in state
-            if name in self._graph.outputs and Format() not in live.held | live.gone
+            if name in self._graph.outputs and Format() not in live.held | live.dropped
         ]
         time = sum(self._reorder_ns((name, Format())) for name in moved)
         return time, self._held(state) if moved else 0
@@ -276,7 +277,7 @@ class _Builder:
     def _steps(
         self, state: State, node: Node, outline: Outline, uses: Mapping[str, int]
     ) -> Iterator[_Step]:
-        """What a way does to a state: nothing if a format that it wants cannot be had."""
+        """What a choice does to a state: nothing if a format that it needs cannot be had."""
         live = dict(state)
         wanted = {name: Format() for name in node.inputs if name and name in live}
         wanted.update(outline.decision.reads)
@@ -285,10 +286,10 @@ class _Builder:
             entry = live[name]
             if form in entry.held:
                 continue
-            if form in entry.gone or entry.produced not in entry.held:
+            if form in entry.dropped or entry.produced not in entry.held:
                 return
             reorders.append(((name, entry.produced), (name, form)))
-            live[name] = Live(entry.produced, entry.held | {form}, entry.gone)
+            live[name] = Live(entry.produced, entry.held | {form}, entry.dropped)
         output, writes = node.outputs[0], outline.decision.writes
         keeps = [(name, list(self._keeps(name, live[name], wanted, uses))) for name in wanted]
         for choice in product(*(options for _, options in keeps)):
@@ -314,12 +315,12 @@ class _Builder:
             return
         used = {wanted[name], live.produced} & live.held
         if name in self._graph.outputs:
-            used.discard(Format())  # it stands in the user's array
+            used.discard(Format())  # it lies in the user's array
         if name in self._graph.inputs:
             used.clear()
         for count in range(min(len(used), len(live.held) - 1) + 1):
-            for dropped in combinations(sorted(used, key=lambda f: f.block), count):
-                yield Live(live.produced, live.held - set(dropped), live.gone | set(dropped))
+            for some in combinations(sorted(used, key=lambda f: f.block), count):
+                yield Live(live.produced, live.held - set(some), live.dropped | set(some))
 
     # -- peaks -----------------------------------------------------------------------------
     def _peak(
@@ -331,7 +332,7 @@ class _Builder:
         wanted: Mapping[str, Format],
         reorders: Sequence[tuple[Key, Key]],
     ) -> int:
-        """Bytes of the arena that the calls of a move need at once."""
+        """Bytes of the arena that the calls of a transition need at once."""
         sizes: dict[object, int] = {}
         for name, live in (*before, *after):
             for form in live.held:
@@ -363,8 +364,8 @@ class _Builder:
         return peak_bytes(uses, bytes_of, self._threads, begin, end)
 
 
-def _layer(rows: Sequence[tuple[int, ...]], states: int) -> tuple[Layer, tuple[int, ...]]:
-    """The moves as arrays, those left out that another one between the same states betters."""
+def _level(rows: Sequence[tuple[int, ...]], states: int) -> tuple[Level, tuple[int, ...]]:
+    """The transitions as arrays, without those that another one between the same states beats."""
     table = np.array(rows, np.int64).reshape(len(rows), 7)
     kept: list[int] = []
     pairs: dict[tuple[int, int], list[int]] = {}
@@ -376,5 +377,5 @@ def _layer(rows: Sequence[tuple[int, ...]], states: int) -> tuple[Layer, tuple[i
     kept.sort(key=lambda i: (rows[i][0], i))
     table = table[kept]
     columns = [np.ascontiguousarray(table[:, column]) for column in range(6)]
-    layer = Layer(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], states)
-    return layer, tuple(int(n) for n in table[:, 6])
+    level = Level(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], states)
+    return level, tuple(int(n) for n in table[:, 6])

@@ -1,16 +1,17 @@
-"""The least time, or the fewest bytes, of a way through layers: exact.
+"""The least time, or the fewest bytes, of a path through a layered graph: exact.
 
-A network is a sequence of layers. Before and after each one stands a state (what is kept in
-memory, in which layout); a move leads from one to the next and has a time, weights that stay, an
-error and a peak of memory while it runs. A way is one move for each layer, and is wanted with
+The graph is a sequence of levels. A state (what is kept in memory, in which layout) stands before
+and after each of them; a transition leads from one state to the next, and has a time, weights that
+stay for the whole run, an error, and a peak of memory while it runs. A path has one transition for
+each level. Wanted is the path with
 
     sum of times least,   max of peaks + sum of weights <= limit,   sum of errors <= error limit
 
-All numbers are integers, so that "fits" and "does not fit" are no matter of rounding. The method
-is dynamic programming over labels (time, weights, error, peak): of two ways to the same state the
-one that is no better in anything is dropped, and so is one that no continuation can bring below
-the best way known. The bound of continuations is Lagrangian: bytes and error at a price, for
-several prices (Handler and Zang, "A dual algorithm for the constrained shortest path problem",
+All numbers are integers, so no rounding decides whether a path fits. The method is dynamic
+programming over labels (time, weights, error, peak): of two paths to the same state the one that is
+no better in anything is dropped (dominance), and so is one that no continuation can bring below the
+best path known. The bound of continuations is Lagrangian: bytes and error have a price, and several
+prices are tried (Handler and Zang, "A dual algorithm for the constrained shortest path problem",
 Networks 10, 1980).
 """
 
@@ -28,23 +29,23 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _PRICE_STEPS = 24  # improvements of a pair of prices
-_PEAKS = 12  # peaks for which prices and first ways are sought
-_MOST_LABELS = 60_000  # kept after a layer; more are never needed but for adversarial networks
+_PEAKS = 12  # peaks for which prices and first paths are sought
+_MOST_LABELS = 60_000  # kept after a level; more are never needed but for adversarial networks
 _CHUNK = 64
 _NEVER = np.int64(2**62)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """All moves of one layer, in ascending order of `source`.
+class Level:
+    """All transitions of one level, in ascending order of `source`.
 
     Attributes:
         source, target: states before and after, counted from 0.
-        time: of each move, in nanoseconds.
+        time: of each transition, in nanoseconds.
         weights: bytes that stay for the whole run.
         error: squared relative error, in units chosen by the caller.
-        peak: bytes of the arena while the move runs.
-        states: number of states after the layer.
+        peak: bytes of the arena while the transition runs.
+        states: number of states after the level.
     """
 
     source: Integers
@@ -57,13 +58,13 @@ class Layer:
 
     @cached_property
     def segments(self) -> tuple[Integers, Integers]:
-        """The states that moves leave, and where in the arrays the moves of each begin."""
+        """The states that transitions leave, and the index at which those of each begin."""
         present, starts = np.unique(self.source, return_index=True)
         return present, starts
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Layer:
-        """The layer with some of its moves."""
-        return Layer(
+    def only(self, kept: npt.NDArray[np.bool_]) -> Level:
+        """The level with some of its transitions."""
+        return Level(
             self.source[kept],
             self.target[kept],
             self.time[kept],
@@ -75,16 +76,16 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One move for each layer.
+class Path:
+    """One transition for each level.
 
     Attributes:
-        moves: the index of each move in its layer.
+        transitions: the index of each transition in its level.
         time, weights, error, peak: sums, and the largest peak.
         exact: whether it is proved to be the best.
     """
 
-    moves: tuple[int, ...]
+    transitions: tuple[int, ...]
     time: int
     weights: int
     error: int
@@ -98,79 +99,79 @@ class Way:
 
 
 def fastest(
-    layers: Sequence[Layer], limit: int | None = None, error_limit: int | None = None
-) -> Way | None:
-    """The way of least time within the limits, None if there is none.
+    levels: Sequence[Level], limit: int | None = None, error_limit: int | None = None
+) -> Path | None:
+    """The path of least time within the limits, None if there is none.
 
     Args:
-        layers: the first one leaves state 0.
+        levels: the first one leaves state 0.
         limit: bytes of peak and weights together.
         error_limit: the largest sum of errors.
     """
-    return _Search(layers, limit, error_limit, for_time=True).run()
+    return _Search(levels, limit, error_limit, for_time=True).run()
 
 
-def leanest(layers: Sequence[Layer], error_limit: int | None = None) -> Way | None:
-    """The way of the fewest bytes within the limit of errors, None if there is none."""
-    return _Search(layers, None, error_limit, for_time=False).run()
+def smallest(levels: Sequence[Level], error_limit: int | None = None) -> Path | None:
+    """The path of the fewest bytes within the limit of errors, None if there is none."""
+    return _Search(levels, None, error_limit, for_time=False).run()
 
 
-def least_error(layers: Sequence[Layer]) -> int:
+def least_error(levels: Sequence[Level]) -> int:
     """The smallest sum of errors."""
-    return int(_to_go(layers, [layer.error for layer in layers])[0][0])
+    return int(_to_go(levels, [level.error for level in levels])[0][0])
 
 
-def least_time(layers: Sequence[Layer]) -> int:
+def least_time(levels: Sequence[Level]) -> int:
     """The smallest sum of times, whatever the limits."""
-    return int(_to_go(layers, [layer.time for layer in layers])[0][0])
+    return int(_to_go(levels, [level.time for level in levels])[0][0])
 
 
-def _to_go(layers: Sequence[Layer], costs: Sequence[npt.NDArray[np.number]]) -> list[Integers]:
-    """The least sum of costs from each state to the end, before every layer and after the last."""
-    after = np.zeros(layers[-1].states, costs[-1].dtype)
+def _to_go(levels: Sequence[Level], costs: Sequence[npt.NDArray[np.number]]) -> list[Integers]:
+    """The least sum of costs from each state to the end, before every level and after the last."""
+    after = np.zeros(levels[-1].states, costs[-1].dtype)
     result = [after]
-    for number in range(len(layers) - 1, -1, -1):
-        after = _backward(layers, number, costs[number] + after[layers[number].target])
+    for number in range(len(levels) - 1, -1, -1):
+        after = _backward(levels, number, costs[number] + after[levels[number].target])
         result.append(after)
     return result[::-1]
 
 
-def _backward(layers: Sequence[Layer], number: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The least value of the moves that leave each state; a large one where there are none."""
-    states = layers[number - 1].states if number else 1
+def _backward(levels: Sequence[Level], number: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The least value of the transitions that leave each state; a large one if there are none."""
+    states = levels[number - 1].states if number else 1
     never = np.inf if values.dtype.kind == "f" else _NEVER
     before = np.full(states, never, values.dtype)
-    present, starts = layers[number].segments
+    present, starts = levels[number].segments
     if present.size:
         before[present] = np.minimum(np.minimum.reduceat(values, starts), never)
     return before
 
 
-def _peaks_to_go(layers: Sequence[Layer]) -> list[Integers]:
+def _peaks_to_go(levels: Sequence[Level]) -> list[Integers]:
     """The least largest peak from each state to the end."""
-    after: Integers = np.zeros(layers[-1].states, np.int64)
+    after: Integers = np.zeros(levels[-1].states, np.int64)
     result = [after]
-    for number in range(len(layers) - 1, -1, -1):
-        layer = layers[number]
-        after = _backward(layers, number, np.maximum(layer.peak, after[layer.target]))
+    for number in range(len(levels) - 1, -1, -1):
+        level = levels[number]
+        after = _backward(levels, number, np.maximum(level.peak, after[level.target]))
         result.append(after)
     return result[::-1]
 
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """Ways to the states after a layer, one in each row."""
+    """Paths to the states after a level, one in each row."""
 
     state: Integers
     cost: Integers  # (n, 4): time, weights, error, peak
     parent: Integers  # row among the labels before
-    move: Integers
+    transition: Integers
 
 
 class _Search:
     def __init__(
         self,
-        layers: Sequence[Layer],
+        levels: Sequence[Level],
         limit: int | None,
         error_limit: int | None,
         for_time: bool,
@@ -179,185 +180,194 @@ class _Search:
         self._limit = int(_NEVER) if limit is None else limit
         self._error_limit = int(_NEVER) if error_limit is None else error_limit
         self._indices: list[Integers] = []
-        self._layers = self._reduced(layers)
-        self._best: Way | None = None
+        self._levels = self._reduced(levels)
+        self._best: Path | None = None
         self._exact = True
 
-    def _reduced(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Without moves that no way within the limits can take."""
-        weights, errors = [v.weights for v in layers], [v.error for v in layers]
-        to_go = _to_go(layers, weights), _to_go(layers, errors), _peaks_to_go(layers)
+    def _reduced(self, levels: Sequence[Level]) -> list[Level]:
+        """Without transitions that no path within the limits can take."""
+        weights, errors = [v.weights for v in levels], [v.error for v in levels]
+        to_go = _to_go(levels, weights), _to_go(levels, errors), _peaks_to_go(levels)
         from_start = [np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)]
         result = []
-        for number, layer in enumerate(layers):
-            after = [go[number + 1][layer.target] for go in to_go]
-            weight = from_start[0][layer.source] + layer.weights + np.minimum(after[0], _NEVER // 4)
-            error = from_start[1][layer.source] + layer.error + np.minimum(after[1], _NEVER // 4)
-            peak = np.maximum(np.maximum(from_start[2][layer.source], layer.peak), after[2])
+        for number, level in enumerate(levels):
+            after = [go[number + 1][level.target] for go in to_go]
+            weight = from_start[0][level.source] + level.weights + np.minimum(after[0], _NEVER // 4)
+            error = from_start[1][level.source] + level.error + np.minimum(after[1], _NEVER // 4)
+            peak = np.maximum(np.maximum(from_start[2][level.source], level.peak), after[2])
             kept = (weight + np.minimum(peak, _NEVER // 4) <= self._limit) & (
                 error <= self._error_limit
             )
             kept &= after[2] < _NEVER
             self._indices.append(np.flatnonzero(kept))
-            layer = layer.only(kept)
-            result.append(layer)
-            following = [np.full(layer.states, _NEVER // 4, np.int64) for _ in range(3)]
-            before = [column[layer.source] for column in from_start]
-            np.minimum.at(following[0], layer.target, before[0] + layer.weights)
-            np.minimum.at(following[1], layer.target, before[1] + layer.error)
-            np.minimum.at(following[2], layer.target, np.maximum(before[2], layer.peak))
+            level = level.only(kept)
+            result.append(level)
+            following = [np.full(level.states, _NEVER // 4, np.int64) for _ in range(3)]
+            before = [column[level.source] for column in from_start]
+            np.minimum.at(following[0], level.target, before[0] + level.weights)
+            np.minimum.at(following[1], level.target, before[1] + level.error)
+            np.minimum.at(following[2], level.target, np.maximum(before[2], level.peak))
             from_start = following
         return result
 
-    def run(self) -> Way | None:
-        if any(not layer.source.size for layer in self._layers):
+    def run(self) -> Path | None:
+        if any(not level.source.size for level in self._levels):
             return None
-        self._weights_to_go = _to_go(self._layers, [v.weights for v in self._layers])
-        self._errors_to_go = _to_go(self._layers, [v.error for v in self._layers])
-        self._peaks = _peaks_to_go(self._layers)
+        self._weights_to_go = _to_go(self._levels, [v.weights for v in self._levels])
+        self._errors_to_go = _to_go(self._levels, [v.error for v in self._levels])
+        self._peaks = _peaks_to_go(self._levels)
         self._prices = self._find_prices()
         start = np.zeros(1, np.int64)
         history = [_Labels(start, np.zeros((1, 4), np.int64), start, start)]
-        for number in range(len(self._layers)):
+        for number in range(len(self._levels)):
             history.append(self._advance(number, history[-1]))
             if not history[-1].state.size:
                 return self._result()
         last = history[-1]
         value = last.cost[:, 0] if self._for_time else last.cost[:, 1] + last.cost[:, 3]
         row = int(np.lexsort((last.cost[:, 1] + last.cost[:, 3], value))[0])
-        moves = []
-        for number in range(len(self._layers), 0, -1):
+        transitions = []
+        for number in range(len(self._levels), 0, -1):
             labels = history[number]
-            moves.append(int(labels.move[row]))
+            transitions.append(int(labels.transition[row]))
             row = int(labels.parent[row])
-        self._offer(self._way(moves[::-1]))
+        self._offer(self._path(transitions[::-1]))
         return self._result()
 
-    def _result(self) -> Way | None:
+    def _result(self) -> Path | None:
         if self._best is None:
             return None
         best = self._best
-        moves = tuple(
-            int(index[move]) for index, move in zip(self._indices, best.moves, strict=True)
+        transitions = tuple(
+            int(index[transition])
+            for index, transition in zip(self._indices, best.transitions, strict=True)
         )
-        return Way(moves, best.time, best.weights, best.error, best.peak, self._exact)
+        return Path(transitions, best.time, best.weights, best.error, best.peak, self._exact)
 
-    # -- ways known ------------------------------------------------------------------------
-    def _way(self, moves: Sequence[int]) -> Way:
-        chosen = list(zip(self._layers, moves, strict=True))
-        return Way(
-            tuple(moves),
-            sum(int(layer.time[move]) for layer, move in chosen),
-            sum(int(layer.weights[move]) for layer, move in chosen),
-            sum(int(layer.error[move]) for layer, move in chosen),
-            max(int(layer.peak[move]) for layer, move in chosen),
+    # -- paths known -----------------------------------------------------------------------
+    def _path(self, transitions: Sequence[int]) -> Path:
+        chosen = list(zip(self._levels, transitions, strict=True))
+        return Path(
+            tuple(transitions),
+            sum(int(level.time[transition]) for level, transition in chosen),
+            sum(int(level.weights[transition]) for level, transition in chosen),
+            sum(int(level.error[transition]) for level, transition in chosen),
+            max(int(level.peak[transition]) for level, transition in chosen),
         )
 
-    def _value(self, way: Way) -> int:
-        return way.time if self._for_time else way.bytes
+    def _value(self, path: Path) -> int:
+        return path.time if self._for_time else path.bytes
 
-    def _offer(self, way: Way) -> None:
-        """Keep a way if it is within the limits and better than the one known."""
-        if way.bytes > self._limit or way.error > self._error_limit:
+    def _offer(self, path: Path) -> None:
+        """Keep a path if it is within the limits and better than the one known."""
+        if path.bytes > self._limit or path.error > self._error_limit:
             return
-        better = (self._value(way), way.bytes, way.time)
+        better = (self._value(path), path.bytes, path.time)
         if self._best is None or better < (
             self._value(self._best),
             self._best.bytes,
             self._best.time,
         ):
-            self._best = way
+            self._best = path
 
     # -- prices ----------------------------------------------------------------------------
     def _find_prices(self) -> list[tuple[float, float, list[Floats]]]:
         """Prices of a byte and of error, each with the least priced time to the end.
 
-        Ways found meanwhile are offered.
+        Paths found meanwhile are offered.
         """
-        peaks = np.unique(np.concatenate([layer.peak for layer in self._layers]))
+        peaks = np.unique(np.concatenate([level.peak for level in self._levels]))
         peaks = peaks[peaks >= self._peaks[0][0]]
         some = np.unique(np.linspace(0, len(peaks) - 1, _PEAKS).round().astype(int))
         found: set[tuple[float, float]] = {(0.0, 0.0)}
         for peak in peaks[some]:
-            layers = [layer.only(layer.peak <= peak) for layer in self._layers]
-            found.update(self._prices_under(int(peak), layers))
-        return [(p, q, self._priced(self._layers, p, q)) for p, q in sorted(found)]
+            levels = [level.only(level.peak <= peak) for level in self._levels]
+            found.update(self._prices_under(int(peak), levels))
+        return [(p, q, self._priced(self._levels, p, q)) for p, q in sorted(found)]
 
-    def _priced(self, layers: Sequence[Layer], price: float, dear: float) -> list[Floats]:
+    def _priced(
+        self, levels: Sequence[Level], byte_price: float, error_price: float
+    ) -> list[Floats]:
         times = 1.0 if self._for_time else 0.0
-        costs = [v.time * times + v.weights * price + v.error * dear for v in layers]
-        return _to_go(layers, costs)  # type: ignore[return-value]
+        costs = [v.time * times + v.weights * byte_price + v.error * error_price for v in levels]
+        return _to_go(levels, costs)  # type: ignore[return-value]
 
-    def _prices_under(self, peak: int, layers: Sequence[Layer]) -> Iterator[tuple[float, float]]:
-        """Improve prices by the way that is best at them, for ways below a peak."""
+    def _prices_under(self, peak: int, levels: Sequence[Level]) -> Iterator[tuple[float, float]]:
+        """Improve prices by the path that is best at them, for paths below a peak."""
         room = self._limit - peak
-        price = dear = 0.0 if self._for_time else 1.0
+        byte_price = error_price = 0.0 if self._for_time else 1.0
         if not self._for_time:
-            dear = 0.0
+            error_price = 0.0
         best = -np.inf
-        answer = (price, dear)
+        answer = (byte_price, error_price)
         scale = 0.0
         for step in range(_PRICE_STEPS):
-            to_go = self._priced(layers, price, dear)
+            to_go = self._priced(levels, byte_price, error_price)
             if not np.isfinite(to_go[0][0]):
                 return
-            way = self._follow(layers, price, dear, to_go, peak)
-            self._offer(way)
-            over, wrong = way.weights - room, way.error - self._error_limit
+            path = self._follow(levels, byte_price, error_price, to_go, peak)
+            self._offer(path)
+            over, wrong = path.weights - room, path.error - self._error_limit
             if self._limit >= _NEVER:
                 over = 0
             if self._error_limit >= _NEVER:
                 wrong = 0
-            bound = float(to_go[0][0]) - price * room * bool(over) - dear * self._error_limit
+            bound = (
+                float(to_go[0][0])
+                - byte_price * room * bool(over)
+                - error_price * self._error_limit
+            )
             if bound > best:
-                best, answer = bound, (price, dear)
-            if (over <= 0 and wrong <= 0 and price == dear == 0) or not (over or wrong):
+                best, answer = bound, (byte_price, error_price)
+            if (over <= 0 and wrong <= 0 and byte_price == error_price == 0) or not (over or wrong):
                 break
-            scale = scale or float(max(1, way.time if self._for_time else way.weights))
+            scale = scale or float(max(1, path.time if self._for_time else path.weights))
             size = scale / (2.0 + step)
             if self._for_time and self._limit < _NEVER:
-                price = max(0.0, price + size * over / float(max(1, room)) / max(1.0, float(room)))
+                byte_price = max(
+                    0.0, byte_price + size * over / float(max(1, room)) / max(1.0, float(room))
+                )
             if self._error_limit < _NEVER:
                 allowed = float(max(1, self._error_limit))
-                dear = max(0.0, dear + size * wrong / allowed / allowed)
+                error_price = max(0.0, error_price + size * wrong / allowed / allowed)
         yield answer
 
     def _follow(
         self,
-        layers: Sequence[Layer],
-        price: float,
-        dear: float,
+        levels: Sequence[Level],
+        byte_price: float,
+        error_price: float,
         to_go: Sequence[Floats],
         peak: int,
-    ) -> Way:
-        """The way that is best at these prices, as moves of the layers with all peaks."""
+    ) -> Path:
+        """The path that is best at these prices, as transitions of the levels with all peaks."""
         times = 1.0 if self._for_time else 0.0
-        state, moves = 0, []
-        for number, layer in enumerate(layers):
-            first, last = np.searchsorted(layer.source, [state, state + 1])
+        state, transitions = 0, []
+        for number, level in enumerate(levels):
+            first, last = np.searchsorted(level.source, [state, state + 1])
             part = slice(first, last)
-            cost = layer.time[part] * times + layer.weights[part] * price
-            cost = cost + layer.error[part] * dear + to_go[number + 1][layer.target[part]]
-            move = int(first) + int(np.argmin(cost))
-            state = int(layer.target[move])
-            moves.append(int(np.flatnonzero(self._layers[number].peak <= peak)[move]))
-        return self._way(moves)
+            cost = level.time[part] * times + level.weights[part] * byte_price
+            cost = cost + level.error[part] * error_price + to_go[number + 1][level.target[part]]
+            transition = int(first) + int(np.argmin(cost))
+            state = int(level.target[transition])
+            transitions.append(int(np.flatnonzero(self._levels[number].peak <= peak)[transition]))
+        return self._path(transitions)
 
     # -- labels ----------------------------------------------------------------------------
     def _advance(self, number: int, labels: _Labels) -> _Labels:
-        """All ways one layer further that may still become the best."""
-        layer = self._layers[number]
-        first = np.searchsorted(layer.source, labels.state)
-        count = np.searchsorted(layer.source, labels.state + 1) - first
+        """All paths one level further that may still become the best."""
+        level = self._levels[number]
+        first = np.searchsorted(level.source, labels.state)
+        count = np.searchsorted(level.source, labels.state + 1) - first
         parent = np.repeat(np.arange(labels.state.size), count)
         begin = np.repeat(first - np.concatenate(([0], np.cumsum(count)[:-1])), count)
-        move = np.arange(parent.size) + begin
+        transition = np.arange(parent.size) + begin
         cost = labels.cost[parent].copy()
-        cost[:, 0] += layer.time[move]
-        cost[:, 1] += layer.weights[move]
-        cost[:, 2] += layer.error[move]
-        cost[:, 3] = np.maximum(cost[:, 3], layer.peak[move])
-        found = _Labels(layer.target[move], cost, parent, move)
+        cost[:, 0] += level.time[transition]
+        cost[:, 1] += level.weights[transition]
+        cost[:, 2] += level.error[transition]
+        cost[:, 3] = np.maximum(cost[:, 3], level.peak[transition])
+        found = _Labels(level.target[transition], cost, parent, transition)
         bounds = self._bounds(number + 1, found)
         found, bounds = self._pruned(found, bounds)
         rows = np.concatenate(
@@ -367,7 +377,9 @@ class _Search:
         if rows.size > _MOST_LABELS:
             self._exact = False
             rows = rows[np.argsort(bounds[rows], kind="stable")[:_MOST_LABELS]]
-        return _Labels(found.state[rows], found.cost[rows], found.parent[rows], found.move[rows])
+        return _Labels(
+            found.state[rows], found.cost[rows], found.parent[rows], found.transition[rows]
+        )
 
     def _undominated(self, labels: _Labels, state: int) -> Integers:
         rows = np.flatnonzero(labels.state == state)
@@ -391,12 +403,12 @@ class _Search:
         if not self._for_time:
             return np.where(possible, least.astype(np.float64), np.inf)
         bound = np.zeros(state.size)
-        for price, dear, to_go in self._prices:
+        for byte_price, error_price, to_go in self._prices:
             value = cost[:, 0] + to_go[number][state]
-            if price:
-                value = value - price * (float(self._limit) - peak - cost[:, 1])
-            if dear:
-                value = value - dear * (float(self._error_limit) - cost[:, 2])
+            if byte_price:
+                value = value - byte_price * (float(self._limit) - peak - cost[:, 1])
+            if error_price:
+                value = value - error_price * (float(self._error_limit) - cost[:, 2])
             bound = np.maximum(bound, value)
         return np.where(possible, bound, np.inf)
 
@@ -406,7 +418,9 @@ class _Search:
             # Values are integers: a bound above the best one less 1 leaves nothing better.
             kept &= bounds <= self._value(self._best) - 1 + 1e-6
         return (
-            _Labels(labels.state[kept], labels.cost[kept], labels.parent[kept], labels.move[kept]),
+            _Labels(
+                labels.state[kept], labels.cost[kept], labels.parent[kept], labels.transition[kept]
+            ),
             bounds[kept],
         )
 
