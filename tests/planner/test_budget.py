@@ -19,7 +19,6 @@ from leanconv.planner.lowering import lower_graph
 from leanconv.planner.node_costs import error_units, reorder_ns
 from leanconv.planner.solver import fastest, smallest
 from leanconv.planner.storage import place
-from leanconv.planner.weights import weight_places
 from leanconv.spec import PLAIN
 from leanconv.target import preset
 from support.graph_builder import Builder
@@ -82,7 +81,7 @@ def every_plan(planner: Planner) -> list[Plan]:
             Plan(
                 sum(outline.time_ns for outline in chosen) + reorders,
                 sum(error_units(outline.passed_error, "float32") for outline in chosen),
-                storage.peak_bytes + weight_places(lowered)[1],
+                storage.peak_bytes + lowered.constants.places()[1],
             )
         )
     return plans

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import leanconv as lc
 from examples.networks import FULL_NETWORKS
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy, NodeContext, Operator, operator_of
 from leanconv.operators.block_chain import BlockChain
 from leanconv.operators.conv_chain import ConvChain
@@ -50,8 +51,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @cache
 def graph(batch: int) -> Graph:
     model = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
-    net = lc.load(model, threads=1)
-    return net._backend.graph(((batch, 3, 64, 64),))
+    return run_passes(read_model(model).bind({"input": (batch, 3, 64, 64)}, dtype="float32"))
 
 
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:

@@ -122,6 +122,6 @@ def small_network() -> Graph:
 def test_a_lowered_network_asks() -> None:
     lowered = lower_graph(small_network(), TARGET, Accuracy(1e-6))
     given = [call for step in lowered.steps for call in step.calls]
-    asking = add_weight_prefetch(given, lowered.constant_bytes, TARGET)
+    asking = add_weight_prefetch(given, lowered.constants.bytes, TARGET)
     assert [getattr(c.kernel, "prefetch_bytes", 0) > 0 for c in asking].count(True) == 1
     assert all(len(c.values) == len(c.kernel.operands) for c in asking)

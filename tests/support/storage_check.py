@@ -51,7 +51,7 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
             that it does not compute in place, over a user's input, or past its buffer.
     """
     storage = storage or place(lowered)
-    constants = lowered.constant_bytes
+    constants = lowered.constants.bytes
     same = contents(lowered)
     numbers = {name: i for i, name in enumerate(sorted(set(same.values())), start=1)}
     spaces: dict[Space, np.ndarray] = {"arena": np.zeros(storage.arena_bytes, np.int32)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
+from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
 from leanconv.planner.network_plan import CompiledNetwork
 from leanconv.planner.overrides import tuned, with_algorithms
@@ -60,7 +60,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = preset(settings.target) if settings.target else host()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
-        self._tried: tuple[tuple[Shape, ...], Graph] | None = None
+        self._tried: tuple[tuple[Shape, ...], OwnedGraph] | None = None
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -70,25 +70,24 @@ class CpuBackend:
     def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
         """Plan, emit and compile for input shapes."""
         tried, self._tried = self._tried, None
-        graph = tried[1] if tried and tried[0] == shapes else self.graph(shapes)
-        return FastCall(shapes, self._compiled(graph), self.dtype)
+        owned = tried[1] if tried and tried[0] == shapes else OwnedGraph(self.graph(shapes))
+        return FastCall(shapes, self._compiled(owned), self.dtype)
 
-    def _compiled(self, graph: Graph) -> CompiledNetwork:
-        accuracy = self.accuracy.of_network(graph, self._target)
-        planner = Planner(graph, self._target, self._threads, accuracy, self._options.max_error)
+    def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
+        accuracy = self.accuracy.of_network(owned.graph, self._target)
+        error = self._options.max_error
+        planner = Planner(owned.graph, self._target, self._threads, accuracy, error)
         pinned, limit = self._pinned, self._options.memory_limit
-        if pinned is not None and self._wants(pinned, graph):
+        if pinned is not None and self._wants(pinned, owned.graph):
             try:
-                compiled = CompiledNetwork(graph, planner, limit, pinned)
+                compiled = CompiledNetwork(owned, planner, limit, pinned)
             except (BudgetError, SpecError) as error:
                 log.warning("the pinned plan is not followed: %s", error)
             else:
                 for reason in compiled.misfits:
                     log.warning("the pinned plan is followed, but %s", reason)
                 return compiled
-        return CompiledNetwork(
-            graph, planner, self._options.memory_limit, decisions=self._decisions(graph)
-        )
+        return CompiledNetwork(owned, planner, limit, decisions=self._decisions(owned.graph))
 
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
         """How nodes are computed where that is not left to the planner."""
@@ -125,7 +124,7 @@ class CpuBackend:
             run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
         )
         give_back(mapped_files(self.model.constants.values()))
-        return replace(graph, constants=dict(graph.constants))  # which the plan takes its out of
+        return graph
 
     def probe(self) -> None:
         """Where only the batch is open, find out at load whether the network is supported."""
@@ -137,7 +136,7 @@ class CpuBackend:
                 return
         # Another batch may fit where one image does not; the first call will tell.
         with contextlib.suppress(ModelError, InputError):
-            self._tried = (tuple(shapes), self.graph(tuple(shapes)))
+            self._tried = (tuple(shapes), OwnedGraph(self.graph(tuple(shapes))))
 
     def copied(self, compiled: Compiled | None) -> CpuBackend:
         """For a copy: what was measured here may be measured otherwise there."""

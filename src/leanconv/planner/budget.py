@@ -27,7 +27,6 @@ from leanconv.planner.node_costs import Outline, Outliner, error_units, skeleton
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
-from leanconv.planner.weights import weight_places
 from leanconv.progress import steps
 from leanconv.spec import PLAIN
 from leanconv.target import Target
@@ -337,7 +336,7 @@ class Planner:
         """Lower a plan and lay out its buffers."""
         lowered = lower_graph(self.graph, self.target, self.accuracy, decisions)
         storage = place(lowered, self.threads)
-        _, weight_bytes = weight_places(lowered)
+        _, weight_bytes = lowered.constants.places()
         kept = None if decisions is None else tuple(decisions)
         return PlacedPlan(self, kept, lowered, storage, weight_bytes, path)
 

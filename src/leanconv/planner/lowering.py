@@ -13,6 +13,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.choice_cache import settled
+from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.runtime.native import MAX_STAGES
@@ -57,24 +58,16 @@ class LoweredGraph:
         steps: in order.
         bytes: size of every value that is computed or given, as it stands in memory.
         views: values that are the bytes of another one: name to name.
-        constants: arrays by the names that calls use.
-        packings: weights that are packed when there is a place for them, which takes them out.
+        constants: by the names that calls use; filling the plan's weights takes them.
         inputs, outputs: names of what the user gives and gets, plain.
     """
 
     steps: tuple[Step, ...]
     bytes: Mapping[str, int]
     views: Mapping[str, str]
-    constants: Mapping[str, np.ndarray]
-    packings: list[Packing]
+    constants: ConstantPool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    @property
-    def constant_bytes(self) -> dict[str, int]:
-        """Bytes of every constant, those included that are yet to be packed."""
-        packed = {name: size for packing in self.packings for name, size in packing.bytes.items()}
-        return {**{name: array.nbytes for name, array in self.constants.items()}, **packed}
 
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
@@ -147,8 +140,7 @@ class _Lowering:
             tuple(self._steps),
             self._bytes,
             self._views,
-            self._constants,
-            self._packings,
+            ConstantPool(self._constants, self._packings),
             graph.inputs,
             tuple(self._outs),
         )

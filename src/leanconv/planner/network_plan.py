@@ -14,6 +14,7 @@ from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.budget import Planner
+from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import (
     LoweredGraph,
@@ -33,7 +34,7 @@ from leanconv.planner.plan_file import (
 )
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_prefetch import add_weight_prefetch
-from leanconv.planner.weights import fill_weights, weight_places
+from leanconv.planner.weights import fill_weights
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.runtime.unpicklable import Unpicklable
@@ -202,7 +203,7 @@ class CompiledNetwork:
     """A network made ready for fixed input shapes: plan, code, weights, arena.
 
     Args:
-        graph: after the passes. Constants that stand in a dict are taken out of it, so that no
+        owned: the graph after the passes; it is taken once its plan keeps the limits, so that no
             weights are held twice once they are packed.
         planner: of the same graph, nothing merged; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
@@ -220,13 +221,13 @@ class CompiledNetwork:
 
     def __init__(
         self,
-        graph: Graph,
+        owned: OwnedGraph,
         planner: Planner,
         memory_limit: int | None = None,
         pinned: PlanFile | None = None,
         decisions: Sequence[Decision] | None = None,
     ) -> None:
-        threads, target = planner.threads, planner.target
+        graph, threads, target = owned.graph, planner.threads, planner.target
         exact = True
         if pinned is not None:
             decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
@@ -242,11 +243,11 @@ class CompiledNetwork:
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
         storage = place(lowered, threads, pinned.offsets if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
-        sizes = lowered.constant_bytes
+        sizes = lowered.constants.bytes
         calls = [call for step in lowered.steps for call in step.calls]
         calls = add_weight_prefetch(calls, sizes, target)
         kernels: list[Kernel] = [call.kernel for call in calls]
-        places, weight_bytes = weight_places(lowered)
+        places, weight_bytes = lowered.constants.places()
         self.plan = NetworkPlan(
             steps=tuple(_planned(step, lowered, sizes) for step in lowered.steps),
             inputs={name: graph.types[name] for name in graph.inputs},
@@ -264,6 +265,7 @@ class CompiledNetwork:
             storage=storage,
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
+        owned.take()
         self.memory = Memory()
         weights = self.memory.allocate("weights", weight_bytes)
         arena = self.memory.allocate("arena", self.plan.arena_bytes)
@@ -271,10 +273,8 @@ class CompiledNetwork:
         release_llvm_pages()
         self.code_bytes = library.code_bytes
         files = mapped_files(graph.constants.values())
-        del merged
-        if isinstance(graph.constants, dict):
-            graph.constants.clear()
-        fill_weights(weights, lowered, places, files)
+        del graph, merged  # so that weights are let go as they are packed
+        fill_weights(weights, lowered.constants, places, files)
 
         def operand(name: str) -> int | Slot:
             if name in places:

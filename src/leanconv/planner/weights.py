@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
-from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.constant_pool import ConstantPool
 from leanconv.progress import step
 from leanconv.runtime.memory import Block, give_back
-from leanconv.spec.format import aligned
 
 _READ_BYTES = 8 * 2**20  # packed between two times that what was read is given back
 
 
-def weight_places(lowered: LoweredGraph) -> tuple[dict[str, int], int]:
-    """Offsets of constants in the weights' block, and its bytes.
-
-    Arrays of one identity are stored once.
-    """
-    places: dict[str, int] = {}
-    seen: dict[int, int] = {}
-    end = 0
-    for name, array in lowered.constants.items():
-        if id(array) not in seen:
-            seen[id(array)] = end
-            end += aligned(array.nbytes)
-        places[name] = seen[id(array)]
-    for packing in lowered.packings:
-        for name, size in packing.bytes.items():
-            places[name] = end
-            end += aligned(size)
-    return places, end
-
-
 def fill_weights(
     weights: Block,
-    lowered: LoweredGraph,
+    pool: ConstantPool,
     places: Mapping[str, int],
     files: Sequence[mmap.mmap] = (),
 ) -> None:
     """Bring all constants to their places, so that hardly anything is in memory twice.
 
     What is packed on the way is let go at once, and so are the weights that it was made of, by
-    `lowered` at least: its packings are taken out of it.
+    the pool: they are taken out of it.
 
     Args:
         weights: the block.
-        lowered: what is to be packed.
+        pool: what is to be packed.
         places: offsets in the block.
         files: mapped ones, of which weights are views; pages that were read are given back.
 
@@ -59,7 +38,7 @@ def fill_weights(
     """
     require_for_products()
     try:
-        _fill(weights, lowered, places, files)
+        _fill(weights, pool, places, files)
     except MemoryError as error:
         raise OutOfMemoryError(
             f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "
@@ -68,13 +47,13 @@ def fill_weights(
 
 
 def _fill(
-    weights: Block, lowered: LoweredGraph, places: Mapping[str, int], files: Sequence[mmap.mmap]
+    weights: Block, pool: ConstantPool, places: Mapping[str, int], files: Sequence[mmap.mmap]
 ) -> None:
     give_back(files)
-    sizes, filled, read, done = lowered.constant_bytes, dict.fromkeys(places, 0), 0, 0
+    sizes, filled, read, done = pool.bytes, dict.fromkeys(places, 0), 0, 0
     size = sum(sizes[name] for name in places)
     step("packing weights", 0, size)
-    for name, array in _pieces(lowered):
+    for name, array in pool.take():
         start, filled[name] = filled[name], filled[name] + array.nbytes
         assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -87,10 +66,3 @@ def _fill(
     give_back(files)
     short = [name for name, size in filled.items() if size != sizes[name]]
     assert not short, f"{short[0]} has {filled[short[0]]} bytes, not {sizes[short[0]]}"
-
-
-def _pieces(lowered: LoweredGraph) -> Iterator[tuple[str, np.ndarray]]:
-    """All constants, in pieces: (name, array)."""
-    yield from lowered.constants.items()
-    while lowered.packings:
-        yield from lowered.packings.pop(0).pieces()

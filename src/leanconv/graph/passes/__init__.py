@@ -61,13 +61,14 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = F
     Args:
         graph: a verified graph in normal form.
         passes: what to apply.
-        check: verify the graph before the first pass and after each one.
+        check: verify the graph before the first pass and after each one, to name the one that
+            broke it; without, the result alone is verified.
 
     Returns:
         A graph with the same inputs and outputs.
 
     Raises:
-        AssertionError: with `check`, a pass has broken the graph; the message names it.
+        AssertionError: a pass has broken the graph; with `check`, the message names it.
     """
     if check:
         _check(graph, "before the first pass")
@@ -77,6 +78,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = F
         _logger.debug("%s: %d nodes, %d before", each.__name__, len(graph.nodes), before)
         if check:
             _check(graph, f"after the pass {each.__name__}")
+    if not check:
+        _check(graph, "after the passes")
     return graph
 
 
