@@ -40,7 +40,7 @@ demo: $(VENV)/.installed-image ## read handwritten digits from PNG files with th
 	$(BIN)/leanconv run examples/digits/digits.onnx examples/digits/images/*.png
 
 test: $(VENV)/.installed-dev ## run every test
-	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) --durations=20 --durations-min=1 $(PYTEST_ARGS)
 
 test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the machine as if on others
 

@@ -1,4 +1,4 @@
-"""`import leanconv` is quick, starts nothing and loads nothing heavy."""
+"""`import leanconv` loads next to nothing and starts nothing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import sys
 
 import pytest
 
-LIMIT_S = 0.3
-ATTEMPTS = 5
+MODULES = 40  # a fifth of what NumPy loads: all else comes when it is first used
 
 _PROGRAM = """
-import sys, threading, time
-begin = time.perf_counter()
+import sys, threading
+before = set(sys.modules)
 import leanconv
-print(time.perf_counter() - begin)
+print(len(set(sys.modules) - before))
 print(threading.active_count())
-print(*[m for m in ("onnx", "llvmlite", "rich", "PIL") if m in sys.modules])
+print(*[m for m in ("numpy", "onnx", "llvmlite", "rich", "PIL") if m in sys.modules])
 """
 _TASKS = """
 import os
@@ -33,9 +32,8 @@ def fresh(program: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_import_is_quick() -> None:
-    seconds = min(float(fresh(_PROGRAM)[0]) for _ in range(ATTEMPTS))
-    assert seconds < LIMIT_S, f"import leanconv took {seconds:.3f} s at best"
+def test_import_loads_few_modules() -> None:
+    assert 0 < int(fresh(_PROGRAM)[0]) <= MODULES
 
 
 def test_import_starts_no_python_thread() -> None:
@@ -53,9 +51,9 @@ def test_import_loads_no_heavy_module() -> None:
     assert fresh(_PROGRAM)[2] == ""
 
 
-def test_command_line_help_is_quick_and_light() -> None:
+def test_command_line_help_is_light() -> None:
     program = """
-import sys, time
+import sys
 from leanconv.cli.main import build_parser
 build_parser().format_help()
 print(*[m for m in ("onnx", "llvmlite", "rich", "PIL") if m in sys.modules])

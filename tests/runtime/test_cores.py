@@ -89,7 +89,11 @@ def test_a_thread_with_one_core_keeps_it(sleeper: Sleeper, own_cores: set[int]) 
 
 
 def test_a_thread_that_is_gone_is_no_error() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(ProcessLookupError):
+        os.sched_getaffinity(2**31 - 1)
     Cores().leave_this_one(2**31 - 1)
+    assert os.sched_getaffinity(0) == before
 
 
 def test_workers_keep_their_cores() -> None:
