@@ -49,6 +49,28 @@ llvmlite.__version__ = version
 tried()
 """
 
+_PAGES = """
+from leanconv.codegen import backend, llvm_pages
+given_back = []
+llvm_pages.release_llvm_pages = lambda: given_back.append(1)
+from leanconv.codegen import host
+print(len(given_back))
+host.host()
+print(len(given_back))
+"""
+
+
+def test_pages_are_given_back_by_what_uses_llvm_not_by_an_import() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PAGES],
+        env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["0", "1"]
+
 
 def test_a_backend_that_does_not_load_is_named_with_the_mend() -> None:
     done = subprocess.run(

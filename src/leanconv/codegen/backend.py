@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leanconv.codegen.llvm_pages import mapped_bytes
+from leanconv.codegen.llvm_pages import mapped_bytes, release_llvm_pages
 from leanconv.codegen.memory_limits import Need, require, require_for_products
 from leanconv.errors import BackendError
 
@@ -61,6 +61,7 @@ def _imported() -> tuple[Any, Any, Any]:
             f"llvmlite does not load ({' '.join(str(error).split())}); expected version 0.50 or "
             f"later, made for this system and processor: {_MEND}"
         ) from error
+    release_llvm_pages()  # of 42 MB that loading leaves resident, 8 stay
     return llvmlite, llvmlite.binding, ffi
 
 

@@ -45,44 +45,44 @@ class Epilogue:
         return dict.fromkeys(names, channels * ITEMSIZE[dtype])
 
 
+@dataclass(frozen=True)
+class TileOutput:
+    """Where a register tile is stored and what is applied before.
+
+    Attributes:
+        epilogue: what to apply.
+        access: layout of y and of the residual.
+        y, residual: addresses of the tile's first column and channel.
+        slope: address of the first channel's slope.
+    """
+
+    epilogue: Epilogue
+    access: Access
+    y: Value
+    residual: Value | None
+    slope: Value | None
+
+
 def store_tile(
-    e: Function,
-    tile: RegisterTile,
-    epilogue: Epilogue,
-    access: Access,
-    acc: Sequence[Value],
-    y: Value,
-    residual: Value | None,
-    slope: Value | None,
-    channels: int,
+    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
 ) -> None:
     """Finish and store a tile of rows (output columns) by vectors of output channels.
 
     Args:
         e: the function to append to.
         tile: types; `tile.row_stride` is not used.
-        epilogue: what to apply.
-        access: layout of y and of the residual.
         acc: the sums, `acc[i * vectors + j]`.
-        y, residual: addresses of the tile's first column and channel.
-        slope: address of the first channel's slope.
+        out: where they go.
         channels: channels to store, at most `vectors * lanes`.
     """
-    store = _store_vectors if access.lanes_contiguous else _store_transposed
-    store(e, tile, epilogue, access, acc, y, residual, slope, channels)
+    store = _store_vectors if out.access.lanes_contiguous else _store_transposed
+    store(e, tile, acc, out, channels)
 
 
 def _store_vectors(
-    e: Function,
-    tile: RegisterTile,
-    epilogue: Epilogue,
-    access: Access,
-    acc: Sequence[Value],
-    y: Value,
-    residual: Value | None,
-    slope: Value | None,
-    channels: int,
+    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
 ) -> None:
+    access, residual, slope = out.access, out.residual, out.slope
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
@@ -94,22 +94,15 @@ def _store_vectors(
             value = acc[i * tile.vectors + j]
             if residual:
                 value = value + e.load_first(residual.at(offset, tile.element), tile.kind, live)
-            value = apply(e, value, epilogue.activation, slopes)
-            e.store_first(value, y.at(offset, tile.element), live)
+            value = apply(e, value, out.epilogue.activation, slopes)
+            e.store_first(value, out.y.at(offset, tile.element), live)
 
 
 def _store_transposed(
-    e: Function,
-    tile: RegisterTile,
-    epilogue: Epilogue,
-    access: Access,
-    acc: Sequence[Value],
-    y: Value,
-    residual: Value | None,
-    slope: Value | None,
-    channels: int,
+    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
 ) -> None:
-    """Turn the tile so that lanes run along output columns, and store one row a channel."""
+    """Transpose the tile so that lanes run along output columns; store a row for each channel."""
+    access, residual, slope = out.access, out.residual, out.slope
     rows = len(acc) // tile.vectors
     step = access.spatial[2]
     for j in range(tile.vectors):
@@ -129,8 +122,8 @@ def _store_transposed(
                 slopes = None
                 if slope:
                     slopes = e.broadcast(slope.at(channel, tile.element), tile.kind)
-                value = apply(e, value, epilogue.activation, slopes)
-                _store_row(e, value, y.at(offset, tile.element), tile, live, step)
+                value = apply(e, value, out.epilogue.activation, slopes)
+                _store_row(e, value, out.y.at(offset, tile.element), tile, live, step)
 
 
 def _load_row(e: Function, address: Value, tile: RegisterTile, live: int, step: int) -> Value:

@@ -15,7 +15,6 @@ from leanconv.target import PRESETS, Target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1024, "M": 1024 * 1024}
-release_llvm_pages()  # of 42 MB that the import above leaves resident, 8 stay
 # What a processor must have to run code for an instruction set.
 _NEEDS = {
     "avx2": ("avx2", "fma"),

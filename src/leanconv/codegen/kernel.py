@@ -47,7 +47,7 @@ class Kernel(ABC):
         """Number of independent pieces of work; never depends on the number of threads."""
 
     @property
-    def neighbours_share(self) -> bool:
+    def wants_consecutive_chunks(self) -> bool:
         """Whether chunks cost less when one call does several that follow each other."""
         return False
 

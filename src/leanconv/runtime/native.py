@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from enum import IntEnum
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.host import host
@@ -45,8 +46,21 @@ MOST_FROM_BOTH_ENDS = (1 << _HALF_BITS) - 1
 HEADER_WORDS = 8  # state, stages, table, unused, unused, claim divisor, threads, unused
 # Function, argument table, chunks, chunks claimed at once, scratch, stride.
 STAGE_WORDS = 6
-# Chunks claimed at once: fewer and fewer, from one end or both; one, from both ends.
-GUIDED, FROM_BOTH_ENDS, SINGLY = 0, -1, -2
+
+
+class ClaimPolicy(IntEnum):
+    """How threads claim chunks of a stage where they claim no fixed number at once.
+
+    Attributes:
+        GUIDED: fewer and fewer at once, from the first chunk on.
+        FROM_BOTH_ENDS: the same, two threads from opposite ends.
+        ONE_FROM_BOTH_ENDS: one at once, two threads from opposite ends.
+    """
+
+    GUIDED = 0
+    FROM_BOTH_ENDS = -1
+    ONE_FROM_BOTH_ENDS = -2
+
 
 _YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
 
@@ -379,7 +393,7 @@ def native() -> Native:
         yield_mask=_YIELD_EVERY - 1,
         half_bits=_HALF_BITS,
         half_mask=MOST_FROM_BOTH_ENDS,
-        singly=SINGLY,
+        singly=ClaimPolicy.ONE_FROM_BOTH_ENDS.value,
         goes_on=GOES_ON,
         goes_back=GOES_BACK,
     )

@@ -17,8 +17,9 @@ from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
 from leanconv.spec.format import aligned, ceil_div
 
-# Chunks of a stage that two threads claim singly. With as many as eight images make it is level.
-_MOST_SINGLY = 256
+# Most chunks of a stage that two threads claim one by one; with more, as of eight images, it gains
+# nothing.
+_MOST_ONE_BY_ONE = 256
 
 
 @dataclass(frozen=True)
@@ -94,20 +95,13 @@ class Program:
                     f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
                 )
             words = (self._library.address(stage.kernel), arguments + 8 * position)
-            # Long runs where neighbours share work; else fewer and fewer, for an even end.
-            chunks = stage.kernel.chunks
-            claim = n.FROM_BOTH_ENDS if chunks <= n.MOST_FROM_BOTH_ENDS else n.GUIDED
-            if stage.kernel.goes_on and self.threads == 2 and chunks <= _MOST_SINGLY:
-                claim = n.SINGLY
-            elif stage.kernel.neighbours_share:
-                claim = ceil_div(chunks, self.threads)
             scratch = self._scratch
             if stage.scratch is not None:
                 scratch = stage.scratch, aligned(stage.kernel.scratch_bytes)
             self._table[n.STAGE_WORDS * i : n.STAGE_WORDS * (i + 1)] = [
                 *words,
                 stage.kernel.chunks,
-                claim,
+                _claim(stage.kernel, self.threads),
                 *scratch,
             ]
             for operand in stage.operands:
@@ -176,3 +170,17 @@ class Program:
     def _unlock(self) -> None:
         self._lock = threading.RLock()
         self._mine = owned(self._lock)
+
+
+def _claim(kernel: Kernel, threads: int) -> int:
+    """How many chunks a thread claims at once, or a `ClaimPolicy`.
+
+    A thread claims one long run where neighbouring chunks share work; else fewer and fewer, so that
+    all threads end at about the same time.
+    """
+    if kernel.goes_on and threads == 2 and kernel.chunks <= _MOST_ONE_BY_ONE:
+        return n.ClaimPolicy.ONE_FROM_BOTH_ENDS
+    if kernel.wants_consecutive_chunks:
+        return ceil_div(kernel.chunks, threads)
+    both = kernel.chunks <= n.MOST_FROM_BOTH_ENDS
+    return n.ClaimPolicy.FROM_BOTH_ENDS if both else n.ClaimPolicy.GUIDED

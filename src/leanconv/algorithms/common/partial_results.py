@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue, store_tile
+from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
@@ -111,4 +111,5 @@ class SumOfParts(Kernel):
         y = there["y"].at(place, element)
         residual = there["residual"].at(place, element) if "residual" in there else None
         slope = there.get("slope")
-        store_tile(e, tile, self.epilogue, access, sums, y, residual, slope, lanes)
+        out = TileOutput(self.epilogue, access, y, residual, slope)
+        store_tile(e, tile, sums, out, lanes)

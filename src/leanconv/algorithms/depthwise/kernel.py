@@ -24,7 +24,7 @@ import numpy as np
 from leanconv.algorithms.common.taps import Taps
 from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue, store_tile
+from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
@@ -257,7 +257,9 @@ class _VectorRows:
         out = place + column * conv.y.spatial[2]
         residual = self.residual.at(out, self.element) if self.residual else None
         y = self.y.at(out, self.element)
-        store_tile(e, tile, conv.epilogue, conv.y, acc, y, residual, self.slope, self.live)
+        store_tile(
+            e, tile, acc, TileOutput(conv.epilogue, conv.y, y, residual, self.slope), self.live
+        )
 
     def _tap_row(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
         conv, window = self.conv, self.conv.window

@@ -24,7 +24,7 @@ from math import prod
 from leanconv.algorithms.common.prefetch import prefetch_offsets
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.partial_sums import LENGTH
@@ -229,17 +229,14 @@ class _Chunk:
     def _store(self, acc: list[Value], pixel: Value, channels: int) -> None:
         conv, place = self.conv, self.out + pixel
         residual = self.pointers.get("residual")
-        store_tile(
-            self.e,
-            self._register,
+        out = TileOutput(
             conv.epilogue,
             conv.y,
-            acc,
             self.pointers["y"].at(place, self.element),
             residual.at(place, self.element) if residual else None,
             self.slope,
-            channels,
         )
+        store_tile(self.e, self._register, acc, out, channels)
 
 
 def plan_pointwise(kernel: PackedConv, target: Target) -> tuple[DirectPointwise, float] | None:

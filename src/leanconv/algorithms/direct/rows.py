@@ -10,7 +10,7 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.direct.shape import DirectShape
 from leanconv.codegen.column_tiles import ColumnTile, bounded_tiles
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -111,12 +111,14 @@ class PanelRows:
         store_tile(
             e,
             tile,
-            conv.epilogue,
-            conv.y,
             acc,
-            self.row_y.at(place, self.element),
-            residual,
-            self.panel_slope,
+            TileOutput(
+                conv.epilogue,
+                conv.y,
+                self.row_y.at(place, self.element),
+                residual,
+                self.panel_slope,
+            ),
             channels,
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.fft import complex_forward, complex_inverse, real_forward, real_inverse
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
@@ -408,14 +408,11 @@ class Transforms:
                 if len(cases) > 1:
                     condition = condition & number.compare(how, whole)
                 with e.when(condition):
-                    store_tile(
-                        e,
-                        tile,
+                    out = TileOutput(
                         layout.epilogue,
                         access,
-                        sums[:count],
                         y.at(at, self.element),
                         residual.at(at, self.element) if residual else None,
                         slope,
-                        live,
                     )
+                    store_tile(e, tile, sums[:count], out, live)

@@ -77,7 +77,7 @@ class FusedChain(Kernel):
         return self.parts * self.batch * self.strips
 
     @property
-    def neighbours_share(self) -> bool:
+    def wants_consecutive_chunks(self) -> bool:
         """Strips of one image share rows of e where these are kept."""
         return self.block.keeps
 

@@ -67,7 +67,7 @@ class BlockStream(Kernel):
         return self.batch * self.strips
 
     @property
-    def neighbours_share(self) -> bool:
+    def wants_consecutive_chunks(self) -> bool:
         """The rings stay filled from one strip to the next."""
         return True
 

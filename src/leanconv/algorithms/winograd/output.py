@@ -11,7 +11,7 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT
@@ -177,17 +177,15 @@ class OutputTransform:
         tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
         with e.loop("row", to.height) as i:
             at = to.place + i * conv.y.spatial[1]
-            store_tile(
-                e,
-                tile,
+            outputs = self._row(i, program, bias)[:columns]
+            out = TileOutput(
                 conv.epilogue,
                 conv.y,
-                self._row(i, program, bias)[:columns],
                 self.pointers["y"].at(at, self.element),
                 residual.at(at, self.element) if residual else None,
                 slope.at(to.first, self.element) if slope else None,
-                to.channels,
             )
+            store_tile(e, tile, outputs, out, to.channels)
 
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, to: _Target, program: LinearProgram, last: int) -> None:
