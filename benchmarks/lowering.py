@@ -34,7 +34,7 @@ from algorithms import ABLATION
 from harness import Patience, script
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.select import choice_named, choose
-from leanconv.algorithms.unfold.kernels import BlockConv, LowerTensor, Serial
+from leanconv.algorithms.unfold.kernels import BlockConv, Serial, Unfold
 from leanconv.api.conv import conv_problem
 from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
@@ -87,7 +87,7 @@ def stages(candidate: Candidate) -> dict[str, tuple[KernelUse, ...]]:
         kernel = use.kernel.kernel if isinstance(use.kernel, Serial) else use.kernel
         if isinstance(kernel, BlockConv):
             parts["lower"].append(only_lowered(use))
-        elif isinstance(kernel, LowerTensor):
+        elif isinstance(kernel, Unfold):
             parts["lower"].append(use)
         elif isinstance(kernel, Copy):
             parts["rest"].append(use)

@@ -13,7 +13,7 @@ import pytest
 
 from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function
-from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
+from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
@@ -118,7 +118,7 @@ def test_scratch_is_private_to_each_thread() -> None:
         assert y.tolist() == list(range(200))
 
 
-def test_a_call_is_told_where_it_goes_on() -> None:
+def test_a_call_is_given_whose_scratch_it_finds() -> None:
     """One thread goes up from the first chunk, the other down from the last, in every stage."""
 
     @dataclass(frozen=True)
@@ -132,12 +132,12 @@ def test_a_call_is_told_where_it_goes_on() -> None:
             return 40
 
         @property
-        def goes_on(self) -> bool:
+        def reuses_scratch(self) -> bool:
             return True
 
         def emit(self, target: Target) -> str:
             e = Function(self.NAME)
-            y, chunk = e.pointer(0), e.lo & (GOES_BACK - 1)
+            y, chunk = e.pointer(0), e.lo & (SCRATCH_OF_NEXT - 1)
             spent = [chunk]
             with e.loop("d", 3000, [spent]):
                 spent[0] = (spent[0] * 7 + 3) & 0xFFFF
@@ -152,7 +152,7 @@ def test_a_call_is_told_where_it_goes_on() -> None:
         y[...] = -1
         program.run([])
         for row in y:
-            marks = [GOES_BACK, 0, GOES_ON]
+            marks = [SCRATCH_OF_NEXT, 0, SCRATCH_OF_PREVIOUS]
             kinds = [marks.index(mark) - 1 for mark in row]  # -1, 0, 1
             up = next((i for i in range(1, 40) if kinds[i] != 1), 40)
             assert kinds in ([0, *[1] * (up - 1), *[-1] * (39 - up), 0][:40], [0, *[1] * 39]) or (

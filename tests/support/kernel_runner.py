@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.codegen.compiler import load
-from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
+from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.target import Target
 from support.guarded import Guarded
 
@@ -49,7 +49,11 @@ def run_kernel(
         if lo < hi and not singly:
             function(ctypes.addressof(table), lo, hi, scratch.array.ctypes.data)
     for last, chunk in itertools.pairwise([-2, *(singly or ())]):
-        mark = {1: GOES_ON, -1: GOES_BACK}.get(chunk - last, 0) if kernel.goes_on else 0
+        mark = (
+            {1: SCRATCH_OF_PREVIOUS, -1: SCRATCH_OF_NEXT}.get(chunk - last, 0)
+            if kernel.reuses_scratch
+            else 0
+        )
         function(ctypes.addressof(table), chunk | mark, chunk + 1, scratch.array.ctypes.data)
     for g, original in zip(guarded, arrays, strict=True):
         g.check()

@@ -100,7 +100,7 @@ class Algorithm(Generic[P]):
         make: the best candidate with the parameters that are given, for a problem that is not
             rejected; raises SpecError for a parameter that makes no sense there.
         automatic: whether it is considered when the user does not ask for an algorithm.
-        worth_asking: says cheaply whether it may be the best; its cost is not asked for otherwise.
+        plausible: says cheaply whether it may be the best; its cost is not asked for otherwise.
         choices: those of its parameters that may be the fastest, the cheapest by estimate first,
             and if asked the fastest of those that take less memory; None if there is only the one
             that it makes itself.
@@ -112,7 +112,7 @@ class Algorithm(Generic[P]):
     cost: Callable[[Problem, Target], float]
     make: Callable[[Problem, Target, P], Candidate]
     automatic: bool = True
-    worth_asking: Callable[[Problem], bool] = lambda _: True
+    plausible: Callable[[Problem], bool] = lambda _: True
     choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
 
     def candidate(

@@ -63,7 +63,7 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
     return [
         a
         for a in ALGORITHMS
-        if a.automatic and a.worth_asking(problem) and a.reject(problem, target) is None
+        if a.automatic and a.plausible(problem) and a.reject(problem, target) is None
     ]
 
 
@@ -148,7 +148,7 @@ def rejections(problem: Problem, target: Target) -> dict[str, str]:
         reason = algorithm.reject(problem, target)
         if reason is None and not algorithm.automatic:
             reason = "only on request"
-        elif reason is None and not algorithm.worth_asking(problem):
+        elif reason is None and not algorithm.plausible(problem):
             reason = "too few channels or taps to pay"
         if reason is not None:
             found[algorithm.name] = reason

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from leanconv.codegen.outline import outline
 from leanconv.target import Target
 
-# Added to a call's first chunk, see `Kernel.goes_on`.
-GOES_ON, GOES_BACK = 1 << 62, 1 << 61
+# Added to a call's first chunk, see `Kernel.reuses_scratch`.
+SCRATCH_OF_PREVIOUS, SCRATCH_OF_NEXT = 1 << 62, 1 << 61
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Kernel(ABC):
         return False
 
     @property
-    def goes_on(self) -> bool:
+    def reuses_scratch(self) -> bool:
         """Whether a call uses what the thread's last one left in its scratch.
 
         Calls are then of one chunk each where two threads come from both ends. The one after the
-        thread's last chunk in the same stage has `GOES_ON` added to its first chunk, and the one
-        before it `GOES_BACK`.
+        thread's last chunk in the same stage has `SCRATCH_OF_PREVIOUS` added to its first chunk,
+        and the one before it `SCRATCH_OF_NEXT`.
         """
         return False
 

@@ -72,7 +72,7 @@ def _ways(chains: Sequence[Chain], target: Target) -> Iterator[_Way]:
 def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
     """As `ring_rows` is told of a block."""
     window = block.depthwise.window
-    return (window.size[1], window.out[1], window.stride[1], window.pad[1], block.reach)
+    return (window.size[1], window.out[1], window.stride[1], window.pad[1], block.input_rows)
 
 
 @lru_cache(maxsize=64)
@@ -107,7 +107,7 @@ def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> flo
     for block in reversed(kernel.blocks):
         height, out, stride, _, reach = _shape(block)
         calls = out / min(step, out)
-        again = reach if not block.keeps else stride + (reach - stride) / min(step, out)
+        again = reach if not block.keeps_expanded else stride + (reach - stride) / min(step, out)
         if block.expand is not None:
             made = out * max(stride, again) + _RUNS * reach
             total += min(made, calls * height) * expand_row_cycles(block, target)

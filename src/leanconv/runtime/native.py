@@ -30,7 +30,7 @@ from enum import IntEnum
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.host import host
-from leanconv.codegen.kernel import GOES_BACK, GOES_ON
+from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS
 from leanconv.codegen.linking import Library
 
 # Byte offsets of the state's fields, each in a cache line of its own.
@@ -196,8 +196,8 @@ go:
   %told = and i1 %same, %singly
   %after = icmp eq i64 %last.end, %begin
   %before = icmp eq i64 %last.begin, %end
-  %back.mark = select i1 %before, i64 {goes_back}, i64 0
-  %either.mark = select i1 %after, i64 {goes_on}, i64 %back.mark
+  %back.mark = select i1 %before, i64 {scratch_of_next}, i64 0
+  %either.mark = select i1 %after, i64 {scratch_of_previous}, i64 %back.mark
   %mark = select i1 %told, i64 %either.mark, i64 0
   %first = or i64 %begin, %mark
   store i64 %stage, ptr %last.stage.at
@@ -394,7 +394,7 @@ def native() -> Native:
         half_bits=_HALF_BITS,
         half_mask=MOST_FROM_BOTH_ENDS,
         singly=ClaimPolicy.ONE_FROM_BOTH_ENDS.value,
-        goes_on=GOES_ON,
-        goes_back=GOES_BACK,
+        scratch_of_previous=SCRATCH_OF_PREVIOUS,
+        scratch_of_next=SCRATCH_OF_NEXT,
     )
     return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))

@@ -178,7 +178,7 @@ def _claim(kernel: Kernel, threads: int) -> int:
     A thread claims one long run where neighbouring chunks share work; else fewer and fewer, so that
     all threads end at about the same time.
     """
-    if kernel.goes_on and threads == 2 and kernel.chunks <= _MOST_ONE_BY_ONE:
+    if kernel.reuses_scratch and threads == 2 and kernel.chunks <= _MOST_ONE_BY_ONE:
         return n.ClaimPolicy.ONE_FROM_BOTH_ENDS
     if kernel.wants_consecutive_chunks:
         return ceil_div(kernel.chunks, threads)

@@ -30,7 +30,7 @@ class GroupFields(Fields):
     outputs: int
 
 
-def fields(problem: Problem, target: Target) -> Fields:
+def common_fields(problem: Problem, target: Target) -> Fields:
     """The fields of a kernel for this problem with whole vectors of the target."""
     return {
         "batch": problem.batch,
@@ -44,9 +44,9 @@ def fields(problem: Problem, target: Target) -> Fields:
 
 
 def group_fields(problem: Problem, target: Target) -> GroupFields:
-    """As `fields`, with the channels of a group."""
+    """As `common_fields`, with the channels of a group."""
     return {
-        **fields(problem, target),
+        **common_fields(problem, target),
         "groups": problem.groups,
         "inputs": problem.group_inputs,
         "outputs": problem.group_outputs,

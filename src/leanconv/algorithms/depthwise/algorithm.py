@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import fields
+from leanconv.algorithms.common.kernel_fields import common_fields
 from leanconv.algorithms.depthwise.kernel import WEIGHTS_KEPT, DepthwiseConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
 from leanconv.algorithms.parameters import Choice, Parameters
@@ -72,7 +72,7 @@ def _cost(problem: Problem, target: Target) -> float:
 
 def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
     kernel = DepthwiseConv(
-        **fields(problem, target),
+        **common_fields(problem, target),
         channels=problem.out_channels,
         group_inputs=problem.group_inputs,
         group_outputs=problem.group_outputs,

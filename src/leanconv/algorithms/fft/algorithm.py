@@ -122,7 +122,7 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
     return replace(made, weight_bytes=weight_elements(layout) * layout.item)
 
 
-def _worth_asking(problem: Problem) -> bool:
+def _plausible(problem: Problem) -> bool:
     """Enough channels, or taps, to pay for transforms."""
     kernel = problem.window.kernel[1:]
     return min(kernel) >= 3 and (
@@ -130,4 +130,4 @@ def _worth_asking(problem: Problem) -> bool:
     )
 
 
-FFT = Algorithm("fft", FftParameters, _reject, _cost, _candidate, worth_asking=_worth_asking)
+FFT = Algorithm("fft", FftParameters, _reject, _cost, _candidate, plausible=_plausible)

@@ -41,9 +41,9 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
     cycles, costs = 0.0, target.costs
     if block.expand is not None:
         rows = batch * _inner_rows(block, form)
-        if block.keeps:
+        if block.keeps_expanded:
             window = block.depthwise.window
-            shared = max(0, block.reach - window.stride[1])
+            shared = max(0, block.input_rows - window.stride[1])
             rows += max(0, _RUNS - batch) * shared
         cycles += rows * expand_row_cycles(block, target)
     cycles += batch * height * block_row_cycles(block, target)
@@ -91,13 +91,13 @@ def _inner_rows(block: BlockKernels, form: Form) -> int:
     window = block.depthwise.window
     out, stride, pad = window.out[1], window.stride[1], window.pad[1]
     height, step = window.size[1], form.step
-    if form.name == "rows" and block.reach >= stride:  # each row once
+    if form.name == "rows" and block.input_rows >= stride:  # each row once
         step = out
     whole, rest = divmod(out, step)
-    length = (step - 1) * stride + block.reach
+    length = (step - 1) * stride + block.input_rows
     total = _rows_inside(height, -pad, length, whole, step * stride)
     if rest:
-        first, length = whole * step * stride - pad, (rest - 1) * stride + block.reach
+        first, length = whole * step * stride - pad, (rest - 1) * stride + block.input_rows
         total += _rows_inside(height, first, length, 1, 1)
     return total
 

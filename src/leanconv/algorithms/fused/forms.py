@@ -163,15 +163,15 @@ def block_kernels(
         e = rows_access(held, window.size[2], lanes)
         spec = replace(chain.expand, out_channels=inner)
         expand = _dense(Problem.of(spec, chain.x, e), target, lanes)
-    keeps = ring and expand is not None
+    keeps_expanded = ring and expand is not None
     depthwise = _depthwise(Problem.of(chain.depthwise, e, d), inner, target)
-    depthwise = replace(depthwise, ring=held if keeps else 0 if expand else x_ring)
+    depthwise = replace(depthwise, ring=held if keeps_expanded else 0 if expand else x_ring)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
     given = Problem.of(spec, d, chain.y)
     projects = _projects(given, target, given.epilogue if parts == 1 else Epilogue())
     if single:
         projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
-    return BlockKernels(expand, depthwise, projects, step, keeps)
+    return BlockKernels(expand, depthwise, projects, step, keeps_expanded)
 
 
 def _reach(window: Window) -> int:

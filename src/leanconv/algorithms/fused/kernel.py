@@ -1,22 +1,24 @@
 """A dense convolution, a depthwise one and a 1x1 one in a single pass over rows.
 
-    e[c, i, j]  = act_1(bias_1[c] + sum over k, taps of x[k, …] · w_1[c, k, …])         "expand"
-    d[c, o, p]  = act_2(bias_2[c] + sum over kh, kw of e[c, i(o, kh), j(p, kw)] · w_2[c, kh, kw])
-    y[m, o, p]  = act_3(bias_3[m] + residual[m, o, p] + sum over c of d[c, o, p] · w_3[m, c])
+    expanded[c, i, j] = act_1(bias_1[c] + sum over k, taps of x[k, …] · w_1[c, k, …])
+    filtered[c, o, p] = act_2(bias_2[c]
+        + sum over kh, kw of expanded[c, i(o, kh), j(p, kw)] · w_2[c, kh, kw])
+    y[m, o, p] = act_3(bias_3[m] + residual[m, o, p] + sum over c of filtered[c, o, p] · w_3[m, c])
 
 for the chunk (a part of the channels c, an image, a strip of output rows o):
     for a step of output rows:
         for a panel of channels c:
-            the rows of e that these output rows need and that are not there yet
-            the rows of d
-        the rows of y, from all of d
+            the expanded rows that these output rows need and that are not there yet
+            the filtered rows
+        the rows of y, from all filtered rows
 
-e and d stand in the thread's scratch, a step's rows at a time; neither is ever stored in full. The
-three bodies are those of the direct and the depthwise kernel, which are given other addresses.
+`expanded` and `filtered` lie in the thread's scratch, a step's rows at a time; neither is ever
+stored in full. The three bodies are those of the direct and the depthwise kernel, which are given
+other addresses.
 
-* **rows**: e is a ring of rows of all channels; from step to step, and from one strip to the next
-  if the same thread does it, only new rows are computed.
-* **panel**: e holds one panel of channels, and what two steps both need is computed twice.
+* **rows**: `expanded` is a ring of rows of all channels; from step to step, and from one strip to
+  the next if the same thread does it, only new rows are computed.
+* **panel**: `expanded` holds one panel of channels, and what two steps both need is computed twice.
 * **split**: a chunk does a part of the channels c, and what it makes is a part of the sums over c;
   `SumOfParts` adds them up. No row is computed twice and each weight is read once.
 
@@ -37,7 +39,7 @@ from leanconv.algorithms.fused.rows import (
     no_rows,
 )
 from leanconv.codegen.emitter import Carry, Function, Value
-from leanconv.codegen.kernel import GOES_BACK, GOES_ON, Kernel
+from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -63,7 +65,7 @@ class FusedChain(Kernel):
     @property
     def operands(self) -> tuple[str, ...]:
         """Input, each stage's weights and what its epilogue reads, residual, output."""
-        added = ("residual",) if self.block.adds else ()
+        added = ("residual",) if self.block.has_residual else ()
         return ("x", *self.block.operands, *added, "y")
 
     @property
@@ -78,17 +80,17 @@ class FusedChain(Kernel):
 
     @property
     def wants_consecutive_chunks(self) -> bool:
-        """Strips of one image share rows of e where these are kept."""
-        return self.block.keeps
+        """Strips of one image share expanded rows where these are kept."""
+        return self.block.keeps_expanded
 
     @property
-    def goes_on(self) -> bool:
-        """The rows of e that a call has made are there for the next one."""
-        return self.block.keeps and self.rows == self.block.step
+    def reuses_scratch(self) -> bool:
+        """The expanded rows that a call has made are there for the next one."""
+        return self.block.keeps_expanded and self.rows == self.block.step
 
     @property
     def scratch_bytes(self) -> int:
-        """The rows of e and d that are alive at once."""
+        """The expanded and filtered rows that are alive at once."""
         return self.block.scratch_bytes
 
     @property
@@ -119,7 +121,7 @@ class FusedChain(Kernel):
             strip, rest = chunk % self.strips, chunk // self.strips
             image, part = rest % self.batch, rest // self.batch
             first = strip * self.rows
-            if self.block.keeps:
+            if self.block.keeps_expanded:
                 # Rows of another image are not there.
                 ready[0] = e.select(strip.compare("eq", 0), e.const("i64", 0), ready[0])
             rows = self._rows(e, pointers, image, part)
@@ -127,23 +129,25 @@ class FusedChain(Kernel):
         return e.finish()
 
     def _begin(self, e: Function) -> tuple[Value, Carry]:
-        """The first chunk, and which rows of e are there already, if any are kept.
+        """The first chunk, and which expanded rows are there already, if any are kept.
 
         Returns:
             The chunk, and [rows before this one are there, rows from this one on are there].
         """
-        if not self.block.keeps:
+        if not self.block.keeps_expanded:
             return e.lo, []
         window = self.block.depthwise.window
         none = no_rows(e, self.block)
-        begin = e.lo & (GOES_BACK - 1)
+        begin = e.lo & (SCRATCH_OF_NEXT - 1)
         strip = begin % self.strips
-        reached = (strip * self.rows - 1) * window.stride[1] + (self.block.reach - window.pad[1])
+        reached = (strip * self.rows - 1) * window.stride[1] + (
+            self.block.input_rows - window.pad[1]
+        )
         before = e.smin(reached, window.size[1])
         after = e.smax((strip + 1) * (self.rows * window.stride[1]) - window.pad[1], 0)
-        goes_on = (e.lo & GOES_ON).compare("ne", 0)
-        goes_back = (e.lo & GOES_BACK).compare("ne", 0) & strip.compare("ne", self.strips - 1)
-        return begin, [e.select(goes_on, before, none[0]), e.select(goes_back, after, none[1])]
+        has_before = (e.lo & SCRATCH_OF_PREVIOUS).compare("ne", 0)
+        has_after = (e.lo & SCRATCH_OF_NEXT).compare("ne", 0) & strip.compare("ne", self.strips - 1)
+        return begin, [e.select(has_before, before, none[0]), e.select(has_after, after, none[1])]
 
     def _rows(
         self, e: Function, pointers: dict[str, Value], image: Value, part: Value

@@ -15,22 +15,22 @@ from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 
 @dataclass(frozen=True)
 class BlockKernels:
-    """The kernels of a block's convolutions, between which rows stand in the scratch.
+    """The kernels of a block's convolutions, between which rows lie in the scratch.
 
     Attributes:
-        expand: the first convolution, which writes e; None if there is none.
-        depthwise: from e (or x) to d.
-        projects: from d to y, each for some of y's channels.
+        expand: the first convolution, which writes the expanded tensor; None if there is none.
+        depthwise: from the expanded tensor (or x) to the filtered one.
+        projects: from the filtered tensor to y, each for some of y's channels.
         step: output rows that are done together.
-        keeps: whether e is a ring of rows of all channels, in which the next step finds what it
-            needs again; otherwise e holds one panel of channels.
+        keeps_expanded: whether the expanded tensor is a ring of rows of all channels, in which the
+            next step finds what it needs again; otherwise it holds one panel of channels.
     """
 
     expand: DirectConv | None
     depthwise: DepthwiseConv
     projects: tuple[DirectConv, ...]
     step: int
-    keeps: bool
+    keeps_expanded: bool
 
     @property
     def stages(self) -> dict[str, DirectConv | DepthwiseConv]:
@@ -63,35 +63,35 @@ class BlockKernels:
         }
 
     @property
-    def adds(self) -> bool:
+    def has_residual(self) -> bool:
         """Whether a residual is added."""
         return any(project.epilogue.residual for project in self.projects)
 
     @property
-    def reach(self) -> int:
+    def input_rows(self) -> int:
         """Input rows from the first to the last that one output row reads."""
         window = self.depthwise.window
         return (window.kernel[1] - 1) * window.dilation[1] + 1
 
     @property
-    def e_bytes(self) -> int:
-        """Bytes of e in the scratch."""
+    def expanded_bytes(self) -> int:
+        """Bytes of the expanded tensor in the scratch."""
         if self.expand is None:
             return 0
-        blocks = self.depthwise.blocks if self.keeps else self.expand.tile.vectors
+        blocks = self.depthwise.blocks if self.keeps_expanded else self.expand.tile.vectors
         elements = blocks * self.depthwise.x.block_stride
         return aligned(elements * ITEMSIZE[self.depthwise.dtype])
 
     @property
-    def d_bytes(self) -> int:
-        """Bytes of d in the scratch."""
+    def filtered_bytes(self) -> int:
+        """Bytes of the filtered tensor in the scratch."""
         elements = self.depthwise.blocks * self.depthwise.y.block_stride
         return aligned(elements * ITEMSIZE[self.depthwise.dtype])
 
     @property
     def scratch_bytes(self) -> int:
-        """The rows of e and d that are alive at once."""
-        return self.e_bytes + self.d_bytes
+        """The expanded and filtered rows that are alive at once."""
+        return self.expanded_bytes + self.filtered_bytes
 
     @property
     def image_flops(self) -> int:
@@ -114,7 +114,7 @@ class Rows:
         ring: row i lies where row i % ring would; 0: all rows are there.
         stride: elements from one row to the next.
         element: LLVM type.
-        apart: of a residual, by how many elements its blocks of channels lie further apart than
+        block_gap: of a residual, by how many elements its blocks of channels lie further apart than
             those of y.
     """
 
@@ -122,7 +122,7 @@ class Rows:
     ring: int
     stride: int
     element: str
-    apart: int = 0
+    block_gap: int = 0
 
     def at(self, row: Value) -> Value:
         """Where row 0 would lie so that this row is found `row * stride` behind it."""
@@ -132,7 +132,7 @@ class Rows:
 
 
 def no_rows(e: Function, block: BlockKernels) -> Carry:
-    """What `BlockRows.emit` is told where no rows of e are there."""
+    """What `BlockRows.emit` is given where no expanded rows are there."""
     return [e.const("i64", 0), e.const("i64", block.depthwise.window.size[1])]
 
 
@@ -162,7 +162,7 @@ class BlockRows:
         self.e, self.block, self.tensors = e, block, tensors
         self.image, self.image_out = image, image_out
         self.element = ELEMENT[block.depthwise.dtype]
-        self.e_rows, self.d_rows = scratch, scratch.at(block.e_bytes)
+        self.expanded, self.filtered = scratch, scratch.at(block.expanded_bytes)
         self.local: dict[str, dict[str, Value]] = {stage: {} for stage in block.stages}
         for name in block.operands:
             stage, _, operand = name.partition(".")
@@ -173,7 +173,7 @@ class BlockRows:
 
         Args:
             first, last: bounds.
-            ready: where the block keeps e, which of its rows are there already: those before the
+            ready: where the block keeps expanded rows, which are there already: those before the
                 first number, and those from the second on, as far as the ring reaches.
         """
         e, block = self.e, self.block
@@ -182,45 +182,45 @@ class BlockRows:
 
     def _step(self, first: Value, last: Value, ready: Carry) -> None:
         e, block = self.e, self.block
-        d_first = self.d_rows.at(0 - first * block.depthwise.y.spatial[1], self.element)
+        filtered = self.filtered.at(0 - first * block.depthwise.y.spatial[1], self.element)
         if block.expand is None:
             x = self.tensors["x"].start
             with e.loop("block", block.depthwise.blocks) as index:
-                self._depthwise(x, self.image, d_first, index, first, last)
+                self._depthwise(x, self.image, filtered, index, first, last)
         else:
             window = block.depthwise.window
             stride, pad, height = window.stride[1], window.pad[1], window.size[1]
             low = e.smax(first * stride - pad, 0)
-            high = e.smin((last - 1) * stride + (block.reach - pad), height)
-            begin = e.smax(low, ready[0]) if block.keeps else low
-            end = e.smin(high, ready[1]) if block.keeps else high
+            high = e.smin((last - 1) * stride + (block.input_rows - pad), height)
+            begin = e.smax(low, ready[0]) if block.keeps_expanded else low
+            end = e.smin(high, ready[1]) if block.keeps_expanded else high
             vectors = block.expand.tile.vectors
             with e.loop("panel", block.expand.panels) as panel:
-                e_first = self._expand(block.expand, panel, low, begin, end)
+                expanded = self._expand(block.expand, panel, low, begin, end)
                 stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
                 with e.loop("block", stop, start=panel * vectors) as index:
-                    self._depthwise(e_first, e.const("i64", 0), d_first, index, first, last)
-            if block.keeps:
+                    self._depthwise(expanded, e.const("i64", 0), filtered, index, first, last)
+            if block.keeps_expanded:
                 ready[:] = e.smax(begin, high), e.const("i64", height)
         self._project(first, last)
 
     def _expand(
         self, expand: DirectConv, panel: Value, low: Value, begin: Value, high: Value
     ) -> Value:
-        """Emit rows begin … high - 1 of a panel of e; return where row 0, channel 0 would be."""
+        """Emit expanded rows begin … high - 1 of a panel; return where row 0, channel 0 is."""
         e, block, x = self.e, self.block, self.tensors["x"]
-        if block.keeps:
-            rows = Rows(self.e_rows, block.depthwise.ring, expand.y.spatial[1], self.element)
-            start = self.e_rows
+        if block.keeps_expanded:
+            rows = Rows(self.expanded, block.depthwise.ring, expand.y.spatial[1], self.element)
+            start = self.expanded
         else:
             shift = low * expand.y.spatial[1] + panel * (
                 expand.tile.vectors * expand.y.block_stride
             )
-            start = self.e_rows.at(0 - shift, self.element)
+            start = self.expanded.at(0 - shift, self.element)
             rows = Rows(start, 0, expand.y.spatial[1], self.element)
         with e.when(begin.compare("slt", high)), e.loop("new", high, start=begin) as row:
-            if not block.keeps:
-                self._ask_ahead(expand, panel, row - begin)
+            if not block.keeps_expanded:
+                self._prefetch_next(expand, panel, row - begin)
             pointers = {"x": x.at(row), "y": rows.at(row), **self.local["expand"]}
             expand.emit_rows(e, pointers, self.image, panel, row, row + 1)
         return start
@@ -238,29 +238,31 @@ class BlockRows:
             names = ("y", "residual")[: 1 + project.epilogue.residual]
             down = first * project.y.spatial[1]
             with e.loop("panel", project.panels) as panel, e.loop("row", last - first) as row:
-                if not block.keeps:
-                    self._ask(project, panel + 1, row, block.step, local["w"])
-                pointers = {"x": self.d_rows, **local}
+                if not block.keeps_expanded:
+                    self._prefetch(project, panel + 1, row, block.step, local["w"])
+                pointers = {"x": self.filtered, **local}
                 index = panel + project.y_offset // project.y.block_stride
                 for name in names:
                     tensor = self.tensors[name]
-                    away = down + index * tensor.apart if tensor.apart else down
+                    away = down + index * tensor.block_gap if tensor.block_gap else down
                     pointers[name] = tensor.at(first + row).at(away, self.element)
                 project.emit_rows(e, pointers, self.image_out, panel, row, row + 1)
 
-    def _ask_ahead(self, expand: DirectConv, panel: Value, row: Value) -> None:
-        """Ask for the weights of the next panel of e, and for the first ones of y."""
+    def _prefetch_next(self, expand: DirectConv, panel: Value, row: Value) -> None:
+        """Prefetch the weights of the next panel to expand, and the first ones of y."""
         block = self.block
         rows = expand.y.block_stride // expand.y.spatial[1]
-        self._ask(expand, panel + 1, row, rows, self.local["expand"]["w"])
+        self._prefetch(expand, panel + 1, row, rows, self.local["expand"]["w"])
         slot, slots = panel * rows + row, expand.panels * rows
         zero = self.e.const("i64", 0)
-        self._ask(block.projects[0], zero, slot, slots, self.local["project0"]["w"])
+        self._prefetch(block.projects[0], zero, slot, slots, self.local["project0"]["w"])
 
-    def _ask(self, kernel: DirectConv, panel: Value, slot: Value, slots: int, w: Value) -> None:
-        """Ask for one of some equal shares of a panel's weights: they are read but once.
+    def _prefetch(
+        self, kernel: DirectConv, panel: Value, slot: Value, slots: int, w: Value
+    ) -> None:
+        """Prefetch one of some equal shares of a panel's weights: they are read only once.
 
-        Too many at a time would fill the buffers in which misses wait.
+        Too many at a time would fill the line fill buffers.
         """
         e = self.e
         panel_bytes = kernel.reduction * kernel.panel_lanes * ITEMSIZE[kernel.dtype]

@@ -147,12 +147,14 @@ class BlockStream(Kernel):
         for block in reversed(self.blocks):
             stops.insert(0, last)
             window = block.depthwise.window
-            reached = (last - 1) * window.stride[1] + (block.reach - window.pad[1])
+            reached = (last - 1) * window.stride[1] + (block.input_rows - window.pad[1])
             last = e.smin(reached, window.size[1])
         for i, (each, stop) in enumerate(zip(rows, stops, strict=True)):
             with e.when(done[i].compare("slt", stop)):
-                # Another block has used the scratch since: e is made anew.
-                each.emit(done[i], stop, no_rows(e, each.block) if each.block.keeps else [])
+                # Another block has used the scratch since: expanded rows are made anew.
+                each.emit(
+                    done[i], stop, no_rows(e, each.block) if each.block.keeps_expanded else []
+                )
             done[i] = e.smax(done[i], stop)
 
     def _blocks(self, e: Function, pointers: dict[str, Value], image: Value) -> list[BlockRows]:
@@ -168,18 +170,18 @@ class BlockStream(Kernel):
                 y = Rows(pointers["y"], 0, 0, element)
             own = {name: pointers[f"{i}.{name}"] for name in block.operands}
             tensors = {"x": x, "y": y}
-            if block.adds:
+            if block.has_residual:
                 # The kernel goes to the residual's image and block as if it lay like y.
                 given, made_y = (block.expand or block.depthwise).x, block.projects[0].y
                 start = x.start.at(image * (given.image - made_y.image), element)
-                apart = given.block_stride - made_y.block_stride
-                tensors["residual"] = replace(x, start=start, apart=apart)
+                block_gap = given.block_stride - made_y.block_stride
+                tensors["residual"] = replace(x, start=start, block_gap=block_gap)
             made.append(BlockRows(e, block, own, tensors, scratch, image, image))
             x = y
         return made
 
 
-BlockShape = tuple[int, int, int, int, int]  # rows of e, of the output, stride, padding, reach
+BlockShape = tuple[int, int, int, int, int]  # rows expanded, of the output, stride, padding, reach
 
 
 def ring_rows(blocks: Sequence[BlockShape], step: int, warm: int) -> list[int]:
@@ -189,7 +191,7 @@ def ring_rows(blocks: Sequence[BlockShape], step: int, warm: int) -> list[int]:
     than it takes to see that, some of the middle is left out.
 
     Args:
-        blocks: rows of e, rows of the output, stride, padding and reach of each block.
+        blocks: expanded rows, rows of the output, stride, padding and reach of each block.
         step, warm: as of `BlockStream`.
     """
     blocks = _without_middle(blocks, step, warm)
@@ -221,9 +223,9 @@ def _without_middle(blocks: Sequence[BlockShape], step: int, warm: int) -> list[
     """The same blocks over a lower image, of as many more or fewer rows than whole steps."""
     seen = sum(reach + pad for _, _, _, pad, reach in blocks)
     steps = 2 * (ceil_div(seen, step) + len(blocks) + warm + 4)
-    left_out = max(0, blocks[-1][1] // step - steps) * step  # rows of the last block's output
+    skipped = max(0, blocks[-1][1] // step - steps) * step  # rows of the last block's output
     shorter: list[BlockShape] = []
     for height, out, stride, pad, reach in reversed(blocks):
-        shorter.insert(0, (height - left_out * stride, out - left_out, stride, pad, reach))
-        left_out *= stride
+        shorter.insert(0, (height - skipped * stride, out - skipped, stride, pad, reach))
+        skipped *= stride
     return shorter

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.common.kernel_fields import fields, group_fields
+from leanconv.algorithms.common.kernel_fields import common_fields, group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
@@ -113,7 +113,7 @@ def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise
 
 def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
     return PlanarDepthwise(
-        **fields(problem, target),
+        **common_fields(problem, target),
         channels=problem.out_channels,
         planes=1,
         rows=1,

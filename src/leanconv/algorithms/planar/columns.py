@@ -112,7 +112,7 @@ def load_parts(e: Function, at: Value, kind: str, masks: Masks) -> list[Value] |
     return parts
 
 
-def every(e: Function, parts: list[Value], phase: int = 0) -> Value:
+def deinterleave(e: Function, parts: list[Value], phase: int = 0) -> Value:
     """Lanes phase, phase + s, phase + 2s … of s vectors, one after the other."""
     stride, lanes, result = len(parts), lanes_of(parts[0].kind), parts[0]
     if stride == 1:

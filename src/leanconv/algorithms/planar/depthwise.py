@@ -21,7 +21,7 @@ from math import prod
 from leanconv.algorithms.planar.columns import (
     ColumnVectors,
     column_vectors,
-    every,
+    deinterleave,
     load_parts,
     shared_loads,
 )
@@ -222,7 +222,7 @@ class _Body:
                 for v in range(vectors)
             ]
             for kw, phase in kws:
-                inputs = [every(e, part, phase) if part else None for part in parts]
+                inputs = [deinterleave(e, part, phase) if part else None for part in parts]
                 for r, kh in uses:
                     weight = e.broadcast(w.at(kh * kernel + kw, self.element), self.kind)
                     for v, x in enumerate(inputs):

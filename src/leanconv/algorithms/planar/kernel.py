@@ -19,7 +19,7 @@ from leanconv.algorithms.planar.columns import (
     ColumnVectors,
     Masks,
     column_vectors,
-    every,
+    deinterleave,
     load_parts,
     shared_loads,
 )
@@ -186,7 +186,7 @@ class _ChannelRows:
             for v in range(vectors)
         ]
         for _, phase in shared:
-            inputs = [every(e, part, phase) if part else None for part in parts]
+            inputs = [deinterleave(e, part, phase) if part else None for part in parts]
             for k in range(conv.channels):
                 tap = taps.at(kw + phase, self.element).at(k * self.per_output, self.element)
                 weight = e.broadcast(tap, self.kind)

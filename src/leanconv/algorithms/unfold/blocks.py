@@ -1,8 +1,8 @@
-"""Lowering block by block: how large a block is, and into how many parts its products are cut.
+"""Unfolding block by block: how large a block is, and into how many parts its products are cut.
 
 Chunks are the same for any number of threads. What is minimised is the time of all threads until
 the last is ready, as a mean over some numbers of threads: small blocks cost more passes of the
-weights, and parts of the output channels lower the same block again, but large ones leave threads
+weights, and parts of the output channels unfold the same block again, but large ones leave threads
 idle at the end.
 """
 
@@ -16,7 +16,7 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold.candidates import (
-    LoweredView,
+    UnfoldedView,
     best_tile,
     packing,
     product,
@@ -38,7 +38,7 @@ class Blocks:
     Attributes:
         unfolding, elements: of a block.
         shape, last: rows and columns of a block, and of the last one.
-        view: the lowered block of that many rows and columns.
+        view: the unfolded block of that many rows and columns.
         details: for people.
     """
 
@@ -46,7 +46,7 @@ class Blocks:
     elements: int
     shape: tuple[int, int]
     last: tuple[int, int]
-    view: Callable[[int, int], LoweredView]
+    view: Callable[[int, int], UnfoldedView]
     details: str
 
 
@@ -89,7 +89,7 @@ def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) ->
 
 
 def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
-    """The candidate that lowers and multiplies block by block."""
+    """The candidate that unfolds and multiplies block by block."""
     conv, blocks = cut.kernel.whole.product, cut.blocks
     view = blocks.view(*blocks.shape)
     return Candidate(
@@ -100,8 +100,8 @@ def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
     )
 
 
-def whole_cost(problem: Problem, target: Target, view: LoweredView, elements: int) -> float:
-    """What `Cut.cost` is of, for a tensor of so many elements that is lowered first, as a whole."""
+def whole_cost(problem: Problem, target: Target, view: UnfoldedView, elements: int) -> float:
+    """What `Cut.cost` is, for a tensor of so many elements that is unfolded first, as a whole."""
     conv = product(problem, view, target)
     rows = conv.batch * conv.groups * conv.row_count
     work = rows * row_cycles(conv, target) + elements * target.costs.element_move
@@ -128,10 +128,10 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
     multiply += one.group_weights * ITEMSIZE[one.dtype] / costs.l3_read
     if not one.y.lanes_contiguous:
         multiply += one.outputs * costs.plane_return
-    lower = blocks.elements * costs.element_move
+    unfold = blocks.elements * costs.element_move
     for power in range(one.panels.bit_length()):
         each = ceil_div(one.panels, 1 << power)
         parts = ceil_div(one.panels, each)
         cut = replace(kernel, parts=parts)
         rounds = mean(threads * ceil_div(cut.chunks, threads) for threads in _THREADS)
-        yield Cut(rounds * (multiply * each / one.panels + lower), blocks, cut)
+        yield Cut(rounds * (multiply * each / one.panels + unfold), blocks, cut)

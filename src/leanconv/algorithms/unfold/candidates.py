@@ -1,7 +1,7 @@
-"""What the lowering algorithms share: views of a lowered tensor, and candidates made of them.
+"""What the unfolding methods share: views of an unfolded tensor, and candidates made of them.
 
 However windows are laid out, the product over them is `DirectConv` with other strides: what im2col,
-MEC and im2win differ in is a `LoweredView`, never a kernel.
+MEC and im2win differ in is an `UnfoldedView`, never a kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse, Pack
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.unfold.kernels import LowerTensor
+from leanconv.algorithms.unfold.kernels import Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
@@ -27,11 +27,11 @@ from leanconv.target import Costs, Target
 
 
 @dataclass(frozen=True)
-class LoweredView:
-    """A lowered tensor as a convolution reads it: overlapping windows are only strides.
+class UnfoldedView:
+    """An unfolded tensor as a convolution reads it: overlapping windows are only strides.
 
     Attributes:
-        window: over the lowered tensor.
+        window: over the unfolded tensor.
         x: where its elements lie; a block of channels is all channels of a group.
         inputs: what the innermost loop runs over.
         order: the axes (channel, kd, kh, kw) = (1, 2, 3, 4) of the weights as the loops need them.
@@ -43,7 +43,7 @@ class LoweredView:
     order: tuple[int, int, int, int]
 
     def weights(self, w: np.ndarray) -> np.ndarray:
-        """Weights (K, C/g, kd, kh, kw) as those of the convolution over the lowered tensor."""
+        """Weights (K, C/g, kd, kh, kw) as those of the convolution over the unfolded tensor."""
         shape = (w.shape[0], self.inputs, *self.window.kernel)
         reordered: np.ndarray = w.transpose(0, *self.order).reshape(shape)
         return reordered
@@ -51,7 +51,7 @@ class LoweredView:
 
 # -- what the algorithms make of it ----------------------------------------------------------
 def reject(problem: Problem, target: Target) -> str | None:
-    """What no lowering computes: outputs apart from each other, groups that share blocks."""
+    """What no unfolding computes: outputs apart from each other, groups that share blocks."""
     reason = DIRECT.reject(problem, target)
     if reason:
         return reason
@@ -67,7 +67,7 @@ def reject(problem: Problem, target: Target) -> str | None:
 
 
 def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], float]:
-    """Cycles: those of the products, and those of moving the lowered elements."""
+    """Cycles: those of the products, and those of moving the unfolded elements."""
 
     def cycles(problem: Problem, target: Target) -> float:
         return DIRECT.cost(problem, target) + target.costs.element_move * elements(problem)
@@ -75,8 +75,8 @@ def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], floa
     return cycles
 
 
-def product(problem: Problem, view: LoweredView, target: Target) -> DirectConv:
-    """The convolution over a lowered tensor, with no tile yet.
+def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
+    """The convolution over an unfolded tensor, with no tile yet.
 
     Its loops over windows are not written out: loads would be hoisted until registers spill.
     """
@@ -103,7 +103,7 @@ def tiled(conv: DirectConv, target: Target) -> DirectConv:
     """Plan a product's tile and chunks.
 
     Results that are transposed before they are stored count in the choice of the tile. Weights that
-    stay in the second cache pass by each row, if what is lowered does not stay there: it is read
+    stay in L2 pass by each row, if what is unfolded does not stay there: it is read
     once then, and not once for each panel. But a row that is shorter than what is written of it is
     read again for each panel, so that fewer planes are written at the same time.
     """
@@ -160,8 +160,8 @@ def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
 
 
-def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pack:
-    """The packing of a convolution over a lowered tensor (`None`: over the input itself)."""
+def packing(conv: DirectConv, view: UnfoldedView | None, problem: Problem) -> Pack:
+    """The packing of a convolution over an unfolded tensor (`None`: over the input itself)."""
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         packed = {name: conv.pack_channels(values) for name, values in channels.items()}
@@ -171,8 +171,8 @@ def packing(conv: DirectConv, view: LoweredView | None, problem: Problem) -> Pac
     return pack
 
 
-def lower_rows(unfolding: Unfolding, pieces: int, costs: Costs) -> int:
-    """Rows of one chunk of a `LowerTensor`."""
+def unfold_rows(unfolding: Unfolding, pieces: int, costs: Costs) -> int:
+    """Rows of one chunk of an `Unfold`."""
     height = unfolding.view.out[1]
     row = unfolding.elements / (height * unfolding.view.out[0])
     return rows_per_chunk(height, row * costs.element_move, pieces, costs.chunk)
@@ -183,22 +183,22 @@ def whole_tensor(
     problem: Problem,
     target: Target,
     unfolding: Unfolding,
-    view: LoweredView,
+    view: UnfoldedView,
     details: str,
 ) -> Candidate:
-    """Lower the whole batch, then multiply it; images of one group lie one after the other."""
+    """Unfold the whole batch, then multiply it; images of one group lie one after the other."""
     batch, groups = problem.batch, problem.groups
     image, group = unfolding.elements, unfolding.elements * batch
-    rows = lower_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
-    lower = LowerTensor(unfolding, batch, groups, image, group, rows)
+    rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
+    unfold = Unfold(unfolding, batch, groups, image, group, rows)
     conv = tiled(product(problem, view, target), target)
     return Candidate(
         choice,
         (
-            KernelUse(lower, ("x", "lowered")),
-            KernelUse(conv, ("lowered", *conv.operands[1:])),
+            KernelUse(unfold, ("x", "unfolded")),
+            KernelUse(conv, ("unfolded", *conv.operands[1:])),
         ),
         packing(conv, view, problem),
-        {"lowered": group * groups * problem.itemsize},
+        {"unfolded": group * groups * problem.itemsize},
         f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
     )

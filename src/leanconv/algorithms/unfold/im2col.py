@@ -3,9 +3,9 @@
     M[(od, oh, ow), (kd, kh, kw, c)] = x[c, od·sd + kd·dd - pd, …]
     y = act(M · W + bias + residual)
 
-`rows=whole` lowers one image at a time into a matrix that all threads share, as Caffe and section
+`rows=whole` unfolds one image at a time into a matrix that all threads share, as Caffe and section
 2.1.3 of the im2win thesis do; the matrix is `od·oh·ow · kd·kh·kw·c` elements. Without it a few rows
-of the matrix at a time (`rows=N`; as many as half of the second cache holds) are lowered into a
+of the matrix at a time (`rows=N`; as many as half of L2 holds) are unfolded into a
 thread's scratch and multiplied while they are there.
 """
 
@@ -22,16 +22,16 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
 from leanconv.algorithms.unfold.candidates import (
-    LoweredView,
+    UnfoldedView,
     cost,
-    lower_rows,
     packing,
     product,
     reject,
     tiled,
+    unfold_rows,
     whole_tensor,
 )
-from leanconv.algorithms.unfold.kernels import ImageProduct, LowerTensor
+from leanconv.algorithms.unfold.kernels import ImageProduct, Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.tiling import rank_tiles
@@ -44,7 +44,7 @@ _MOST_IMAGES = 1024  # two stages each
 
 
 def matrix_elements(problem: Problem) -> int:
-    """Elements of one image's lowered matrix: (od·oh·ow) · (kd·kh·kw·c)."""
+    """Elements of one image's unfolded matrix: (od·oh·ow) · (kd·kh·kw·c)."""
     window = problem.window
     return prod(window.out) * prod(window.kernel) * problem.in_channels
 
@@ -77,13 +77,13 @@ def channels_first(problem: Problem) -> bool:
     return taps >= _LONG_ROW or (taps > 1 and problem.group_inputs < _FEW_CHANNELS)
 
 
-def _view(problem: Problem, out: Triple, image: int, group: int) -> LoweredView:
+def _view(problem: Problem, out: Triple, image: int, group: int) -> UnfoldedView:
     """The matrix: one window is one row, and its columns are the channels."""
     steps = problem.reduction
     spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
     ones = (1, 1, 1)
     order = (1, 2, 3, 4) if channels_first(problem) else (2, 3, 4, 1)
-    return LoweredView(
+    return UnfoldedView(
         Window(out, out, ones, ones, ones, (0, 0, 0)),
         Access(image, steps, group, spatial),
         steps,
@@ -100,20 +100,20 @@ def _whole(problem: Problem, target: Target) -> Candidate:
         return whole_tensor(_choice(problem), problem, target, unfolding, view, "rows=whole")
     conv = tiled(replace(product(problem, view, target), batch=1), target)
     size = unfolding.elements * problem.groups
-    rows = lower_rows(unfolding, problem.groups * out[0], target.costs)
-    lower = LowerTensor(unfolding, 1, problem.groups, size, unfolding.elements, rows, True)
+    rows = unfold_rows(unfolding, problem.groups * out[0], target.costs)
+    unfold = Unfold(unfolding, 1, problem.groups, size, unfolding.elements, rows, True)
     multiply = ImageProduct(conv, problem.y.image)
     uses = []
     for n in range(problem.batch):
-        uses.append(KernelUse(lower, ("x", f"image{n}", "lowered")))
-        uses.append(KernelUse(multiply, ("lowered", f"image{n}", *conv.operands[1:])))
+        uses.append(KernelUse(unfold, ("x", f"image{n}", "unfolded")))
+        uses.append(KernelUse(multiply, ("unfolded", f"image{n}", *conv.operands[1:])))
     pack = packing(conv, view, problem)
     numbers = {f"image{n}": np.array([n], np.int64) for n in range(problem.batch)}
     return Candidate(
         _choice(problem),
         tuple(uses),
         lambda w, channels: {**pack(w, channels), **numbers},
-        {"lowered": size * problem.itemsize},
+        {"unfolded": size * problem.itemsize},
         f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
@@ -140,7 +140,7 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         sizes = [most] if rows else sizes_to_try(height, most)
         shapes = [((size, width), (height % size or size, width)) for size in sizes]
 
-    def view(rows: int, columns: int) -> LoweredView:
+    def view(rows: int, columns: int) -> UnfoldedView:
         return _view(problem, (1, 1, rows * columns), 0, 0)
 
     choices = [

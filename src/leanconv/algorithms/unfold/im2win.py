@@ -54,16 +54,16 @@ from leanconv.algorithms.unfold.blocks import (
     whole_cost,
 )
 from leanconv.algorithms.unfold.candidates import (
-    LoweredView,
+    UnfoldedView,
     cost,
-    lower_rows,
     packing,
     product,
     reject,
     tiled,
+    unfold_rows,
 )
 from leanconv.algorithms.unfold.im2win_layout import Layout, transformed_elements, transforms
-from leanconv.algorithms.unfold.kernels import LowerTensor, Serial
+from leanconv.algorithms.unfold.kernels import Serial, Unfold
 from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import UNROLL_LIMIT
@@ -100,7 +100,7 @@ def _choice(problem: Problem, parameters: Im2winParameters) -> Choice:
 
 
 # -- the input itself, where nothing is gained by a transform --------------------------------
-def _input_dots(problem: Problem) -> LoweredView:
+def _input_dots(problem: Problem) -> UnfoldedView:
     """The input's own windows as rows of pieces."""
     x, inputs = problem.x, problem.group_inputs
     if x.block > 1:
@@ -110,8 +110,8 @@ def _input_dots(problem: Problem) -> LoweredView:
         )
     if x.block_stride == 1:
         x = replace(x, block_stride=inputs)
-        return LoweredView(problem.window, x, 1, (2, 3, 4, 1))
-    return LoweredView(problem.window, x, inputs, (1, 2, 3, 4))
+        return UnfoldedView(problem.window, x, 1, (2, 3, 4, 1))
+    return UnfoldedView(problem.window, x, inputs, (1, 2, 3, 4))
 
 
 # -- forms -------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _base(problem: Problem, target: Target) -> Candidate:
     layout = _whole_layout(problem)
     view = layout.written()
     kernel = replace(naive(problem), window=view.window, x=view.x, inputs=view.inputs)
-    return _scalar(problem, (_lower(layout, target), kernel), view, "base")
+    return _scalar(problem, (_unfold(layout, target), kernel), view, "base")
 
 
 def _vector(problem: Problem, target: Target) -> Candidate:
@@ -144,12 +144,12 @@ def _vector(problem: Problem, target: Target) -> Candidate:
         unit=unit,
         lanes=target.lanes(problem.dtype),
     )
-    stages = (_lower(layout, target),) if made else ()
+    stages = (_unfold(layout, target),) if made else ()
     return _scalar(problem, (*stages, kernel), view, "vector")
 
 
 def _scalar(
-    problem: Problem, kernels: tuple[Kernel, ...], view: LoweredView | None, form: str
+    problem: Problem, kernels: tuple[Kernel, ...], view: UnfoldedView | None, form: str
 ) -> Candidate:
     """A candidate whose weights are only reordered."""
     order = (0, *(view.order if view else (1, 2, 3, 4)))
@@ -158,7 +158,7 @@ def _scalar(
         taps = problem.weights_3d(w).transpose(order)
         return {"w": np.ascontiguousarray(taps).reshape(-1), **channels}
 
-    source = ("lowered",) if len(kernels) == 2 else ("x",)
+    source = ("unfolded",) if len(kernels) == 2 else ("x",)
     uses = [KernelUse(kernels[-1], (*source, *kernels[-1].operands[1:]))]
     if len(kernels) == 2:
         uses.insert(0, KernelUse(kernels[0], kernels[0].operands))
@@ -186,7 +186,7 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     view = None
     if made:
         view = layout.view() if reorder else layout.written()
-    input_view = LoweredView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
+    input_view = UnfoldedView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
     conv = product(problem, view or input_view, target)
     if changed.vectorise is False:
         conv = replace(conv, lanes=1)
@@ -199,11 +199,11 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     if changed.cache is False:
         conv = replace(conv, panels_inside=not conv.panels_inside)
     conv = replace(conv, unroll=UNROLL_LIMIT if changed.unroll else 0)
-    kernels: list[Kernel] = [_lower(layout, target)] if made else []
+    kernels: list[Kernel] = [_unfold(layout, target)] if made else []
     kernels.append(conv)
     serial = changed.threads is False
     roles = [k.operands for k in kernels]
-    roles[-1] = ("lowered" if made else "x", *conv.operands[1:])
+    roles[-1] = ("unfolded" if made else "x", *conv.operands[1:])
     uses = tuple(
         KernelUse(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
     )
@@ -220,7 +220,7 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     """Algorithm 6, a few output rows at a time.
 
-    Without `rows` a tensor that stays in the second cache is transformed as a whole if that is
+    Without `rows` a tensor that stays in L2 is transformed as a whole if that is
     cheaper: few rows make few blocks, which several threads would each transform for themselves.
     """
     height = problem.window.out[1]
@@ -243,7 +243,7 @@ def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
     layout = Layout(problem, problem.window.kernel[0], count)
     whole = layout.view(block=True)
 
-    def view(rows: int, columns: int) -> LoweredView:
+    def view(rows: int, columns: int) -> UnfoldedView:
         del columns
         d, _, w = whole.window.out
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
@@ -270,14 +270,14 @@ def _high_layout(problem: Problem) -> Layout:
 
 
 def _temporaries(problem: Problem) -> dict[str, int]:
-    return {"lowered": transformed_elements(problem) * problem.itemsize}
+    return {"unfolded": transformed_elements(problem) * problem.itemsize}
 
 
-def _lower(layout: Layout, target: Target) -> LowerTensor:
+def _unfold(layout: Layout, target: Target) -> Unfold:
     batch, groups = layout.problem.batch, layout.problem.groups
     unfolding = layout.unfolding(target.lanes(layout.problem.dtype), block=False)
-    rows = lower_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
-    return LowerTensor(unfolding, batch, groups, layout.image, layout.elements, rows)
+    rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
+    return Unfold(unfolding, batch, groups, layout.image, layout.elements, rows)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.unfold.candidates import LoweredView
+from leanconv.algorithms.unfold.candidates import UnfoldedView
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
 
@@ -115,7 +115,7 @@ class Layout:
             return w.out[2], w.out[2], 1, 1, 1, 0
         return w.size[2], w.out[2], w.kernel[2], w.stride[2], w.dilation[2], w.pad[2]
 
-    def view(self, block: bool = False) -> LoweredView:
+    def view(self, block: bool = False) -> UnfoldedView:
         """Windows as runs: (c, v, u) in planes, (v, u, c) where channels are innermost.
 
         Where columns are padded or dilated a run is one column of a window: v is outside.
@@ -132,9 +132,9 @@ class Layout:
         else:
             x, steps = Access(self.image, run, self.channel, spatial), inputs * run
             order = (1, 4, 3, 2) if folded else (1, 3, 2, 4)
-        return LoweredView(_window(axes), x, steps, order)
+        return UnfoldedView(_window(axes), x, steps, order)
 
-    def written(self) -> LoweredView:
+    def written(self) -> UnfoldedView:
         """Windows as they are in x: taps u and v, and channels innermost."""
         axes = (self._depth_axis(False), self._taps_axis, self._width_axis(False))
         spatial = (self.plane, 1, self.column)
@@ -142,9 +142,9 @@ class Layout:
             x = Access(self.image, self.problem.group_inputs, self.elements, spatial)
         else:
             x = Access(self.image, 1, self.channel, spatial)
-        return LoweredView(_window(axes), x, self.problem.group_inputs, (1, 2, 3, 4))
+        return UnfoldedView(_window(axes), x, self.problem.group_inputs, (1, 2, 3, 4))
 
-    def dots(self) -> LoweredView:
+    def dots(self) -> UnfoldedView:
         """Windows as runs of pieces, one for each column; the loop over c is the outermost."""
         axes = (
             self._depth_axis(False),
@@ -157,7 +157,7 @@ class Layout:
         else:
             x = Access(self.image, 1, self.channel, spatial)
             inputs, order = self.problem.group_inputs, (1, 2, 4, 3)
-        return LoweredView(_window(axes), x, inputs, order)
+        return UnfoldedView(_window(axes), x, inputs, order)
 
     @property
     def _rows_axis(self) -> _Axis:

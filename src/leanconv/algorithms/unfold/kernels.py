@@ -1,4 +1,4 @@
-"""Kernels of the lowering algorithms: lower a tensor, multiply it, or both block by block."""
+"""Kernels of the unfolding methods: unfold a tensor, multiply it, or both block by block."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from leanconv.target import Target
 
 
 @dataclass(frozen=True)
-class LowerTensor(Kernel):
-    """Lower whole images.
+class Unfold(Kernel):
+    """Unfold whole images.
 
     Attributes:
         unfolding: what goes where.
         batch, groups: N and g.
-        image, group: strides in the lowered tensor.
+        image, group: strides in the unfolded tensor.
         rows: of one chunk.
-        one_image: whether only one image is lowered, whose number is an operand.
+        one_image: whether only one image is unfolded, whose number is an operand.
     """
 
     unfolding: Unfolding
@@ -40,8 +40,8 @@ class LowerTensor(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, the image's number if there is only one, lowered tensor."""
-        return ("x", "image", "lowered") if self.one_image else ("x", "lowered")
+        """Input, the image's number if there is only one, unfolded tensor."""
+        return ("x", "image", "unfolded") if self.one_image else ("x", "unfolded")
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -76,10 +76,10 @@ class LowerTensor(Kernel):
 
 @dataclass(frozen=True)
 class ImageProduct(Kernel):
-    """A product over the one image that is lowered at this time; its number is an operand.
+    """A product over the one image that is unfolded at this time; its number is an operand.
 
     Attributes:
-        product: the convolution over the lowered tensor, of one image.
+        product: the convolution over the unfolded tensor, of one image.
         image: elements between the images of the output.
     """
 
@@ -88,7 +88,7 @@ class ImageProduct(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Lowered tensor, image's number, and what the product needs besides."""
+        """Unfolded tensor, image's number, and what the product needs besides."""
         return ("x", "image", *self.product.operands[1:])
 
     @property
@@ -121,11 +121,11 @@ class ImageProduct(Kernel):
 
 @dataclass(frozen=True)
 class Block:
-    """Some output rows, or a part of one, whose windows are lowered together.
+    """Some output rows, or a part of one, whose windows are unfolded together.
 
     Attributes:
         rows, columns: of the output.
-        product: the convolution over the lowered block, of one image and group.
+        product: the convolution over the unfolded block, of one image and group.
     """
 
     rows: int
@@ -135,16 +135,16 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockConv(Kernel):
-    """Lower a block into scratch, multiply it, go on: what is lowered never leaves the core.
+    """Unfold a block into scratch, multiply it, go on: what is unfolded never leaves the core.
 
     Attributes:
         batch, groups: N and g.
         unfolding: what goes where in a block.
-        block_elements: of the lowered block.
+        block_elements: of the unfolded block.
         y: where the output lies.
         out: output extents.
         whole, last: the blocks of a row or column of blocks; the last one is smaller or the same.
-        parts: into how many the output channels are cut; each lowers the block for itself.
+        parts: into how many the output channels are cut; each unfolds the block for itself.
     """
 
     batch: int
@@ -170,7 +170,7 @@ class BlockConv(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        """The lowered block; the image's height plays no part."""
+        """The unfolded block; the image's height plays no part."""
         return self.block_elements * ITEMSIZE[self.unfolding.dtype]
 
     @property
@@ -196,7 +196,7 @@ class BlockConv(Kernel):
         return sum_flops(self.batch, self.groups * conv.outputs, self.out, conv.reduction)
 
     def emit(self, target: Target) -> str:
-        """Emit the loop over chunks: a block is lowered, then multiplied."""
+        """Emit the loop over chunks: a block is unfolded, then multiplied."""
         del target
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
@@ -213,13 +213,13 @@ class BlockConv(Kernel):
     ) -> None:
         n, g, d, row, column, part = chunk
         first = (row * self.whole.rows, column * self.whole.columns)
-        self.lower(e, pointers, block, (n, g, d, *first))
+        self.unfold(e, pointers, block, (n, g, d, *first))
         self.multiply(e, pointers, block, (n, g, d, *first), part)
 
-    def lower(
+    def unfold(
         self, e: Function, pointers: dict[str, Value], block: Block, place: tuple[Value, ...]
     ) -> None:
-        """Emit the lowering of the block at image, group, depth, row and column."""
+        """Emit the unfolding of the block at image, group, depth, row and column."""
         n, g, d, first_row, first_column = place
         u, element = self.unfolding, ELEMENT[self.unfolding.dtype]
         whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
@@ -239,7 +239,7 @@ class BlockConv(Kernel):
         place: tuple[Value, ...],
         part: Value,
     ) -> None:
-        """Emit the product over the lowered block, for one part of the output channels."""
+        """Emit the product over the unfolded block, for one part of the output channels."""
         n, g, d, first_row, first_column = place
         conv, element = block.product, ELEMENT[self.unfolding.dtype]
         out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]

@@ -24,17 +24,17 @@ from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, pa
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.candidates import (
-    LoweredView,
+    UnfoldedView,
     cost,
-    lower_rows,
     packing,
     product,
     reject,
     tiled,
+    unfold_rows,
     whole_tensor,
 )
 from leanconv.algorithms.unfold.im2col import channels_first
-from leanconv.algorithms.unfold.kernels import LowerTensor
+from leanconv.algorithms.unfold.kernels import Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.errors import SpecError
@@ -45,7 +45,7 @@ from leanconv.target import Target
 _T = 100  # the paper's value for recent machines
 
 
-def lowered_elements(problem: Problem) -> int:
+def unfolded_elements(problem: Problem) -> int:
     """|L|: n · ow · d · h · kw · c elements (equation 3); rows of padding are not counted."""
     window = problem.window
     depth, height, _ = window.size
@@ -71,7 +71,7 @@ def _unfolding(problem: Problem, target: Target) -> Unfolding:
     )
 
 
-def _view(problem: Problem) -> LoweredView:
+def _view(problem: Problem) -> UnfoldedView:
     """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
     window, batch = problem.window, problem.batch
     (depth, height, _), width = window.size, window.out[2]
@@ -92,9 +92,9 @@ def _view(problem: Problem) -> LoweredView:
             (dilation[0], 1, 1),
             (window.pad[0], 0, 0),
         )
-        return LoweredView(flat, x, kh * run, (3, *order, 2))
-    lowered = Window(size, out, (kd, kh, 1), stride, dilation, (*window.pad[:2], 0))
-    return LoweredView(lowered, x, run, (*order, 2, 3))
+        return UnfoldedView(flat, x, kh * run, (3, *order, 2))
+    unfolded = Window(size, out, (kd, kh, 1), stride, dilation, (*window.pad[:2], 0))
+    return UnfoldedView(unfolded, x, run, (*order, 2, 3))
 
 
 def _obstacle(problem: Problem) -> str | None:
@@ -102,8 +102,8 @@ def _obstacle(problem: Problem) -> str | None:
     if problem.epilogue.residual:
         return "its products stand in the output before the residual has been read"
     output = problem.batch * prod(problem.window.out) * problem.out_channels
-    if output > lowered_elements(problem):
-        return f"the output's {output} elements do not fit into L's {lowered_elements(problem)}"
+    if output > unfolded_elements(problem):
+        return f"the output's {output} elements do not fit into L's {unfolded_elements(problem)}"
     return None
 
 
@@ -120,21 +120,21 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     row = columns * problem.out_channels
     hnwc = Access(0, 1, 1, (out[1] * row, row, problem.out_channels))
     conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
-    rows = lower_rows(unfolding, batch * groups * out[0], target.costs)
+    rows = unfold_rows(unfolding, batch * groups * out[0], target.costs)
     image = unfolding.elements
-    lower = LowerTensor(unfolding, batch, groups, image, image * batch, rows)
+    unfold = Unfold(unfolding, batch, groups, image, image * batch, rows)
     elements = batch * prod(out) * problem.out_channels
     copied = Copy(dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), dtype)))
     return Candidate(
         _choice(problem),
         (
-            KernelUse(lower, ("x", "lowered")),
-            KernelUse(conv, ("lowered", *conv.operands[1:])),
-            KernelUse(copied, ("y", "lowered")),
-            KernelUse(_reorder(problem, hnwc), ("lowered", "y")),
+            KernelUse(unfold, ("x", "unfolded")),
+            KernelUse(conv, ("unfolded", *conv.operands[1:])),
+            KernelUse(copied, ("y", "unfolded")),
+            KernelUse(_reorder(problem, hnwc), ("unfolded", "y")),
         ),
         packing(conv, view, problem),
-        {"lowered": image * batch * groups * problem.itemsize},
+        {"unfolded": image * batch * groups * problem.itemsize},
         f"solution=A, tile {conv.tile.rows}x{conv.tile.vectors}",
     )
 
@@ -187,4 +187,4 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
     return _solution_a(problem, target)
 
 
-MEC = Algorithm("mec", MecParameters, reject, cost(lowered_elements), _candidate, automatic=False)
+MEC = Algorithm("mec", MecParameters, reject, cost(unfolded_elements), _candidate, automatic=False)

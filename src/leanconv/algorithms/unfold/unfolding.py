@@ -1,6 +1,6 @@
-"""Lowering: windows laid out beside each other, along all axes, or along one of them only.
+"""Unfolding: windows laid out beside each other, along all axes, or along one of them only.
 
-    lowered[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] =
+    unfolded[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] =
         x[c, …, p_a·stride[a] + k_a·dilation[a] - pad[a], …]
 
 for every axis `a` that is unfolded; along the others p_a is the input's own index and there is one
@@ -39,14 +39,14 @@ def nest(e: Function, extents: Sequence[tuple[str, int]]) -> Iterator[list[Value
 
 @dataclass(frozen=True)
 class Unfolding:
-    """Where the elements of a lowered tensor come from, and where they go.
+    """Where the elements of an unfolded tensor come from, and where they go.
 
     Attributes:
         window: the convolution's window.
         x: where the input lies.
         inputs: channels of one group.
         unfolded: for each axis, whether windows are laid out beside each other along it.
-        channel, position, tap: strides in the lowered tensor.
+        channel, position, tap: strides in the unfolded tensor.
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
     """
@@ -63,7 +63,7 @@ class Unfolding:
 
     @property
     def view(self) -> Window:
-        """The window of the lowering itself: one tap along axes that are not unfolded."""
+        """The window of the unfolding itself: one tap along axes that are not unfolded."""
         w = self.window
 
         def pick(unfolded: Triple, else_: Triple) -> Triple:
@@ -92,7 +92,7 @@ class Unfolding:
         """What is moved at once: `"channels"`, `"taps"` of a row, squares of `"columns"`, or `""`.
 
         Squares are transposed in registers: columns are neighbours in x; channels, or the taps
-        along the height, in the lowered tensor.
+        along the height, in the unfolded tensor.
         """
         if self.channel == 1 and self.x.lanes_contiguous:
             return "channels"
@@ -290,7 +290,7 @@ class Mover:
             e.store_first(column, y.at(p * u.position[2], self.element), rows)
 
     def _interleave(self, x: Value, y: Value, step: int, rows: int) -> None:
-        """The same where the columns of the lowered tensor follow each other: whole vectors."""
+        """The same where the columns of the unfolded tensor follow each other: whole vectors."""
         e, lanes = self.e, self.u.lanes
         loaded = [self._load(x.at(q * step, self.element), lanes) for q in range(rows)]
         for part in range(rows):
