@@ -55,10 +55,6 @@ def calls(host: DirectConv, stream: DirectConv) -> list[Call]:
     ]
 
 
-def sizes(*kernels: DirectConv) -> dict[str, int]:
-    return {f"w{i + 1}": 4 * kernel.group_weights for i, kernel in enumerate(kernels)}
-
-
 MOST = {  # bytes; a lone chunk asks for all of them, each line by an instruction of its own
     (33, 40, 49, 1, 1): 3_000_000,
     (160, 24, 13, 2, 3): 3_000_000,
@@ -89,7 +85,7 @@ def test_what_follows_changes_no_bit(shape: tuple[int, ...], prefetch_bytes: int
 
 def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
     host, stream = product(320, 1280, 49), product(1280, 1000, 1)
-    first, second = add_weight_prefetch(calls(host, stream), sizes(host, stream), TARGET)
+    first, second = add_weight_prefetch(calls(host, stream), TARGET)
     assert first.kernel == replace(host, prefetch_bytes=4 * stream.group_weights)
     assert first.values == ("x", "w1", "b1", "w2", "h")
     assert len(first.values) == len(first.kernel.operands)
@@ -108,7 +104,7 @@ def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
 )
 def test_others_are_left_alone(host: DirectConv, stream: DirectConv, why: str) -> None:
     given = calls(host, stream)
-    assert add_weight_prefetch(given, sizes(host, stream), TARGET) == given, why
+    assert add_weight_prefetch(given, TARGET) == given, why
 
 
 def small_network() -> Graph:
@@ -122,6 +118,6 @@ def small_network() -> Graph:
 def test_a_lowered_network_asks() -> None:
     lowered = lower_graph(small_network(), TARGET, Accuracy(1e-6))
     given = [call for step in lowered.steps for call in step.calls]
-    asking = add_weight_prefetch(given, lowered.constants.bytes, TARGET)
+    asking = add_weight_prefetch(given, TARGET)
     assert [getattr(c.kernel, "prefetch_bytes", 0) > 0 for c in asking].count(True) == 1
     assert all(len(c.values) == len(c.kernel.operands) for c in asking)

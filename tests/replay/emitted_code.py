@@ -109,7 +109,7 @@ def network_kernels(name: str, target_name: str) -> list[Kernel]:
     accuracy = Accuracy(LAYER_ERROR).of_network(graph, target)
     lowered = lower_graph(graph, target, accuracy, default_decisions(format_rules(graph, target)))
     calls = [call for step in lowered.steps for call in step.calls]
-    return [call.kernel for call in add_weight_prefetch(calls, lowered.constants.bytes, target)]
+    return [call.kernel for call in add_weight_prefetch(calls, target)]
 
 
 @lru_cache(maxsize=1)

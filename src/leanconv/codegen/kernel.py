@@ -61,6 +61,23 @@ class Kernel(ABC):
         """
         return False
 
+    @property
+    def weight_uses(self) -> float | None:
+        """Multiply-adds with each packed weight `w`; None if no other kernel can prefetch them."""
+        return None
+
+    @property
+    def prefetch_steps(self) -> float | None:
+        """Vector multiply-adds during which it can prefetch another kernel's weights.
+
+        0.0 if it has no such steps left, None if kernels of this kind never prefetch for another.
+        """
+        return None
+
+    def with_prefetch(self, size: int) -> Kernel:
+        """This kernel with one operand more, the last but one: that many bytes to prefetch."""
+        raise NotImplementedError(f"{type(self).__name__} prefetches nothing for others: {size}")
+
     @abstractmethod
     def emit(self, target: Target) -> str:
         """Return the module's LLVM IR with one public function, `NAME`."""

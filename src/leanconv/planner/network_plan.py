@@ -245,7 +245,7 @@ class CompiledNetwork:
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
         sizes = lowered.constants.bytes
         calls = [call for step in lowered.steps for call in step.calls]
-        calls = add_weight_prefetch(calls, sizes, target)
+        calls = add_weight_prefetch(calls, target)
         kernels: list[Kernel] = [call.kernel for call in calls]
         places, weight_bytes = lowered.constants.places()
         self.plan = NetworkPlan(

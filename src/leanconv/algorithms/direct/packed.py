@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +81,23 @@ class PackedConv(GroupedConv):
         """Packed weight elements of one group."""
         vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
         return self.reduction * vectors * self.lanes
+
+    @property
+    def weight_uses(self) -> float | None:
+        """Those of every phase and image; None with groups, whose panels are small."""
+        if self.groups > 1:
+            return None
+        return self.flops * ITEMSIZE[self.dtype] / (2 * self.constant_bytes["w"])
+
+    @property
+    def prefetch_steps(self) -> float | None:
+        """All of its multiply-adds, unless it has groups or prefetches already."""
+        free = self.groups == 1 and not self.prefetch_bytes
+        return self.flops / (2 * self.lanes) if free else 0.0
+
+    def with_prefetch(self, size: int) -> PackedConv:
+        """This kernel, which prefetches that many bytes of a later one's weights."""
+        return replace(self, prefetch_bytes=size)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
