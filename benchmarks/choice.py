@@ -6,7 +6,7 @@
 
 cv1 to cv12 of the MEC paper, NCHW and with warm weights, and the convolutions of four networks in
 the layouts in which the planner passes their tensors on, with the error that a network grants each
-and with weights as cold as the rest of the network leaves them. Equal layers are measured once.
+and with weights as far away as the rest of the network leaves them. Equal layers are measured once.
 Each layer's promising choices run in turn; the best round of each counts, and a choice that wins by
 less than 2 % is not preferred to the model's. The cost is the model's time over the tuned one's.
 """
@@ -53,13 +53,13 @@ class Layer:
         group: the network, or "cv".
         name: of the layer in it.
         problem: the convolution, with the places of its operands.
-        cold_bytes: weights that the network reads between two runs of the layer.
+        other_weight_bytes: weights that the network reads between two runs of the layer.
     """
 
     group: str
     name: str
     problem: Problem
-    cold_bytes: int = 0
+    other_weight_bytes: int = 0
 
 
 def paper_layers() -> Iterator[Layer]:
@@ -113,7 +113,9 @@ def chosen_layers(parts: Sequence[str]) -> list[Layer]:
 
 def measure(layer: Layer, threads: int) -> dict[str, Any]:
     """Time the model's choice and the others of one layer; nothing where there are no others."""
-    tuned = tuner.measure(layer.problem, host(), threads, cold_weights=layer.cold_bytes)
+    tuned = tuner.measure(
+        layer.problem, host(), threads, other_weight_bytes=layer.other_weight_bytes
+    )
     return {
         "group": layer.group,
         "layer": layer.name,

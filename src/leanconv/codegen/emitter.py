@@ -237,7 +237,7 @@ class Function:
             self.masked_store(value, address, self.first_lanes(count, lanes))
 
     def prefetch(self, address: Value, write: bool = False, locality: int = 3) -> None:
-        """Ask for a line: locality 3, 2, 1 for the first, second, third cache level."""
+        """Prefetch a line: locality 3, 2, 1 for L1, L2, L3."""
         hints = (self.const("i32", int(write)), self.const("i32", locality), self.const("i32", 1))
         self.effect("llvm.prefetch.p0", address, *hints)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import platform
 from dataclasses import replace
@@ -13,6 +14,7 @@ from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, Target
 
+log = logging.getLogger(__name__)
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1024, "M": 1024 * 1024}
 # What a processor must have to run code for an instruction set.
@@ -60,6 +62,8 @@ def host() -> Target:
     sizes = _cache_bytes()
     triple = llvm.get_process_triple()
     release_llvm_pages()
+    if base.costs.cpu != cpu:
+        log.info("no record of costs for %s: estimates use that of %s", cpu, base.costs.cpu)
     return replace(
         base,
         name="host",

@@ -38,9 +38,9 @@ from leanconv.target import Target
 OPS = ("MatMul", "Gemm")
 
 _CHUNK_FLOPS = 4 << 20  # 15 to 40 us
-_GROUP_BYTES = 256 * 1024  # rows of `a` that stay in the second cache beside a panel
+_GROUP_BYTES = 256 * 1024  # rows of `a` that stay in L2 beside a panel
 _LEAST_TILES = 4  # so that packing a panel pays
-# Rows of `a` this far apart share one set of the first cache: 14 of them ran at a third of the
+# Rows of `a` this far apart share one set of L1: 14 of them ran at a third of the
 # speed of 6.
 _ALIAS_BYTES, _ALIASED_ROWS = 4096, 6
 

@@ -50,7 +50,7 @@ def tuned(
 ) -> tuple[Decision, ...]:
     """Decisions in which every convolution by itself is the fastest by measurement.
 
-    Each is measured with its weights as cold as the rest of the network leaves them. What is
+    Each is measured with its weights as far away as the rest of the network leaves them. What is
     decided already stays, and how fused blocks are computed is left to the model.
 
     Raises:
@@ -66,7 +66,7 @@ def tuned(
         if accuracy.reproducible:
             found = tuner.tune_for_any_batch(problem, target, weights)
         else:
-            found = tuner.tune(problem, target, threads, cold_weights=weights)
+            found = tuner.tune(problem, target, threads, other_weight_bytes=weights)
         result[number] = replace(decision, way=found.name or None)
     return tuple(result)
 

@@ -35,7 +35,7 @@ ROUNDS = 5
 _DROP = 1.25  # after a round: choices this much slower than the best one are out
 _RUN_NS = 4_000_000  # that one choice runs in a round, warming up apart
 _MARGIN = 0.98  # what a choice must reach of the model's own to be preferred to it
-_COLD_BYTES = 64 * 2**20  # at most, of copies of weights to walk through
+_COPIES_BYTES = 64 * 2**20  # at most, of copies of weights to walk through
 _STORE_BYTES = 16 * 2**20
 
 
@@ -58,7 +58,7 @@ def tune(
     problem: Problem,
     target: Target,
     threads: int,
-    cold_weights: int = 0,
+    other_weight_bytes: int = 0,
     memory_limit: int | None = None,
 ) -> Tuned:
     """Measure the most promising choices for a problem, or recall what was measured before.
@@ -67,7 +67,7 @@ def tune(
         problem: the convolution, with the places of its operands.
         target: this machine.
         threads: threads that take part.
-        cold_weights: bytes of weights that the network around the problem reads between two of its
+        other_weight_bytes: weights that the network around the problem reads between two of its
             runs: a choice is measured with weights that have left the caches they would have left
             there. 0 measures with warm weights.
         memory_limit: bytes that workspace and packed weights may take; None for no limit.
@@ -76,16 +76,16 @@ def tune(
         The fastest choice and what the others took. It is kept in the settings' cache folder and
         recalled by later processes, for this target, version and number of threads.
     """
-    key = _key(problem, target, threads, cold_weights, memory_limit)
+    key = _key(problem, target, threads, other_weight_bytes, memory_limit)
     tuned = _recall(key)
     if tuned is None:
-        tuned = measure(problem, target, threads, cold_weights, memory_limit)
+        tuned = measure(problem, target, threads, other_weight_bytes, memory_limit)
         if tuned.seconds:
             _store().put(key, json.dumps(asdict(tuned)).encode())
     return tuned
 
 
-def tune_for_any_batch(problem: Problem, target: Target, cold_weights: int = 0) -> Tuned:
+def tune_for_any_batch(problem: Problem, target: Target, other_weight_bytes: int = 0) -> Tuned:
     """As `tune`, for plans whose bits no batch, no number of threads and no limit may change.
 
     One image is measured, on one thread, without a limit of memory.
@@ -99,14 +99,14 @@ def tune_for_any_batch(problem: Problem, target: Target, cold_weights: int = 0) 
             "that keeps what was measured, as a second measurement may choose otherwise: allow "
             "one, or leave tune or reproducible out"
         )
-    return tune(problem.alone(), target, 1, cold_weights)
+    return tune(problem.alone(), target, 1, other_weight_bytes)
 
 
 def measure(
     problem: Problem,
     target: Target,
     threads: int,
-    cold_weights: int = 0,
+    other_weight_bytes: int = 0,
     memory_limit: int | None = None,
 ) -> Tuned:
     """As `tune`, but nothing is recalled or kept."""
@@ -128,7 +128,7 @@ def measure(
     if len(found) < 2:
         return Tuned(model, {}, model)
     log.info("tuning %s: %d choices", problem, len(found))
-    rigs = {name: _Rig(problem, c, target, threads, cold_weights) for name, c in found}
+    rigs = {name: _Rig(problem, c, target, threads, other_weight_bytes) for name, c in found}
     times = _race(rigs, model)
     best = min(times, key=lambda name: times[name])
     if times[best] > _MARGIN * times[model]:
@@ -166,7 +166,12 @@ class _Rig:
     """One choice with data of its own to run on."""
 
     def __init__(
-        self, problem: Problem, candidate: Candidate, target: Target, threads: int, cold: int
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        target: Target,
+        threads: int,
+        other_weight_bytes: int,
     ) -> None:
         self._memory = Memory()
         random = np.random.default_rng(0)
@@ -185,7 +190,7 @@ class _Rig:
         sizes = {"x": problem.x.image * each, "y": problem.y.image * each}
         sizes["residual"] = sizes["y"]
         data = [self._filled(role, sizes[role], random) for role in roles if role in sizes]
-        self._addresses = self._copies(packed, cold, [b.address for b in data])
+        self._addresses = self._copies(packed, other_weight_bytes, [b.address for b in data])
         self._next = 0
 
     def _filled(self, role: str, size: int, random: np.random.Generator) -> Block:
@@ -196,12 +201,12 @@ class _Rig:
         return block
 
     def _copies(
-        self, packed: Mapping[str, np.ndarray], cold: int, data: list[int]
+        self, packed: Mapping[str, np.ndarray], other_weight_bytes: int, data: list[int]
     ) -> list[list[int]]:
-        """Operands of successive runs: the constants stand as often as it takes to be cold."""
+        """Operands of successive runs: so many copies of the constants that no cache holds them."""
         size = max(1, sum(aligned(array.nbytes) for array in packed.values()))
-        count = 1 + min(cold, _COLD_BYTES) // size
-        count = min(count, max(1, _COLD_BYTES // size))
+        count = 1 + min(other_weight_bytes, _COPIES_BYTES) // size
+        count = min(count, max(1, _COPIES_BYTES // size))
         weights = self._memory.allocate("weights", size * count)
         rows = []
         for copy in range(count):
@@ -255,8 +260,10 @@ def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:
     return {name: min(row) * 1e-9 for name, row in rounds.items()}
 
 
-def _key(problem: Problem, target: Target, threads: int, cold: int, limit: int | None) -> str:
-    numbers = f"{threads} {min(cold, _COLD_BYTES)} {limit}"
+def _key(
+    problem: Problem, target: Target, threads: int, other_weight_bytes: int, limit: int | None
+) -> str:
+    numbers = f"{threads} {min(other_weight_bytes, _COPIES_BYTES)} {limit}"
     text = "\n".join((generator_hash(), canonical_text(target), numbers, canonical_text(problem)))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 

@@ -63,7 +63,7 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     rows = merged.row_count
     bands = 2 if halves and rows % 2 == 0 else 1
     cycles /= rows
-    # Panels that the second cache does not hold are read again for each row anyway: the input then
+    # Panels that L2 does not hold are read again for each row anyway: the input then
     # stays there if all panels pass by (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
     image = prod(merged.window.size) * merged.inputs * merged.groups * item
     long = min(_panel_bytes(merged, tile), image) > target.l2_bytes
@@ -101,7 +101,7 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
 def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """All register tiles, the cheapest first, with the estimated cycles of one row of output.
 
-    Every tile reads all weights of its panel; where the second cache does not hold these, tiles of
+    Every tile reads all weights of its panel; where L2 does not hold these, tiles of
     few rows wait for them.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]

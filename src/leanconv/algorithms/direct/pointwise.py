@@ -3,16 +3,16 @@
     y[n, k, p] = act(bias[k] + residual + sum over parts, c of the part of  x[n, c, p] · w[k, c])
 
 over all pixels p of a map as one row. One chunk is some tiles of pixels of one vector of output
-channels, whose weights stay in the first cache meanwhile:
+channels, whose weights stay in L1 meanwhile:
 
     for part of the channels:     128 of them: 8 KiB of weights
         for tile of pixels:
             sums[tile] += x[part, tile] · w[part]      beginning at the bias; in the scratch
 
-A tile is one vector of accumulators wide: that halves the weights that the first cache holds beside
+A tile is one vector of accumulators wide: that halves the weights that L1 holds beside
 the lines of x (two or three for each channel, as many for 5 pixels as for 16), which come from the
-second cache. Tiles are as even as can be: 289 pixels are 4 tiles of 16 and 15 of 15. No tile has
-more rows than the square that is turned to store them along pixels.
+L2. Tiles are as even as can be: 289 pixels are 4 tiles of 16 and 15 of 15. No tile has
+more rows than the square that is transposed to store them along pixels.
 """
 
 from __future__ import annotations

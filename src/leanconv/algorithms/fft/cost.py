@@ -46,7 +46,7 @@ class Choices:
 def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, FftLayout]:
     """The cheapest choice and its cycles on one core.
 
-    Blocks that are too few for several threads, or too large, count as dearer.
+    Blocks that are too few for several threads, or too large, count as more expensive.
 
     Raises:
         SpecError: the kernel cannot be cut into as many parts as asked for.

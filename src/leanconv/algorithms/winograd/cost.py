@@ -116,8 +116,8 @@ def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]
 def _gathering(kernel: WinogradShape, costs: Costs) -> float:
     """Cycles for each vector of V that is gathered from planes.
 
-    Phases along the width are turned a whole vector of columns at a time: a row of a patch that is
-    a little longer than one costs as much as two (cv4: 17 columns in two pieces take 31 shuffles
+    Phases along the width are transposed a whole vector of columns at a time: a row of a patch that
+    is a little longer than one costs as much as two (cv4: 17 columns in two pieces take 31 shuffles
     and 16 loads, 16 in one take 24 and 8).
     """
     width, lanes = kernel.alpha[1], kernel.lanes

@@ -52,7 +52,7 @@ class InputTransform:
     A block of channels has a number that grows by `block_step` from block to block and by
     `phase_step` from phase to phase; `_place` says where in V a block of a tile lies, `point_step`
     what lies between points. With `gapless` the lanes past the last channel are not written. With
-    `far`, for inputs larger than the second cache, the rows of the next channels are asked for.
+    `far`, for inputs larger than L2, the rows of the next channels are prefetched.
     """
 
     def __init__(

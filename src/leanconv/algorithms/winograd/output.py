@@ -193,7 +193,7 @@ class OutputTransform:
 
         The next line of each channel's row is asked for: the next tile writes it. One core, batch
         1: 7 to 10 % of cv8, 9 to 12 % of cv1, 3 to 10 % of cv3, 2 % of cv4, nothing where the
-        output stays in the second cache; two or four lines ahead gain less.
+        output stays in L2; two or four lines ahead gain less.
         """
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
