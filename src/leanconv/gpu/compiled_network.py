@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leanconv.errors import BudgetError, UnsupportedError
+from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
@@ -19,6 +19,7 @@ from leanconv.gpu.device.driver import Graph as Captured
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.device_inputs import finish_reading, on_device
+from leanconv.gpu.limits import fastest_within
 from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
 from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, machine_of
@@ -26,7 +27,6 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.storage import Storage, place
 from leanconv.runtime.locks import Lock
 from leanconv.spec.format import aligned
-from leanconv.units import format_bytes
 
 _MOST_GRAPHS = 8  # captured for so many sets of the user's addresses
 
@@ -274,16 +274,12 @@ def _within(
     graph: Graph, machine: Machine, dtype: str, precision: str | None, limit: int | None
 ) -> tuple[DeviceGraph, Storage]:
     """The fastest lowering that keeps the limit, with its storage."""
-    least = 0
-    for lean in (False, True):
+
+    def lower(lean: bool) -> tuple[DeviceGraph, Storage]:
         lowered = lower_graph(graph, machine, dtype, choices(dtype, precision), lean)
-        storage = place(lowered)
-        needed = storage.arena_bytes + _weight_bytes(lowered)
-        if limit is None or needed <= limit:
-            return lowered, storage
-        least = min(least, needed) if least else needed
-    raise BudgetError(
-        f"the plan needs {least} bytes ({format_bytes(least)}) on {machine.name}, the limit is "
-        f"{limit}; give memory_limit={least} or more",
-        least,
-    )
+        return lowered, place(lowered)
+
+    def needed(made: tuple[DeviceGraph, Storage]) -> int:
+        return made[1].arena_bytes + _weight_bytes(made[0])
+
+    return fastest_within(lower, needed, limit, "the plan", machine)

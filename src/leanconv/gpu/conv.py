@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.device_inputs import finish_reading, on_device
 from leanconv.gpu.launch import Launch
+from leanconv.gpu.limits import fastest_within
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.data_movement import permute
@@ -33,6 +34,27 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
 from leanconv.units import format_bytes
+
+
+class _Chosen(NamedTuple):
+    """A lowering with what turns the user's layout to channels last, and all that is packed."""
+
+    lowered: Lowered
+    launches: tuple[Launch, ...]
+    temporaries: dict[str, int]
+    constants: dict[str, np.ndarray]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(aligned(size) for size in self.temporaries.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(aligned(array.nbytes) for array in self.constants.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.workspace_bytes + self.weight_bytes
 
 
 class DeviceConvPlan(Unpicklable):
@@ -91,31 +113,26 @@ class DeviceConvPlan(Unpicklable):
     # -- planning --------------------------------------------------------------------------
     def _choose(self, w: np.ndarray, algorithm: str | None, limit: int | None) -> None:
         """Take the fastest lowering that keeps the limit."""
-        least = 0
-        for lean in (False, True):
-            problem = replace(self._problem, lean=lean)
-            self._take(choose_algorithm(problem, w, self.machine, algorithm))
-            if limit is None or self.memory_bytes <= limit:
-                return
-            least = min(least, self.memory_bytes) if least else self.memory_bytes
-        raise BudgetError(
-            f"{self.spec} needs {least} bytes at least on {self.machine.name}, the limit is "
-            f"{limit}; give memory_limit={least} or more",
-            least,
-        )
 
-    def _take(self, lowered: Lowered) -> None:
-        launches, temporaries = self._with_layout(lowered)
-        self._launches, self._temporaries = launches, temporaries
-        constants = dict(lowered.constants)
-        for role, array in self._given.items():
-            constants[role] = stored(array, self.spec.dtype)
-        self._constants = constants
+        def lower(lean: bool) -> _Chosen:
+            lowered = choose_algorithm(
+                replace(self._problem, lean=lean), w, self.machine, algorithm
+            )
+            launches, temporaries = self._with_layout(lowered)
+            constants = dict(lowered.constants)
+            for role, array in self._given.items():
+                constants[role] = stored(array, self.spec.dtype)
+            return _Chosen(lowered, launches, temporaries, constants)
+
+        chosen = fastest_within(
+            lower, lambda c: c.memory_bytes, limit, str(self.spec), self.machine
+        )
+        lowered, self._launches = chosen.lowered, chosen.launches
+        self._temporaries, self._constants = chosen.temporaries, chosen.constants
         self.algorithm, self.arithmetic = lowered.algorithm, lowered.arithmetic
         self.parameters, self.predicted_error = lowered.parameters, lowered.error
         self.estimate_s = lowered.estimate_s
-        self.workspace_bytes = sum(aligned(size) for size in temporaries.values())
-        self.weight_bytes = sum(aligned(array.nbytes) for array in constants.values())
+        self.workspace_bytes, self.weight_bytes = chosen.workspace_bytes, chosen.weight_bytes
 
     def _with_layout(self, lowered: Lowered) -> tuple[tuple[Launch, ...], dict[str, int]]:
         """Bring NCHW arrays to channels last and back: kernels work on nothing else."""

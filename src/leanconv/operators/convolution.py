@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -137,21 +138,34 @@ CONVOLUTION = Convolution()
 def conv_spec(node: Node, graph: Graph) -> ConvSpec:
     """The spec of a Conv node."""
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
-    attributes, rank = node.attributes, len(x.shape) - 2
+    addends = bool(node.input(2)), bool(node.input(3))
+    return attributes_spec(x.shape, w.shape, node.attributes, x.dtype, *addends)
+
+
+def attributes_spec(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    attributes: Mapping[str, Any],
+    dtype: str,
+    bias: bool,
+    residual: bool,
+) -> ConvSpec:
+    """The spec of ONNX's attributes, for x (N, C, spatial…) and w (K, C/g, kernel…)."""
+    rank = len(x_shape) - 2
     return ConvSpec(
-        batch=x.shape[0],
-        in_channels=x.shape[1],
-        out_channels=w.shape[0],
-        size=x.shape[2:],
-        kernel=w.shape[2:],
+        batch=x_shape[0],
+        in_channels=x_shape[1],
+        out_channels=w_shape[0],
+        size=x_shape[2:],
+        kernel=w_shape[2:],
         stride=tuple(attributes["strides"]),
         dilation=tuple(attributes["dilations"]),
         pad_begin=tuple(attributes["pads"][:rank]),
         pad_end=tuple(attributes["pads"][rank:]),
         groups=attributes["group"],
-        dtype=x.dtype,
-        bias=bool(node.input(2)),
-        residual=bool(node.input(3)),
+        dtype=dtype,
+        bias=bias,
+        residual=residual,
         activation=attributes["activation"],
     )
 

@@ -16,6 +16,7 @@ from leanconv.planner.choice_cache import settled
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.planner.value_placer import ValuePlacer
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -112,71 +113,59 @@ def lower_graph(
     return _Lowering(graph, target, accuracy).run(decisions)
 
 
-class _Lowering:
+class _Lowering(ValuePlacer[Format]):
     def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
-        self._graph, self._target, self._accuracy = graph, target, accuracy
+        super().__init__(graph, PLAIN)
+        self._target, self._accuracy = target, accuracy
         self._steps: list[Step] = []
-        self._bytes: dict[str, int] = {}
-        self._views: dict[str, str] = {}
-        self._constants: dict[str, np.ndarray] = {}
         self._packings: list[Packing] = []
         self._packed: dict[str, int] = {}
-        # In which formats each value stands already, and under which name.
-        self._places: dict[str, dict[Format, str]] = {}
-        self._formats: dict[str, Format] = {}
         self._calls = 0
         held = sum(array.nbytes for array in graph.constants.values())
         self._allowance = _PACKED_BYTES + _PACKED_FACTOR * held
-        self._taken: set[str] = set()  # the user's arrays that are spoken for
 
     def run(self, decisions: Sequence[Decision]) -> LoweredGraph:
-        graph = self._graph
+        graph = self.graph
         for name in graph.inputs:
-            self._define(name, PLAIN)
+            self.define(name, PLAIN)
         for node, decision in zip(graph.nodes, decisions, strict=True):
             self._lower(node, decision)
-        self._outs = [self._deliver(name) for name in graph.outputs]
+        outputs = tuple(self.deliver(name) for name in graph.outputs)
         return LoweredGraph(
             tuple(self._steps),
-            self._bytes,
-            self._views,
-            ConstantPool(self._constants, self._packings),
+            self.bytes,
+            self.views,
+            ConstantPool(self.constants, self._packings),
             graph.inputs,
-            tuple(self._outs),
+            outputs,
         )
 
-    def _fresh(self, name: str) -> str:
-        """A name that nothing in the graph has, whatever the file calls its values."""
-        taken = (self._graph.types, self._bytes, self._constants, self._packed)
-        while any(name in names for names in taken):
-            name += "'"
-        return name
+    def size(self, name: str, form: Format) -> int:
+        kind = self.graph.types[name]
+        return form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
 
-    def _define(self, name: str, form: Format) -> None:
-        kind = self._graph.types[name]
-        self._formats[name] = form
-        self._places[name] = {form: name}
-        self._bytes[name] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+    def is_used(self, name: str) -> bool:
+        return super().is_used(name) or name in self._packed
 
     def _lower(self, node: Node, decision: Decision) -> None:
         output, wanted, form = node.outputs[0], decision.reads, decision.writes
-        renamed = {name: self._in_format(name, wanted[name]) for name in wanted}
-        context = decision.context(node, self._graph, self._target, self._accuracy)
+        renamed = {name: self.read(name, wanted[name]) for name in wanted}
+        context = decision.context(node, self.graph, self._target, self._accuracy)
         lowered = operator_of(node).lower(context, decision.way)
-        self._define(output, form)
+        self.define(output, form)
         for name, size in lowered.temporaries.items():
-            renamed[name] = self._fresh(name)
-            self._bytes[renamed[name]] = size
+            renamed[name] = self.fresh(name)
+            self.bytes[renamed[name]] = size
         self._count(node, lowered)
         for name, array in lowered.constants.items():
-            renamed[name] = self._fresh(name)
-            self._constants[renamed[name]] = array
+            renamed[name] = self.fresh(name)
+            self.constants[renamed[name]] = array
         for packing in lowered.packings:
-            renamed.update({name: self._fresh(name) for name in packing.bytes})
+            renamed.update({name: self.fresh(name) for name in packing.bytes})
             self._packings.append(_renamed(packing, renamed))
             self._packed.update(self._packings[-1].bytes)
         if lowered.alias:
-            self._views[output] = renamed.get(lowered.alias, lowered.alias)
+            self.views[output] = renamed.get(lowered.alias, lowered.alias)
             self._take_constant(lowered.alias)
             return
         calls = []
@@ -205,51 +194,20 @@ class _Lowering:
             )
 
     def _take_constant(self, name: str) -> None:
-        if name in self._graph.constants and name not in self._constants:
-            self._constants[name] = np.ascontiguousarray(self._graph.constants[name])
+        if name in self.graph.constants and name not in self.constants:
+            self.constants[name] = np.ascontiguousarray(self.graph.constants[name])
 
-    def _in_format(self, name: str, form: Format) -> str:
-        """The name under which a value stands in a format; reordered if it does not yet."""
-        places = self._places[name]
-        if form not in places:
-            source_form, source = next(iter(places.items()))
-            result = self._fresh(f"{name}/{form}")
-            self._reorder(name, source, result, source_form, form)
-            places[form] = result
-        return places[form]
+    def plain_constant(self, name: str) -> str:
+        self._take_constant(name)
+        return name
 
-    def _reorder(
+    def reorder(
         self, name: str, source: str, result: str, source_form: Format, form: Format
     ) -> None:
-        kind = self._graph.types[name]
-        self._bytes[result] = form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+        kind = self.graph.types[name]
         shape = kind.shape if len(kind.shape) >= 2 else (1, kind.elements)
         call = reorder_call(shape, kind.dtype, source, result, source_form, form)
         self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", (call,), result))
-
-    def _deliver(self, name: str) -> str:
-        """Bring an output into the user's array: by a view if its bytes can be computed there."""
-        out = self._fresh(f"{name}/out")
-        kind = self._graph.types[name]
-        if name in self._graph.constants:
-            self._take_constant(name)
-            form, source = PLAIN, name
-        else:
-            places = self._places[name]
-            form = PLAIN if PLAIN in places else self._formats[name]
-            source = places[form]
-        root, size = source, self._bytes.get(source, 0)
-        while root in self._views:
-            root = self._views[root]
-            size = max(size, self._bytes.get(root, 0))
-        fixed = root in self._graph.inputs or root in self._constants or root in self._taken
-        self._bytes[out] = kind.bytes
-        self._taken.add(out)
-        if form == PLAIN and not fixed and size <= kind.bytes:
-            self._views[root] = out
-        else:
-            self._reorder(name, source, out, form, PLAIN)
-        return out
 
 
 def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from leanconv.algorithms.parameters import Parameters, one_of, parameter, parse_choice
 from leanconv.errors import SpecError
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import lower_depthwise
@@ -19,32 +21,38 @@ from leanconv.gpu.lowering.patches import (
     lower_patches,
     patches_reject,
 )
-from leanconv.gpu.lowering.unfold_methods import lower_im2col, lower_im2win, lower_mec
+from leanconv.gpu.lowering.unfold_methods import (
+    Im2winParameters,
+    MecParameters,
+    lower_im2col,
+    lower_im2win,
+    lower_mec,
+)
 from leanconv.gpu.lowering.windows import conv_windows
-from leanconv.gpu.lowering.winograd import lower_winograd, winograd_rejects
+from leanconv.gpu.lowering.winograd import WinogradParameters, lower_winograd, winograd_rejects
 from leanconv.gpu.machine import Machine
 
-Options = Mapping[str, str]
+P = TypeVar("P", bound=Parameters)
 _STEP = 32  # elements of k by which windows are laid
 
 
 @dataclass(frozen=True)
-class DeviceAlgorithm:
+class DeviceAlgorithm(Generic[P]):
     """One way to convolve.
 
     Attributes:
         name: as on the CPU.
         reject: what it says beside the rank of a problem that it cannot compute, or None.
-        lower: the launches, given weights (K, C/g, kh, kw) and options.
-        options: keys that it knows: `"mec:solution=B"`.
+        parameters: the record of those that may go with it, such as `solution` in `mec:solution=B`.
+        make: the launches, given weights (K, C/g, kh, kw) and parameters; see `lower`.
         automatic: whether it is considered where the user asks for none.
         has_depth: whether it knows three spatial axes.
     """
 
     name: str
+    parameters: type[P]
     reject: Callable[[ConvProblem], str | None]
-    lower: Callable[[ConvProblem, np.ndarray, Machine, Options], Lowered]
-    options: tuple[str, ...] = ()
+    make: Callable[[ConvProblem, np.ndarray, Machine, P], Lowered]
     automatic: bool = False
     has_depth: bool = False
 
@@ -54,23 +62,36 @@ class DeviceAlgorithm:
             return "three spatial axes; expected one or two"
         return self.reject(problem)
 
+    def lower(
+        self, problem: ConvProblem, w: np.ndarray, machine: Machine, given: Parameters | None = None
+    ) -> Lowered:
+        """The launches with the parameters that are given."""
+        given = self.parameters() if given is None else given
+        assert isinstance(given, self.parameters)
+        return self.make(problem, w, machine, given)
+
 
 def _no_reason(problem: ConvProblem) -> str | None:
     del problem
     return None
 
 
+@dataclass(frozen=True)
+class DirectParameters(Parameters):
+    """How tiles of the input are loaded; see `lower_direct`."""
+
+    loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "pointers"))
+
+
 def lower_direct(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Options
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: DirectParameters
 ) -> Lowered:
     """Implicit GEMM over windows read in place, by pointers or by bulk tensor copies (`loads`).
 
     `loads=tma` takes the tensor map that is expected to be faster, `taps` and `windows` name one:
     each tap a patch of the input, or the input as an overlapping view of its windows.
     """
-    spec, loads = problem.spec, options.get("loads", "")
-    if loads not in ("", "tma", TAPS, WINDOWS, "pointers"):
-        raise SpecError(f"loads is {loads!r}; expected tma, {TAPS}, {WINDOWS} or pointers")
+    spec, loads = problem.spec, parameters.loads
     windows = conv_windows(spec, _STEP)
     columns = spec.out_channels // spec.groups
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, windows.segments, windows.length)
@@ -79,7 +100,7 @@ def lower_direct(
     )
     if loads != "pointers" and (loads or not problem.lean):
         finite = bool(np.isfinite(w).all())
-        forms = (loads,) if loads in (TAPS, WINDOWS) else (TAPS, WINDOWS)
+        forms = tuple(form for form in (TAPS, WINDOWS) if loads in (None, "tma", form))
         patching = best_patching(problem, machine, finite, forms)
         if loads and patching is None:
             reasons = dict.fromkeys(patches_reject(problem, machine, form) for form in forms)
@@ -102,7 +123,7 @@ def _depthwise_rejects(problem: ConvProblem) -> str | None:
     return None
 
 
-def _lowered_rejects(problem: ConvProblem) -> str | None:
+def _unfold_rejects(problem: ConvProblem) -> str | None:
     if problem.spec.groups > 1:
         return f"groups is {problem.spec.groups}; expected 1"
     return None
@@ -111,28 +132,26 @@ def _lowered_rejects(problem: ConvProblem) -> str | None:
 def _mec_rejects(problem: ConvProblem) -> str | None:
     if problem.spec.dilation[0] > 1 and problem.spec.kernel[0] > 1:
         return "the kernel is dilated along h, so that no window is contiguous"
-    return _lowered_rejects(problem)
+    return _unfold_rejects(problem)
 
 
 def _im2win_rejects(problem: ConvProblem) -> str | None:
     if problem.spec.dilation[1] > 1 and problem.spec.kernel[1] > 1:
         return "the kernel is dilated along w, so that no window is contiguous"
-    return _lowered_rejects(problem)
+    return _unfold_rejects(problem)
 
 
-DEVICE_ALGORITHMS: tuple[DeviceAlgorithm, ...] = (
-    DeviceAlgorithm("depthwise", _depthwise_rejects, lower_depthwise, automatic=True),
-    DeviceAlgorithm("direct", _no_reason, lower_direct, ("loads",), automatic=True, has_depth=True),
-    DeviceAlgorithm("winograd", winograd_rejects, lower_winograd, ("m",)),
-    DeviceAlgorithm("im2col", _lowered_rejects, lower_im2col),
-    DeviceAlgorithm("mec", _mec_rejects, lower_mec, ("solution",)),
+DEVICE_ALGORITHMS: tuple[DeviceAlgorithm[Any], ...] = (
+    DeviceAlgorithm("depthwise", Parameters, _depthwise_rejects, lower_depthwise, automatic=True),
     DeviceAlgorithm(
-        "im2win",
-        _im2win_rejects,
-        lower_im2win,
-        ("form", "micro", "vector", "double", "prefetch"),
+        "direct", DirectParameters, _no_reason, lower_direct, automatic=True, has_depth=True
     ),
+    DeviceAlgorithm("winograd", WinogradParameters, winograd_rejects, lower_winograd),
+    DeviceAlgorithm("im2col", Parameters, _unfold_rejects, lower_im2col),
+    DeviceAlgorithm("mec", MecParameters, _mec_rejects, lower_mec),
+    DeviceAlgorithm("im2win", Im2winParameters, _im2win_rejects, lower_im2win),
 )
+_BY_NAME = {algorithm.name: algorithm for algorithm in DEVICE_ALGORITHMS}
 
 
 def choose_algorithm(
@@ -141,28 +160,16 @@ def choose_algorithm(
     """The launches of the algorithm asked for, or of the one that is expected to be fastest.
 
     Raises:
-        SpecError: there is no such algorithm or option, or it rejects the problem.
+        SpecError: there is no such algorithm or parameter, or it rejects the problem.
     """
     if algorithm is None:
         possible = [a for a in DEVICE_ALGORITHMS if a.automatic and a.rejects(problem) is None]
-        made = [a.lower(problem, w, machine, {}) for a in possible]
+        made = [a.lower(problem, w, machine) for a in possible]
         return min(made, key=lambda lowered: lowered.estimate_s)
-    name, _, rest = algorithm.partition(":")
-    known = {a.name: a for a in DEVICE_ALGORITHMS}
-    if name not in known:
-        raise SpecError(
-            f"algorithm {name!r} is not known on this device; expected one of {', '.join(known)}"
-        )
-    chosen, options = known[name], {}
-    for part in rest.split(",") if rest else ():
-        key, equals, value = part.partition("=")
-        if not equals or key not in chosen.options:
-            raise SpecError(
-                f"algorithm {algorithm!r}: {part!r} is no option of {name}; expected "
-                f"{', '.join(f'{k}=…' for k in chosen.options) or 'none'}"
-            )
-        options[key] = value
+    known = {name: each.parameters for name, each in _BY_NAME.items()}
+    choice = parse_choice(algorithm, known, " on this device")
+    chosen = _BY_NAME[choice.algorithm]
     reason = chosen.rejects(problem)
     if reason:
-        raise SpecError(f"algorithm {name!r} cannot compute {problem.spec}: {reason}")
-    return chosen.lower(problem, w, machine, options)
+        raise SpecError(f"algorithm {chosen.name!r} cannot compute {problem.spec}: {reason}")
+    return chosen.lower(problem, w, machine, choice.parameters)

@@ -19,6 +19,7 @@ from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.chain import stage_inputs
+from leanconv.operators.convolution import attributes_spec
 from leanconv.spec import ConvSpec
 
 
@@ -31,26 +32,8 @@ def _plane_spec(
     residual: bool,
 ) -> ConvSpec:
     """The spec of a convolution of a graph, with two or three spatial axes."""
-    rank = len(x_shape) - 2
-    return at_least_2d(
-        ConvSpec(
-            batch=x_shape[0],
-            in_channels=x_shape[1],
-            out_channels=w.shape[0],
-            size=x_shape[2:],
-            kernel=w.shape[2:],
-            stride=tuple(attributes["strides"]),
-            dilation=tuple(attributes["dilations"]),
-            pad_begin=tuple(attributes["pads"][:rank]),
-            pad_end=tuple(attributes["pads"][rank:]),
-            groups=attributes["group"],
-            dtype=context.dtype,
-            layout="NHWC",
-            bias=bias,
-            residual=residual,
-            activation=attributes["activation"],
-        )
-    )
+    spec = attributes_spec(x_shape, w.shape, attributes, context.dtype, bias, residual)
+    return at_least_2d(replace(spec, layout="NHWC"))
 
 
 def _channels(context: LoweringContext, node: Node, index: int, role: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.parameters import Parameters
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
 from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
@@ -53,10 +53,10 @@ def depth_weights(w: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def lower_depthwise(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: Parameters
 ) -> Lowered:
     """One launch that reads and writes memory once; its time is memory's."""
-    del options
+    del parameters
     spec, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
     out_h, out_w = spec.output_size
     tile_h, tile_w, tile_c = depth_tile(spec)

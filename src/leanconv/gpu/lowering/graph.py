@@ -83,8 +83,7 @@ def lower_graph(
             context.define(node.outputs[0], PLAIN)
             continue
         handler(context, node)
-    taken: set[str] = set()
-    outputs = tuple(context.deliver(name, taken) for name in graph.outputs)
+    outputs = tuple(context.deliver(name) for name in graph.outputs)
     return DeviceGraph(
         tuple(context.steps),
         context.bytes,

@@ -17,6 +17,7 @@ from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
+from leanconv.planner.value_placer import ValuePlacer
 
 PLAIN, LAST = "plain", "last"
 
@@ -56,8 +57,8 @@ def physical_axis(axis: int, rank: int, form: str) -> int:
     return axis if form == PLAIN else last_order(rank).index(axis)
 
 
-class LoweringContext:
-    """What handlers of nodes work with.
+class LoweringContext(ValuePlacer[str]):
+    """What handlers of nodes work with. Formats are `PLAIN` and `LAST` (channels last).
 
     Attributes:
         graph: after the passes.
@@ -76,14 +77,10 @@ class LoweringContext:
         arithmetics: tuple[Arithmetic, ...],
         lean: bool,
     ) -> None:
-        self.graph, self.machine, self.dtype = graph, machine, dtype
+        super().__init__(graph, PLAIN)
+        self.machine, self.dtype = machine, dtype
         self.arithmetics, self.lean = arithmetics, lean
         self.steps: list[DeviceStep] = []
-        self.bytes: dict[str, int] = {}
-        self.views: dict[str, str] = {}
-        self.constants: dict[str, np.ndarray] = {}
-        self._places: dict[str, dict[str, str]] = {}
-        self._now: dict[str, str] = {}
 
     # -- values ----------------------------------------------------------------------------
     def shape(self, name: str) -> tuple[int, ...]:
@@ -101,17 +98,11 @@ class LoweringContext:
 
     def form(self, name: str) -> str:
         """The form that a computed value was made in; constants may have any."""
-        return self._now.get(name, PLAIN)
+        return self._formats.get(name, PLAIN)
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is known at load."""
         return name in self.graph.constants
-
-    def fresh(self, name: str) -> str:
-        """A name that no buffer and no value of the graph has."""
-        while name in self.bytes or name in self.constants or name in self.graph.types:
-            name += "'"
-        return name
 
     def buffer(self, name: str, size: int) -> str:
         """A new buffer of so many bytes."""
@@ -125,11 +116,13 @@ class LoweringContext:
         self.constants[name] = stored(array, self.dtype)
         return name
 
+    def size(self, name: str, form: str) -> int:
+        """Bytes of a value, which are the same in both formats."""
+        return prod(self.shape(name)) * ITEMSIZE[self.dtype]
+
     def define(self, name: str, form: str) -> str:
-        """Let a node's value be held by a buffer of the same name, in a form."""
-        self.bytes[name] = prod(self.shape(name)) * ITEMSIZE[self.dtype]
-        self._now[name] = form
-        self._places[name] = {form: name}
+        """Let a value be in a buffer of the same name, in a form."""
+        super().define(name, form)
         self._same_memory(name)
         return name
 
@@ -141,30 +134,35 @@ class LoweringContext:
             self._places[name] = {PLAIN: held, LAST: held}
 
     def read(self, name: str, form: str) -> str:
-        """The buffer that holds a value in a form; transposed if it does not stand so yet."""
+        """The buffer that holds a value in a form; transposed if there is none yet."""
         if not name:
             return ""
-        if name in self.graph.constants and name not in self._places:
-            self._places[name] = {}
-        places = self._places[name]
-        if form in places:
-            return places[form]
-        if name in self.graph.constants:
+        if name not in self.graph.constants:
+            return super().read(name, form)
+        places = self._places.setdefault(name, {})
+        if form not in places:
             array = self.graph.constants[name]
-            turned = array.transpose(last_order(array.ndim)) if form == LAST else array
-            places[form] = self.constant(f"{name}/{form}", turned)
-            return places[form]
-        source_form, source = next(iter(places.items()))
-        result = self.buffer(f"{name}/{form}", self.bytes[source])
+            ordered = array.transpose(last_order(array.ndim)) if form == LAST else array
+            places[form] = self.constant(f"{name}/{form}", ordered)
+        return places[form]
+
+    def plain_constant(self, name: str) -> str:
+        """The buffer that holds a constant, row-major."""
+        return self.read(name, PLAIN)
+
+    def reorder(self, name: str, source: str, result: str, source_form: str, form: str) -> None:
+        """Add a transpose, or a copy in the same form."""
+        if source_form == form:
+            count = (max(1, prod(self.shape(name))),)
+            launch = copy_box(source, result, self.dtype, count, (1,), (1,))
+            self.steps.append(DeviceStep(result, "Copy", "copy", "", "", (launch,)))
+            return
         order = last_order(len(self.shape(name)))
         if form == PLAIN:
             order = tuple(order.index(axis) for axis in range(len(order)))
         launch = permute(source, result, self.dtype, self.physical(name, source_form), order)
-        self.steps.append(
-            DeviceStep(result, "Reorder", f"{source_form} to {form}", "", "", (launch,))
-        )
-        places[form] = result
-        return result
+        algorithm = f"{source_form} to {form}"
+        self.steps.append(DeviceStep(result, "Reorder", algorithm, "", "", (launch,)))
 
     def view(self, name: str, of: str, form: str) -> None:
         """Let a value be the bytes of a buffer."""
@@ -212,24 +210,6 @@ class LoweringContext:
                 "device='cpu'"
             )
         return self.graph.constants[name]
-
-    def deliver(self, name: str, taken: set[str]) -> str:
-        """Bring an output into the user's array: by a view if its bytes can be computed there."""
-        out = self.fresh(f"{name}/out")
-        source = self.read(name, PLAIN)
-        self.bytes[out] = prod(self.shape(name)) * ITEMSIZE[self.dtype]
-        root = source
-        while root in self.views:
-            root = self.views[root]
-        fixed = root in self.graph.inputs or root in self.constants or root in taken
-        taken.add(out)
-        if fixed:
-            count = (max(1, prod(self.shape(name))),)
-            launch = copy_box(source, out, self.dtype, count, (1,), (1,))
-            self.steps.append(DeviceStep(out, "Copy", "copy", "", "", (launch,)))
-        else:
-            self.views[root] = out
-        return out
 
 
 def strides_in(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:

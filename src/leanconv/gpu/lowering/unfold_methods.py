@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.parameters import Parameters, one_of, parameter
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import IEEE, Arithmetic
@@ -113,10 +113,10 @@ def _lower(
 
 
 def lower_im2col(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: Parameters
 ) -> Lowered:
     """Every window copied whole: (M, R*S*C), then one GEMM."""
-    del options
+    del parameters
     spec = problem.spec
     out_h, out_w = spec.output_size
     kernel_h, kernel_w = spec.kernel
@@ -134,8 +134,15 @@ def lower_im2col(
     return _lower(problem, shape, windows, segments, machine, "im2col")
 
 
+@dataclass(frozen=True)
+class MecParameters(Parameters):
+    """The solution of the paper, by its letter."""
+
+    solution: str | None = parameter(one_of("A", "B"))
+
+
 def lower_mec(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: MecParameters
 ) -> Lowered:
     """MEC, algorithm 2 of its paper: lowered along w only, then one batch of overlapping GEMMs.
 
@@ -157,8 +164,8 @@ def lower_mec(
     )
     outputs, elements = prod(spec.output_shape), spec.batch * out_w * padded * run
     fits = outputs <= elements and not problem.epilogue.residual
-    solution = options.get("solution") or ("A" if out_w <= MEC_THRESHOLD and fits else "B")
-    if solution not in ("A", "B") or (solution == "A" and not fits):
+    solution = parameters.solution or ("A" if out_w <= MEC_THRESHOLD and fits else "B")
+    if solution == "A" and not fits:
         raise SpecError(
             f"solution is {solution!r} for {spec}; expected B, or A where the output is no larger "
             "than the lowered tensor and no residual is added"
@@ -187,6 +194,20 @@ def lower_mec(
     )
 
 
+_SWITCHES = ("micro", "vector", "double", "prefetch")
+
+
+@dataclass(frozen=True)
+class Im2winParameters(Parameters):
+    """One of the thesis' two kernels, and what is switched on or off in it; see `Im2winForm`."""
+
+    form: str | None = parameter(one_of("basic", "high"))
+    micro: int | None = parameter(one_of(0, 1))
+    vector: int | None = parameter(one_of(0, 1))
+    double: int | None = parameter(one_of(0, 1))
+    prefetch: int | None = parameter(one_of(0, 1))
+
+
 @dataclass(frozen=True)
 class Im2winForm:
     """What the thesis' high-performance kernel (algorithm 9) has over the basic one (8).
@@ -204,21 +225,13 @@ class Im2winForm:
     prefetch: bool = True
 
     @staticmethod
-    def read(options: Mapping[str, str]) -> Im2winForm | None:
-        """The form of options such as `form=basic` or `prefetch=0`; None to leave it open."""
-        if not options:
+    def of(parameters: Im2winParameters) -> Im2winForm | None:
+        """The form of `form=basic` or `prefetch=0`; None to leave it open."""
+        given = parameters.given()
+        if not given:
             return None
-        form = options.get("form", "high")
-        if form not in ("basic", "high"):
-            raise SpecError(f"form is {form!r}; expected basic or high")
-        on = form == "high"
-        switches = {"micro": on, "vector": on, "double": on, "prefetch": on}
-        for key, value in options.items():
-            if key in switches:
-                if value not in ("0", "1"):
-                    raise SpecError(f"{key} is {value!r}; expected 0 or 1")
-                switches[key] = value == "1"
-        return Im2winForm(**switches)
+        switches = dict.fromkeys(_SWITCHES, given.pop("form", "high") == "high")
+        return Im2winForm(**{**switches, **{name: value == 1 for name, value in given.items()}})
 
     def tile(self, arch: int) -> Tile:
         """The tile of the GEMM in this form."""
@@ -227,15 +240,16 @@ class Im2winForm:
 
 
 def lower_im2win(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: Im2winParameters
 ) -> Lowered:
     """im2win with its tensor stored: (n, o_h, width, R, C), so that a window is one run.
 
     The index mapping is the thesis' algorithm 7 with channels last: rows m are (n, oh, ow), k runs
-    over (s, r, c), and the window of ow starts at ow * stride * R * C. Without options arithmetic
-    and tile are free; with options the product is the thesis' own, in float32 fused multiply-adds.
+    over (s, r, c), and the window of ow starts at ow * stride * R * C. Without parameters the
+    arithmetic and the tile are free; with them the product is the thesis' own, in float32 fused
+    multiply-adds.
     """
-    spec, form = problem.spec, Im2winForm.read(options)
+    spec, form = problem.spec, Im2winForm.of(parameters)
     out_h, out_w = spec.output_size
     kernel_h, kernel_w = spec.kernel
     padded = spec.size[1] + spec.pad_begin[1] + spec.pad_end[1]

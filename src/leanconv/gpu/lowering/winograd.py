@@ -7,12 +7,13 @@ double precision, before. The workspace is that of whole tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.parameters import COUNT, Parameters, parameter
 from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import accumulator
@@ -30,6 +31,13 @@ from leanconv.winograd.matrices import Matrix, Transform, transform
 _DEFAULT_M = 4
 _MOST_ALPHA = 16  # points along one axis, as on the CPU
 _HELD_ALPHA = 8  # tiles of more points do not fit the registers of their transforms
+
+
+@dataclass(frozen=True)
+class WinogradParameters(Parameters):
+    """The size of a tile, m x m outputs."""
+
+    m: int | None = parameter(COUNT)
 
 
 def winograd_rejects(problem: ConvProblem) -> str | None:
@@ -52,14 +60,11 @@ def _floats(matrix: Matrix) -> np.ndarray:
     return np.array([[float(Fraction(v)) for v in row] for row in matrix])
 
 
-def _axes(problem: ConvProblem, options: Mapping[str, str]) -> tuple[Transform, Transform]:
-    given = options.get("m")
-    if given is not None and not given.isdecimal():
-        raise SpecError(f"m is {given!r}; expected an integer of at least 1")
+def _axes(problem: ConvProblem, parameters: WinogradParameters) -> tuple[Transform, Transform]:
     axes = []
     for taps in problem.spec.kernel:
-        m = int(given) if given else max(2, min(_DEFAULT_M, _HELD_ALPHA + 1 - taps))
-        if m < 1 or m + taps - 1 > _MOST_ALPHA:
+        m = parameters.m or max(2, min(_DEFAULT_M, _HELD_ALPHA + 1 - taps))
+        if m + taps - 1 > _MOST_ALPHA:
             raise SpecError(
                 f"m is {m} for {taps} taps; expected m + taps - 1 of at most {_MOST_ALPHA}"
             )
@@ -68,11 +73,11 @@ def _axes(problem: ConvProblem, options: Mapping[str, str]) -> tuple[Transform, 
 
 
 def lower_winograd(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, options: Mapping[str, str]
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: WinogradParameters
 ) -> Lowered:
     """V = B^T d B, M = U V and y = A^T M A: a launch each, more where k is split."""
     spec, dtype, name = problem.spec, problem.dtype, problem.name
-    rows, columns = _axes(problem, options)
+    rows, columns = _axes(problem, parameters)
     points = rows.alpha * columns.alpha
     tiles_h, tiles_w = (
         ceil_div(spec.output_size[0], rows.m),
