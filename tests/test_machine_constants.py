@@ -101,9 +101,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "gpu/lowering:LEAST_SUM",
         "gpu/lowering:X_SCALE",
     ),
-    "GPUs have a table of their own, and two estimates beside it": (
+    "GPUs have a table of their own, and an estimate beside it": (
         "gpu/lowering:_SHARE",
-        "gpu/lowering:LAUNCH_S",
         "gpu:PRESETS",
     ),
     "pictures and terminals": (

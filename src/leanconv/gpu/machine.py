@@ -23,6 +23,9 @@ class Machine:
         fma_rate: float32 operations a second outside the tensor cores.
         tensor_rate: float16 operations a second of the tensor cores.
         overlapping_maps: whether its driver makes tensor maps whose cells overlap.
+        launch_s: of a kernel of a graph: the gap before it, and its own chain of latencies.
+        depthwise_rate: bytes a second that one processor reads for the depthwise part of a fused
+            kernel, from caches.
     """
 
     name: str
@@ -34,6 +37,8 @@ class Machine:
     fma_rate: float
     tensor_rate: float
     overlapping_maps: bool = True
+    launch_s: float = 2e-6
+    depthwise_rate: float = 110e9
 
     def rate(self, arithmetic: str, dtype: str) -> float:
         """Operations a second, useful ones: fp16x3 makes three products of each."""

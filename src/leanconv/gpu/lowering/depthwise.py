@@ -13,7 +13,7 @@ from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
+from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.machine import Machine
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
@@ -113,7 +113,7 @@ def lower_depthwise(
         "fma" if dtype != "float64" else "ieee",
         f"tile {tile_h}x{tile_w}x{tile_c}",
         min(sum_error(spec.reduction, arithmetic), arithmetic.unit_error),
-        moved / machine.memory_bandwidth + LAUNCH_S,
+        moved / machine.memory_bandwidth + machine.launch_s,
     )
 
 
@@ -232,12 +232,12 @@ def _fused_tile(
         waves = ceil_div(ceil_div(rows, tile.m) * across, machine.processors)
         taps = prod(depth.kernel)
         # Loads of taps go through L1: some 64 bytes a cycle and processor, measured nowhere yet.
-        depth_s = tile.m * channels * taps * 4 / 110e9
+        depth_s = tile.m * channels * taps * 4 / machine.depthwise_rate
         rate = machine.rate(arithmetic.name, problem.dtype) / machine.processors
         point_s = 2.0 * tile.m * tile.n * channels / rate
         busy = waves * (depth_s + point_s)
         moved = prod(depth.input_shape) + rows * columns
         memory = moved * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
-        found.append((max(busy, memory) + LAUNCH_S, tile))
+        found.append((max(busy, memory) + machine.launch_s, tile))
     seconds, best = min(found, key=lambda each: each[0])
     return best, seconds

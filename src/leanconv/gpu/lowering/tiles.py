@@ -11,7 +11,6 @@ from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
 from leanconv.spec.format import ceil_div
 
-LAUNCH_S = 2e-6  # a kernel of a graph: the gap before it and its own chain of latencies
 _MOST_SPLITS = 32
 _LEAST_STEPS = 4  # of the loop over k in one split
 
@@ -135,4 +134,4 @@ def seconds(
     if splits > 1:
         data += 8 * splits * windows.rows * columns * windows.groups
     launches = 1 + (splits > 1) + (arithmetic.name == "fp16x3")
-    return max(busy, data / machine.memory_bandwidth) + launches * LAUNCH_S
+    return max(busy, data / machine.memory_bandwidth) + launches * machine.launch_s

@@ -15,7 +15,6 @@ from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
-from leanconv.gpu.lowering.tiles import LAUNCH_S
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.transposed import phases
@@ -74,7 +73,7 @@ def _by_phases(
                 done,
                 launches=(*done.launches, place),
                 temporaries={target: size, **done.temporaries},
-                estimate_s=done.estimate_s + 2 * size / machine.memory_bandwidth + LAUNCH_S,
+                estimate_s=done.estimate_s + 2 * size / machine.memory_bandwidth + machine.launch_s,
             )
         parts.append(done)
     return replace(
@@ -148,7 +147,9 @@ def _by_products(
         done,
         launches=(*done.launches, last),
         temporaries={products: size, **done.temporaries},
-        estimate_s=done.estimate_s + moved / context.machine.memory_bandwidth + LAUNCH_S,
+        estimate_s=done.estimate_s
+        + moved / context.machine.memory_bandwidth
+        + context.machine.launch_s,
     )
 
 

@@ -16,7 +16,7 @@ from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.tiles import LAUNCH_S, Tile
+from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import Machine
 
@@ -108,7 +108,7 @@ def _lower(
         done,
         launches=(_copy(problem, shape, lowered), *done.launches),
         temporaries={lowered: size, **done.temporaries},
-        estimate_s=done.estimate_s + copied + LAUNCH_S,
+        estimate_s=done.estimate_s + copied + machine.launch_s,
     )
 
 
@@ -190,7 +190,7 @@ def lower_mec(
     return replace(
         done,
         launches=(*done.launches, *back),
-        estimate_s=done.estimate_s + moved + 2 * LAUNCH_S,
+        estimate_s=done.estimate_s + moved + 2 * machine.launch_s,
     )
 
 

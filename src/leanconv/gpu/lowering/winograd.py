@@ -21,7 +21,6 @@ from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.tiles import LAUNCH_S
 from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
 from leanconv.spec.format import ceil_div
@@ -150,7 +149,7 @@ def lower_winograd(
         parameters=f"{rows} x {columns}, {done.parameters}",
         # The transforms round too: as much as a few products.
         error=(done.error + _unit(problem)) * peak_amplification(rows, columns),
-        estimate_s=done.estimate_s + moved + 2 * LAUNCH_S,
+        estimate_s=done.estimate_s + moved + 2 * machine.launch_s,
     )
 
 
