@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.fft.layout import bin_count
-from leanconv.algorithms.fft.tiles import axes_of
-from leanconv.codegen.emitter import Function, vector
-from leanconv.codegen.fft import (
+from leanconv.algorithms.fft.network import (
     Network,
     complex_forward,
     complex_inverse,
@@ -18,6 +16,8 @@ from leanconv.codegen.fft import (
     real_inverse,
     transposed,
 )
+from leanconv.algorithms.fft.tiles import axes_of
+from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel

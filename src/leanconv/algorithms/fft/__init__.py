@@ -31,8 +31,9 @@ Depthwise layers have lanes along channels and products by element.
   arXiv 1809.07851; tiles taken all the way: arXiv 1912.02165; kernels in parts: uniformly
   partitioned convolution of audio. As written: `reference/fft.py`.
 
-Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `transform`, `multiply`,
-`cost`, `algorithm`.
+Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `network` (short transforms
+as straight-line code), `transform`, `multiply`, `cost`,
+`algorithm`.
 """
 
 from leanconv.algorithms.fft.algorithm import FFT

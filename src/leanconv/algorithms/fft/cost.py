@@ -10,15 +10,15 @@ from math import prod
 
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import bin_weights, reduction_steps, weight_elements
-from leanconv.algorithms.fft.tiles import Axis, axes_of
-from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
-from leanconv.codegen.fft import (
+from leanconv.algorithms.fft.network import (
     Network,
     complex_forward,
     complex_inverse,
     real_forward,
     real_inverse,
 )
+from leanconv.algorithms.fft.tiles import Axis, axes_of
+from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div

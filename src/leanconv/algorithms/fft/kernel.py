@@ -5,7 +5,7 @@
 with X the T x T transform of a tile of the input, V that of the kernel (conjugated, computed once,
 in float64), and the outputs a part of Y's inverse transform: a circular correlation is the wanted
 one wherever the kernel does not wrap around. T is 16 or 32; a kernel that is too long for T is cut
-into parts, each input tile still being transformed once (`fft_tiles`). `tile=image` transforms
+into parts, each input tile still being transformed once (`tiles`). `tile=image` transforms
 whole images, as with a library's FFT: one tile, T of at most 256, only when asked for.
 
 Within a tile every output depends, in rounding, on every input: an infinity or a NaN spoils the

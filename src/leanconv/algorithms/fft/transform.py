@@ -12,10 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.network import (
+    complex_forward,
+    complex_inverse,
+    real_forward,
+    real_inverse,
+)
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
-from leanconv.codegen.fft import complex_forward, complex_inverse, real_forward, real_inverse
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at

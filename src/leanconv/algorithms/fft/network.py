@@ -11,7 +11,7 @@ Python by the split-radix recursion in its conjugate-pair form (Kamar and Elcher
 with E, O, P the transforms of x[2n], x[4n + 1], x[4n - 1]; for real sequences only half of the
 outputs are built. Equal terms exist once, signs are moved into the additions, products that are
 used once become fused multiply-adds, and what no wanted output needs is left out. The inverse of a
-real transform is the transposed network: every edge turned around.
+real transform is the transposed network: every edge reversed.
 
 A real transform of N numbers gives N numbers, packed as [re 0, re N/2, re 1, im 1, re 2, im 2 …].
 """
@@ -205,9 +205,9 @@ class _Builder:
         if a.negative:
             a, b = b, a
         if b.negative:
-            turned = self._known.get(Node("sub", b.node, a.node))
-            if turned is not None:
-                return Term(turned, True)
+            opposite = self._known.get(Node("sub", b.node, a.node))
+            if opposite is not None:
+                return Term(opposite, True)
             return self._node(Node("sub", a.node, b.node))
         return self._node(Node("add", *sorted((a.node, b.node))))
 
@@ -233,7 +233,7 @@ class _Builder:
 Complex = tuple[Term, Term]
 
 
-def _turned(b: _Builder, k: int, n: int, z: Complex) -> Complex:
+def _rotated(b: _Builder, k: int, n: int, z: Complex) -> Complex:
     """z times e^(-2 pi i k / n)."""
     re, im = z
     if 8 * k in (n, -n):
@@ -276,12 +276,12 @@ def _complex(b: _Builder, x: list[Complex]) -> list[Complex]:
     before = _complex(b, [x[(4 * i - 1) % n] for i in range(quarter)])
     result = [(ZERO, ZERO)] * n
     for k in range(quarter):
-        p, q = _turned(b, k, n, odd[k]), _turned(b, -k, n, before[k])
-        total, turned = _plus(b, p, q), _by_i(_minus(b, p, q))
+        p, q = _rotated(b, k, n, odd[k]), _rotated(b, -k, n, before[k])
+        total, rotated = _plus(b, p, q), _by_i(_minus(b, p, q))
         result[k] = _plus(b, even[k], total)
         result[k + 2 * quarter] = _minus(b, even[k], total)
-        result[k + quarter] = _minus(b, even[k + quarter], turned)
-        result[k + 3 * quarter] = _plus(b, even[k + quarter], turned)
+        result[k + quarter] = _minus(b, even[k + quarter], rotated)
+        result[k + 3 * quarter] = _plus(b, even[k + quarter], rotated)
     return result
 
 
@@ -298,17 +298,17 @@ def _real(b: _Builder, x: list[Term]) -> list[Complex]:
     before = _real(b, [x[(4 * i - 1) % n] for i in range(quarter)])
     result = [(ZERO, ZERO)] * (n // 2 + 1)
     for k in range(n // 8 + 1):
-        p, q = _turned(b, k, n, odd[k]), _turned(b, -k, n, before[k])
-        total, turned = _plus(b, p, q), _by_i(_minus(b, p, q))
+        p, q = _rotated(b, k, n, odd[k]), _rotated(b, -k, n, before[k])
+        total, rotated = _plus(b, p, q), _by_i(_minus(b, p, q))
         above = _conjugate(even[quarter - k])  # even[k + quarter]
         result[k] = _plus(b, even[k], total)
         result[2 * quarter - k] = _conjugate(_minus(b, even[k], total))
         if 8 * k != n:
-            result[quarter + k] = _minus(b, above, turned)
+            result[quarter + k] = _minus(b, above, rotated)
             if k:
-                result[quarter - k] = _conjugate(_plus(b, above, turned))
+                result[quarter - k] = _conjugate(_plus(b, above, rotated))
         else:
-            result[3 * n // 8] = _minus(b, above, turned)
+            result[3 * n // 8] = _minus(b, above, rotated)
     return result
 
 
