@@ -1,6 +1,6 @@
-"""Write the tables of results in README.md and docs/performance.md from the JSON in docs/results.
+"""Write the tables of README.md, docs/results/speed.md, docs/performance.md from docs/results.
 
-python benchmarks/readme_tables.py            rewrite both
+python benchmarks/readme_tables.py            rewrite them
 python benchmarks/readme_tables.py --check    exit with 3 if one is not up to date
 """
 
@@ -14,11 +14,19 @@ from statistics import geometric_mean
 from typing import Any
 
 from pages.tables import table
+from pages.wrapping import wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (ROOT / "README.md", RESULTS / "speed.md", ROOT / "docs" / "performance.md")
 DIFFERS = 1e-4  # an engine whose answers are farther from float64 does not count as the best other
+SUMMARY = {
+    "MobileNetV2, ResNet-50, ResNet-101, VGG-16": ("networks", "networks_large"),
+    "convolutions of the MEC paper, batch 1": ("layers",),
+    "the same, batch 8": ("layers_batch8",),
+    "the same, float64": ("layers_float64",),
+    "layers of 30 known networks": ("layers_networks",),
+}
 # The work of each network at the measured peak, in ms, and the ratio that is wanted.
 FLOORS = {
     "mobilenetv2 batch 1": ("2.80", "1.35"),
@@ -61,7 +69,18 @@ def layers_table(name: str, first: str) -> list[str]:
         for engine, found in case["engines"].items():
             worst[engine] = max(worst.get(engine, 0.0), found.get("difference") or 0.0)
     shown = ", ".join(f"{engine} {error:.1e}" for engine, error in worst.items())
-    return [*cases_table(name, first), "", f"Largest errors against float64: {shown}."]
+    errors = wrapped(f"Largest errors against float64: {shown}.").splitlines()
+    return [*cases_table(name, first), "", *errors]
+
+
+def summary_table() -> list[str]:
+    """One row for each list of networks or layers: the ratio to the best other engine."""
+    rows = []
+    for what, names in SUMMARY.items():
+        ratios = [case["ratios"]["best"] for name in names for case in _load(name)["cases"]]
+        mean, least = f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"
+        rows.append([what, str(len(ratios)), mean, least])
+    return table(["work", "cases", "best other's time / ours, geometric mean", "least"], rows)
 
 
 def families_table(name: str) -> list[str]:
@@ -142,6 +161,7 @@ def rewritten(text: str) -> str:
     A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`.
     """
     tables = {
+        "summary": summary_table(),
         "networks": cases_table("networks", "network, batch"),
         "networks_large": cases_table("networks_large", "network, batch"),
         "layers": layers_table("layers", "layer, batch 1"),

@@ -16,6 +16,12 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glo
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+PAGES = sorted(
+    [*DOCUMENTS, *(ROOT / "docs" / "results").glob("*.md"), *ROOT.glob("examples/*/*.md")]
+)
+COLUMNS = 120
+
+
 def commands() -> set[str]:
     """The sub-commands of `leanconv`."""
     (choices,) = [a.choices for a in build_parser()._actions if isinstance(a.choices, dict)]
@@ -53,6 +59,14 @@ def test_every_make_target_that_is_told_exists() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"^    make (\w+)", document.read_text("utf-8"), re.MULTILINE):
             assert target in targets, f"{document.name} tells of make {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_have_at_most_120_columns(page: Path) -> None:
+    """`python benchmarks/pages/wrapping.py FILE` wraps a page; rows of tables may be longer."""
+    lines = enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+    long = [number for number, line in lines if len(line) > COLUMNS and not line.startswith("|")]
+    assert not long, f"lines {long} of {page.name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))

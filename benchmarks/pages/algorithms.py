@@ -10,6 +10,7 @@ from typing import Any
 from pages import im2win, mec
 from pages.figures import IM2WIN, MIB, Figures
 from pages.tables import table
+from pages.wrapping import wrapped
 
 Method = dict[str, Any]
 Case = dict[str, Any]
@@ -29,7 +30,7 @@ def page(document: dict[str, Any]) -> str:
         *mec.sections(figures),
         *im2win.sections(figures),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    return wrapped("\n".join(lines).rstrip())
 
 
 def _batches(document: dict[str, Any]) -> list[int]:

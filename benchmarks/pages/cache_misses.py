@@ -7,6 +7,7 @@ from typing import Any
 from leanconv.spec import ConvSpec
 from leanconv.units import format_bytes
 from pages.tables import table
+from pages.wrapping import wrapped
 
 IM2COL, MEC = "im2col:rows=whole", "mec:solution=B"
 
@@ -50,7 +51,7 @@ def page(document: dict[str, Any]) -> str:
         ("further", "Further pass"),
     ):
         lines += [f"## {title}", "", *_passes(document, kind), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return wrapped("\n".join(lines).rstrip())
 
 
 def _mib(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pages.tables import table
+from pages.wrapping import wrapped
 
 _SHOWN = 1.02  # layers whose choice costs less are only counted
 
@@ -45,7 +46,7 @@ def page(document: dict[str, Any]) -> str:
             ],
         ),
     ]
-    return "\n".join(lines) + "\n"
+    return wrapped("\n".join(lines).rstrip())
 
 
 def _group(rows: list[dict[str, Any]], group: str, mean: float) -> list[str]:

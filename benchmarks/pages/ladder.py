@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pages.tables import table
+from pages.wrapping import wrapped
 
 # Milliseconds of an image on a V100, float64, 244 x 244; "v1" and "v2.1" as the text has them.
 DOCUMENT = {
@@ -42,7 +43,7 @@ def page(document: dict[str, Any]) -> str:
     for setting in document["settings"]:
         lines += _setting(setting)
     lines += _accounting(*document["settings"])
-    return "\n".join(lines).rstrip() + "\n"
+    return wrapped("\n".join(lines).rstrip())
 
 
 def _setting(setting: Row) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from leanconv.units import format_bytes
 from pages.tables import table
+from pages.wrapping import wrapped
 
 _TITLES = {"mobilenetv2": "MobileNetV2-1.0", "resnet50": "ResNet-50", "vgg16": "VGG-16"}
 
@@ -28,7 +29,7 @@ def page(document: dict[str, Any]) -> str:
     ]
     for name, result in document["networks"].items():
         lines += [f"## {_TITLES.get(name, name)}", "", *_network(result), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return wrapped("\n".join(lines).rstrip())
 
 
 def _network(result: dict[str, Any]) -> list[str]:
