@@ -159,5 +159,5 @@ def test_parts_and_phases_hold_every_tap_once(
                 taps += here
         assert sorted(taps) == list(range(kernel))
         assert max(axis.counts) <= axis.step
-        covered = axis.classes * axis.tiles * axis.step
+        covered = axis.residues * axis.tiles * axis.step
         assert covered >= out

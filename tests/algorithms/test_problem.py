@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.winograd.decompose import split
+from leanconv.algorithms.winograd.parts import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec

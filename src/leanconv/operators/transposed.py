@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import gcd, prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.decompose import transposed_phases
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Triple, Window, triple
+from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
 _MOST_PHASES = 1024  # a stride of 32 along two axes
@@ -26,9 +25,6 @@ def phases(
     node: Node, graph: Graph, x: Access, y: Access, w: np.ndarray, max_error: float | None
 ) -> list[tuple[Problem, np.ndarray]]:
     """Split a transposed convolution by the output's position modulo the stride.
-
-    Output o (one axis) gets x[i]·w[k] for o + pad = i·stride + k·dilation: at the positions of one
-    phase that is an ordinary convolution of stride 1 with some of the taps, backwards.
 
     Args:
         node: a ConvTranspose.
@@ -56,31 +52,16 @@ def phases(
             f"node {node.name!r} (ConvTranspose): strides {attributes['strides']} split the output "
             f"into {count} phases; expected at most {_MOST_PHASES}"
         )
-    axes = [
-        [
-            _phase(size[a], out[a], kernel[a], stride[a], dilation[a], pad[a], p)
-            for p in sorted((o + pad[a]) % stride[a] for o in range(min(stride[a], out[a])))
-        ]
-        for a in range(3)
-    ]
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
     outputs = w.shape[1]
     grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
     by_output = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
     dtype = graph.types[node.inputs[0]].dtype
-    steps = _triple(s * t for s, t in zip(y.spatial, stride, strict=True))
+    depth, height, width = (step * s for step, s in zip(y.spatial, stride, strict=True))
     found = []
-    for part in product(*axes):
-        d, h, v = (phase.taps for phase in part)
+    for phase in transposed_phases(Window(size, out, kernel, stride, dilation, pad)):
+        d, h, v = phase.taps
         taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
-        window = Window(
-            size,
-            _triple(p.count for p in part),
-            _triple(taps.shape[2:]),
-            (1, 1, 1),
-            _triple(p.dilation for p in part),
-            _triple(p.pad for p in part),
-        )
         problem = Problem(
             batch=in_shape[0],
             in_channels=in_shape[1],
@@ -88,57 +69,15 @@ def phases(
             groups=groups,
             dtype=dtype,
             epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
-            window=window,
+            window=phase.window,
             x=x,
-            y=replace(y, spatial=steps),
+            y=replace(y, spatial=(depth, height, width)),
             label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
-            y_offset=sum(p.first * s for p, s in zip(part, y.spatial, strict=True)),
+            y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
             max_error=DEFAULT_ERROR[dtype] if max_error is None else max_error,
         )
         found.append((problem, taps))
     return found
-
-
-def _triple(values: Iterable[int]) -> Triple:
-    d, h, w = values
-    return d, h, w
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """One phase along one axis.
-
-    Attributes:
-        first, count: its outputs `first + i * stride`, i < count.
-        taps: which taps it has; the convolution takes the last one first.
-        dilation, pad: of the convolution of stride 1 that computes it.
-    """
-
-    first: int
-    count: int
-    taps: slice
-    dilation: int
-    pad: int
-
-
-def _phase(
-    size: int, out: int, kernel: int, stride: int, dilation: int, pad: int, p: int
-) -> _Phase:
-    """The phase p: outputs o with (o + pad) % stride == p, of which there are some."""
-    start = max(0, ceil_div(pad - p, stride))
-    first = start * stride + p - pad
-    count = ceil_div(out - first, stride)
-    # Its taps k are those with k·dilation = p modulo the stride: every so many, or none.
-    common = gcd(dilation, stride)
-    apart, step = stride // common, dilation // common
-    low = p // common * pow(step, -1, apart) % apart
-    if p % common or low >= kernel:
-        # One tap that never touches the input: the output is the bias alone.
-        return _Phase(first, count, slice(0, 1), 1, -size - count)
-    begin = (low * dilation - p) // stride
-    # i = start + u - begin - t·step for tap t; backwards, tap t' = T-1-t adds t'·step.
-    reach = begin + (kernel - 1 - low) // apart * step
-    return _Phase(first, count, slice(low, None, apart), step, reach - start)
 
 
 def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:

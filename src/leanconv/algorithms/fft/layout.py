@@ -48,7 +48,7 @@ class FftLayout:
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
         block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
-            tile rows, classes and images where the kernel is one part.
+            tile rows, residues and images where the kernel is one part.
         splits: slices of a group's output channels, each a chunk of its own: the inputs are
             transformed for each, the weights read once.
         products: real multiplications for a complex one, 4 or 3.
@@ -100,8 +100,8 @@ class FftLayout:
     # -- blocks of tiles -------------------------------------------------------------------
     @property
     def images(self) -> int:
-        """Images by classes of a dilated convolution."""
-        return self.batch * self.height.classes * self.width.classes
+        """Images by residues of a dilated convolution."""
+        return self.batch * self.height.residues * self.width.residues
 
     @property
     def flat(self) -> bool:

@@ -5,19 +5,16 @@ longer one is cut into parts of `step` taps: part p of tile t then reads the inp
 so that every input tile is transformed once, and the sum over parts is a small convolution over
 tiles, done between the transforms.
 
-Strides are split into phases (polyphase): phase a takes the inputs and the taps whose position is
-a modulo the stride, and phases add up like channels. Dilations are split into classes
-(decimation): class b of the outputs, b modulo the dilation, sees only inputs of one class, so that
-classes are like images. With both, stride s and dilation d with the common divisor g, outputs
-b + t·d/g read the inputs b·s + d·(t·s/g + k): there are d/g classes, each with the stride s/g.
+Phases of a stride add up like channels, and residues of a dilation are like images: see
+`algorithms/decompose.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd
 
+from leanconv.algorithms.decompose import Residues, part_count, phase_count, phase_taps, residues
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
 
@@ -43,51 +40,55 @@ class Axis:
     step: int
 
     @cached_property
-    def apart(self) -> int:
-        """From one output of a class to the next."""
-        return self.dilation // gcd(self.stride, self.dilation)
+    def _residues(self) -> Residues:
+        return residues(self.stride, self.dilation)
 
-    @cached_property
-    def inner(self) -> int:
-        """The stride within a class."""
-        return self.stride // gcd(self.stride, self.dilation)
+    @property
+    def residue_step(self) -> int:
+        """From one output of a residue to the next."""
+        return self._residues.count
+
+    @property
+    def residue_stride(self) -> int:
+        """The stride of a residue's convolution."""
+        return self._residues.stride
 
     @cached_property
     def phases(self) -> int:
         """Phases that have a tap."""
-        return min(self.inner, self.kernel)
+        return phase_count(self.kernel, self.residue_stride)
 
     @cached_property
     def taps(self) -> int:
         """Taps of the longest phase."""
-        return ceil_div(self.kernel, self.inner)
+        return phase_taps(self.kernel, self.residue_stride)
 
     @cached_property
     def parts(self) -> int:
         """Parts of the kernel."""
-        return parts_of(self.taps, self.length, self.step)
+        return part_count(self.taps, self.step, self.length - self.step + 1)
 
     @cached_property
-    def classes(self) -> int:
-        """Classes of outputs."""
-        return min(self.apart, self.out)
+    def residues(self) -> int:
+        """Residues that have outputs."""
+        return min(self.residue_step, self.out)
 
     @cached_property
     def tiles(self) -> int:
-        """Tiles of the longest class."""
-        return ceil_div(ceil_div(self.out, self.apart), self.step)
+        """Tiles of the longest residue."""
+        return ceil_div(ceil_div(self.out, self.residue_step), self.step)
 
     @cached_property
     def spread(self) -> int:
         """Input positions between neighbours in a tile."""
-        return self.inner * self.dilation
+        return self.residue_stride * self.dilation
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """The numbers of outputs, other than 0, that tiles of all classes have; largest first."""
+        """The numbers of outputs, other than 0, that tiles of all residues have; largest first."""
         found = set()
-        for b in (0, self.classes - 1):  # classes differ by one output at most
-            count = ceil_div(self.out - b, self.apart)
+        for b in (0, self.residues - 1):  # residues differ by one output at most
+            count = ceil_div(self.out - b, self.residue_step)
             found |= {min(count, self.step), count % self.step}
         return tuple(sorted((c for c in found if c > 0), reverse=True))
 
@@ -95,34 +96,28 @@ class Axis:
         """The kernel's taps of a phase and a part, and how many there are."""
         first = part * self.step
         last = self.taps if part == self.parts - 1 else first + self.step
-        taps = range(phase, self.kernel, self.inner)[first:last]
-        return slice(taps.start, taps.stop, self.inner), len(taps)
-
-
-def parts_of(taps: int, length: int, step: int) -> int:
-    """Parts of a kernel of `taps` taps, all but the last of `step` taps."""
-    longest = length - step + 1
-    return 1 + max(0, ceil_div(taps - longest, step))
+        taps = range(phase, self.kernel, self.residue_stride)[first:last]
+        return slice(taps.start, taps.stop, self.residue_stride), len(taps)
 
 
 def axes_of(window: Window, axis: int, length: int) -> list[Axis]:
     """The ways worth considering to cut an axis: for each number of parts, the longest step."""
     whole = _uncut(window, axis)
-    taps, outputs = whole.taps, ceil_div(whole.out, whole.apart)
+    taps, outputs = whole.taps, ceil_div(whole.out, whole.residue_step)
     found: dict[int, Axis] = {}
     for step in range(1, length + 1):
-        parts = parts_of(taps, length, step)
+        parts = part_count(taps, step, length - step + 1)
         if parts > 1 and 2 * step > length + 1:
             continue  # a whole part of `step` taps does not fit the transform
         balanced = ceil_div(outputs, ceil_div(outputs, step))
-        chosen = balanced if parts_of(taps, length, balanced) == parts else step
+        chosen = balanced if part_count(taps, balanced, length - balanced + 1) == parts else step
         found[parts] = replace(whole, length=length, step=chosen)
     fewest = sorted(found)[:2]
     return [found[parts] for parts in fewest]
 
 
 def least_length(window: Window, axis: int) -> int:
-    """The numbers of a transform that has a whole axis (of each phase and class) in one tile."""
+    """The numbers of a transform that has a whole axis (of each phase and residue) in one tile."""
     whole = _uncut(window, axis)
     return whole.step + whole.taps - 1
 
@@ -132,5 +127,5 @@ def _uncut(window: Window, axis: int) -> Axis:
     out, kernel, stride = window.out[axis], window.kernel[axis], window.stride[axis]
     dilation = window.dilation[axis] if kernel > 1 else 1
     axis_of = Axis(window.size[axis], out, kernel, stride, dilation, window.pad[axis], 1, 1)
-    step = ceil_div(out, axis_of.apart)
+    step = ceil_div(out, axis_of.residue_step)
     return replace(axis_of, length=step + axis_of.taps - 1, step=step)

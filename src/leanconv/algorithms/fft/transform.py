@@ -30,10 +30,10 @@ from leanconv.spec.format import ceil_div
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile is: image, classes, tile numbers; `inside` is None if it always exists."""
+    """Where a tile is: image, residues, tile numbers; `inside` is None if it always exists."""
 
     image: Value
-    classes: tuple[Value, Value]
+    residues: tuple[Value, Value]
     tiles: tuple[Value, Value]
     inside: Value | None
 
@@ -98,9 +98,9 @@ class Transforms:
             )
             inside = tiles[0].compare("ult", height.tiles + extra[0])
             inside = inside & tiles[1].compare("ult", across.tiles + extra[1])
-        rest = image // across.classes
-        classes = (rest % height.classes, image % across.classes)
-        return Place(rest // height.classes, classes, tiles, inside)
+        rest = image // across.residues
+        residues = (rest % height.residues, image % across.residues)
+        return Place(rest // height.residues, residues, tiles, inside)
 
     def _span(self, axis: Axis, tile: Value, offset: Value) -> Span:
         e, spread, length = self.e, axis.spread, axis.length
@@ -135,7 +135,7 @@ class Transforms:
                 self._span(
                     axis,
                     place.tiles[i],
-                    place.classes[i] * axis.stride + numbers[i] * axis.dilation,
+                    place.residues[i] * axis.stride + numbers[i] * axis.dilation,
                 )
                 for i, axis in enumerate((layout.height, layout.width))
             )
@@ -319,17 +319,17 @@ class Transforms:
 
     def _count(self, axis: Axis, tile: Value, offset: Value) -> Value:
         """Outputs of a tile along an axis; may be 0 or less."""
-        of_class = (axis.out + axis.apart - 1 - offset) // axis.apart
-        return self.e.smin(of_class - tile * axis.step, axis.step)
+        of_residue = (axis.out + axis.residue_step - 1 - offset) // axis.residue_step
+        return self.e.smin(of_residue - tile * axis.step, axis.step)
 
     def _inverse_tile(self, t: Value, place: Place) -> None:
         e, layout = self.e, self.layout
-        rows = self._count(layout.height, place.tiles[0], place.classes[0])
-        columns = self._count(layout.width, place.tiles[1], place.classes[1])
+        rows = self._count(layout.height, place.tiles[0], place.residues[0])
+        columns = self._count(layout.width, place.tiles[1], place.residues[1])
         slot = self.buffer.at(t * (2 * layout.y_row), self.element)
         start = place.image * layout.y.image + layout.y_offset
         for axis, number in ((layout.height, 0), (layout.width, 1)):
-            first = place.tiles[number] * (axis.step * axis.apart) + place.classes[number]
+            first = place.tiles[number] * (axis.step * axis.residue_step) + place.residues[number]
             start = start + first * layout.y.spatial[number + 1]
         if not layout.depthwise:
             start = start + self.outer * layout.y.channel(layout.outputs)
@@ -389,7 +389,7 @@ class Transforms:
                 lambda i: e.load(self._vector(source, i * lanes), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )
-            at = start + row * (layout.height.apart * layout.y.spatial[1])
+            at = start + row * (layout.height.residue_step * layout.y.spatial[1])
             self._store([sums[i] for i in range(len(sums))], at, slope, columns, number)
 
     def _store(
@@ -397,7 +397,7 @@ class Transforms:
     ) -> None:
         """Store as many columns and channels as there are: one copy of the code for each case."""
         e, layout = self.e, self.layout
-        step = layout.y.spatial[2] * layout.width.apart
+        step = layout.y.spatial[2] * layout.width.residue_step
         access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
         tile = RegisterTile(self.element, self.kind, layout.lanes, 1, 0)
         channels = layout.groups if layout.depthwise else layout.outputs

@@ -18,7 +18,7 @@ V and M of a block live in the thread's scratch. `form=stages` transforms all ti
 first, as the papers have it. Matrices are exact (`leanconv.winograd`), any m and r, height and
 width apart. Strides are polyphase: phases are more input channels, with one transform back. A
 dilation is decimation: one convolution for each residue. More than 7 taps are cut, and the parts
-add up in y (`decompose`). At the far edges tiles of fewer outputs leave points out, with the same
+add up in y (`parts`). At the far edges tiles of fewer outputs leave points out, with the same
 U (`edge_tiles`); at the point at infinity short phases take no part (`reduction`).
 
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
@@ -32,7 +32,7 @@ U (`edge_tiles`); at the point at infinity short phases take no part (`reduction
   filters: DWM, arXiv 2002.00552. As written: `reference/winograd.py`.
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
-`input`, `products`, `output`; `reduction`, `edge_tiles`, `decompose`, `places` (what we add to the
+`input`, `products`, `output`; `reduction`, `edge_tiles`, `parts`, `places` (what we add to the
 paper); `packing`, `transform_code`, `plane_rows` (details); `stages`; `parameters`, `cost`,
 `algorithm`.
 """

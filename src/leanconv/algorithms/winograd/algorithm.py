@@ -10,22 +10,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from leanconv.algorithms.decompose import (
+    part_ranges,
+    phase_count,
+    phase_taps,
+    residue_counts,
+    residue_strides,
+)
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, most_weight_bytes
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings
-from leanconv.algorithms.winograd.decompose import (
+from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.algorithms.winograd.parts import (
     ADDED,
     LARGEST_TAPS,
     Part,
-    inner_stride,
     is_cut,
-    residues_of,
     split,
     too_many_parts,
 )
-from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.places import pieces_of
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.stages import in_stages, stages_cycles
@@ -60,7 +65,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     if max(taps) < 2:
         return "one tap in each direction: nothing to save"
     too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
-    if too_far or any(r > o for r, o in zip(residues_of(window), window.out, strict=True)):
+    if too_far or any(r > o for r, o in zip(residue_counts(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
     if reason := too_many_parts(window):
         return reason
@@ -71,7 +76,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _reject_planes(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels cannot be gathered from planes; None if they can."""
-    stride = inner_stride(problem.window)[2]
+    stride = residue_strides(problem.window)[2]
     if stride not in (1, 2, 4):
         return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
     if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
@@ -87,8 +92,8 @@ def _taps(problem: Problem) -> Pair:
     """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
     window = problem.window
     h, w = (
-        min(ceil_div(k, s), ceil_div(k, s * ceil_div(ceil_div(k, s), LARGEST_TAPS)))
-        for k, s in zip(window.kernel[1:], inner_stride(window)[1:], strict=True)
+        min(phase_taps(k, s), phase_taps(k, s * ceil_div(phase_taps(k, s), LARGEST_TAPS)))
+        for k, s in zip(window.kernel[1:], residue_strides(window)[1:], strict=True)
     )
     return h, w
 
@@ -102,8 +107,10 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
     """The error to expect with tiles of m outputs and partial sums of `sums` products."""
     window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
-    stride = inner_stride(window)
-    phases = min(window.kernel[1], stride[1]) * min(window.kernel[2], stride[2])
+    stride = residue_strides(window)
+    phases = math.prod(
+        phase_count(k, s) for k, s in zip(window.kernel[1:], stride[1:], strict=True)
+    )
     steps = problem.group_inputs * phases
     pairs = zip((height, width), window.kernel[1:], stride[1:], strict=True)
     axes = [(made, _filters(kernel, s, made.r)) for made, kernel, s in pairs if made.alpha > 1]
@@ -119,9 +126,8 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
 
 def _filters(kernel: int, stride: int, most: int) -> list[int]:
     """Taps of the phases of a kernel, and of those of its pieces where it is cut."""
-    each = most * stride
-    pieces = [min(each, kernel - first) for first in range(0, kernel, each)]
-    return [ceil_div(k - phase, stride) for k in pieces for phase in range(min(stride, k))]
+    parts = [stop - first for first, stop in part_ranges(kernel, most * stride)]
+    return [phase_taps(k, stride, p) for k in parts for p in range(phase_count(k, stride))]
 
 
 def _least_error(problem: Problem, m: Pair) -> float:

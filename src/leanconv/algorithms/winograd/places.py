@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.algorithms.decompose import Range
 from leanconv.algorithms.interface import KernelUse
-from leanconv.algorithms.winograd.decompose import Part, Range
 from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.parts import Part
 from leanconv.algorithms.winograd.shape import WinogradShape
 
 

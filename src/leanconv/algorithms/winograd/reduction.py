@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.spec.format import ceil_div
+from leanconv.algorithms.decompose import phase_count, phase_taps
 
 AtInfinity = tuple[bool, bool]  # whether a point is the last one along height and width
 _FINITE: AtInfinity = (False, False)
@@ -95,12 +95,14 @@ class Reduction:
     @property
     def taps(self) -> tuple[int, int]:
         """Taps of one phase's filter (h, w)."""
-        return ceil_div(self.kernel[0], self.stride[0]), ceil_div(self.kernel[1], self.stride[1])
+        (kh, kw), (sh, sw) = self.kernel, self.stride
+        return phase_taps(kh, sh), phase_taps(kw, sw)
 
     @property
     def phases(self) -> tuple[int, int]:
         """Phases of the stride that have taps."""
-        return min(self.stride[0], self.kernel[0]), min(self.stride[1], self.kernel[1])
+        (kh, kw), (sh, sw) = self.kernel, self.stride
+        return phase_count(kh, sh), phase_count(kw, sw)
 
     @property
     def whole_phases(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from leanconv.algorithms.decompose import phase_taps
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.epilogue import Epilogue
@@ -124,7 +125,8 @@ class WinogradShape:
     @property
     def taps(self) -> Pair:
         """Taps of one phase's filter (h, w)."""
-        return ceil_div(self.kernel[0], self.stride[0]), ceil_div(self.kernel[1], self.stride[1])
+        (kh, kw), (sh, sw) = self.kernel, self.stride
+        return phase_taps(kh, sh), phase_taps(kw, sw)
 
     @property
     def alpha(self) -> Pair:

@@ -24,11 +24,11 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.winograd.decompose import Part
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import Narrow, OutputTransform
 from leanconv.algorithms.winograd.packing import pack_channels, transformed_weights
 from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.algorithms.winograd.parts import Part
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.epilogue import Epilogue
