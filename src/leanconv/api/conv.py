@@ -28,7 +28,7 @@ from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned, aligned_offsets
 from leanconv.target import Target, preset
 from leanconv.units import format_bytes
 
@@ -149,7 +149,8 @@ class ConvPlan(Unpicklable):
         self._candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
         packed = self._pack(constants)
-        self._places, self.weight_bytes = _offsets(packed)
+        sizes = {role: array.nbytes for role, array in packed.items()}
+        self._places, self.weight_bytes = aligned_offsets(sizes)
         self.workspace_bytes = candidate.workspace_bytes(self.threads)
         assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
         if max_error is not None and not self.predicted_error <= max_error:
@@ -350,8 +351,7 @@ class ConvPlan(Unpicklable):
 
     def _fill(self, packed: dict[str, np.ndarray]) -> None:
         for role, array in packed.items():
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            self._weights.view(self._places[role], array.nbytes)[:] = data
+            self._weights.write(self._places[role], array)
 
     @memory_reported("packing weights")
     def repack(
@@ -368,11 +368,3 @@ def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
     if spec.layout == "NHWC":
         return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
     return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)
-
-
-def _offsets(packed: dict[str, np.ndarray]) -> tuple[dict[str, int], int]:
-    places, end = {}, 0
-    for role, array in packed.items():
-        places[role] = end
-        end += aligned(array.nbytes)
-    return places, end

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from leanconv.algorithms import Candidate
 from leanconv.codegen import compiler
 from leanconv.runtime.program import Program, Slot, Stage
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
 
 
@@ -29,12 +29,10 @@ def candidate_program(
         workspace: address of `candidate.workspace_bytes(threads)` bytes.
         paced: as for `Program`.
     """
-    places = dict(operands)
-    for role, size in candidate.temporaries.items():
-        places[role] = workspace
-        workspace += aligned(size)
+    offsets, shared = aligned_offsets(candidate.temporaries)
+    places = {**operands, **{role: workspace + offset for role, offset in offsets.items()}}
     library = compiler.load([use.kernel for use in candidate.kernels], target)
     stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in candidate.kernels]
     slots = sum(isinstance(place, Slot) for place in operands.values())
     stride = candidate.scratch_bytes
-    return Program(stages, library, slots, workspace, stride, threads, paced)
+    return Program(stages, library, slots, workspace + shared, stride, threads, paced)

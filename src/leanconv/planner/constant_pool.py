@@ -13,7 +13,7 @@ import numpy as np
 
 from leanconv.codegen.lowered import Packing
 from leanconv.graph.ir import Graph
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned_offsets
 
 
 class OwnedGraph:
@@ -58,16 +58,11 @@ class ConstantPool:
 
     def places(self) -> tuple[dict[str, int], int]:
         """Offsets of all constants in one block, and its bytes; one array is stored once."""
-        places: dict[str, int] = {}
-        seen: dict[int, int] = {}
-        end = 0
-        for name, size in self.bytes.items():
-            key = id(self._constants[name]) if name in self._constants else -len(places) - 1
-            if key not in seen:
-                seen[key] = end
-                end += aligned(size)
-            places[name] = seen[key]
-        return places, end
+        first: dict[int, str] = {}
+        same = {name: first.setdefault(id(a), name) for name, a in self._constants.items()}
+        stored = {n: size for n, size in self.bytes.items() if same.get(n, n) == n}
+        places, end = aligned_offsets(stored)
+        return {name: places[same.get(name, name)] for name in self.bytes}, end
 
     def take(self) -> Iterator[tuple[str, np.ndarray]]:
         """Give up all constants, piece by piece: (name, array)."""

@@ -24,7 +24,7 @@ from leanconv.progress import steps
 from leanconv.runtime.memory import Block, Memory
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
 
 log = logging.getLogger(__name__)
@@ -204,19 +204,17 @@ class _Rig:
         self, packed: Mapping[str, np.ndarray], other_weight_bytes: int, data: list[int]
     ) -> list[list[int]]:
         """Operands of successive runs: so many copies of the constants that no cache holds them."""
-        size = max(1, sum(aligned(array.nbytes) for array in packed.values()))
+        places, size = aligned_offsets({role: a.nbytes for role, a in packed.items()})
+        size = max(1, size)
         count = 1 + min(other_weight_bytes, _COPIES_BYTES) // size
         count = min(count, max(1, _COPIES_BYTES // size))
         weights = self._memory.allocate("weights", size * count)
         rows = []
         for copy in range(count):
-            row, place = list(data), copy * size
-            for array in packed.values():
-                values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-                weights.view(place, array.nbytes)[:] = values
-                row.append(weights.address + place)
-                place += aligned(array.nbytes)
-            rows.append(row)
+            for role, array in packed.items():
+                weights.write(copy * size + places[role], array)
+            start = weights.address + copy * size
+            rows.append([*data, *(start + place for place in places.values())])
         return rows
 
     def run(self) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
@@ -56,8 +54,7 @@ def _fill(
     for name, array in pool.take():
         start, filled[name] = filled[name], filled[name] + array.nbytes
         assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        weights.view(places[name] + start, array.nbytes)[:] = data
+        weights.write(places[name] + start, array)
         read, done = read + array.nbytes, done + array.nbytes
         step("packing weights", done, size)
         if read >= _READ_BYTES:

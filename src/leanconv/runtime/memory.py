@@ -101,6 +101,11 @@ class Block:
         """Bytes of the block as an array, for filling it."""
         return np.frombuffer(self._map, np.uint8, size, offset)
 
+    def write(self, offset: int, array: np.ndarray) -> None:
+        """Copy an array's elements, in order, to a place in the block."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.view(offset, array.nbytes)[:] = data
+
 
 class Memory:
     """Counts the blocks that one plan or network holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -17,6 +18,15 @@ ALIGNMENT = 64  # bytes of a cache line; every buffer starts on one
 def aligned(size: int) -> int:
     """Round a size in bytes up to whole cache lines."""
     return ceil_div(size, ALIGNMENT) * ALIGNMENT
+
+
+def aligned_offsets(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Offsets of arrays in one block, each on a cache line of its own, and the block's bytes."""
+    offsets, end = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = end
+        end += aligned(size)
+    return offsets, end
 
 
 @dataclass(frozen=True)

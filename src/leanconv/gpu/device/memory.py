@@ -12,7 +12,7 @@ import numpy as np
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.dlpack import DeviceArray
 from leanconv.gpu.device.driver import Driver
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned_offsets
 
 _MOST_KEPT = 8
 
@@ -45,13 +45,11 @@ class Memory:
 
     def place(self, arrays: Mapping[str, np.ndarray]) -> dict[str, ctypes.c_uint64]:
         """Copy arrays from the host into one block; where each of them begins, by name."""
-        address = self.allocate(sum(aligned(array.nbytes) for array in arrays.values()))
-        places = {}
+        offsets, size = aligned_offsets({name: a.nbytes for name, a in arrays.items()})
+        start = self.allocate(size)
         for name, array in arrays.items():
-            places[name] = ctypes.c_uint64(address)
-            self.upload(address, array)
-            address += aligned(array.nbytes)
-        return places
+            self.upload(start + offsets[name], array)
+        return {name: ctypes.c_uint64(start + offset) for name, offset in offsets.items()}
 
     def array(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
         """An array without contents."""
