@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.linear_code import emit_program
 from leanconv.algorithms.fft.layout import bin_count
 from leanconv.algorithms.fft.network import (
     Network,
@@ -23,6 +24,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
+from leanconv.winograd.program import evaluate
 from support.kernel_runner import run_kernel
 
 LENGTHS = (4, 8, 16, 32, 64)
@@ -44,7 +46,7 @@ def draw(n: int, dtype: str = "float64") -> np.ndarray:
 
 
 def run(network: Network, values: np.ndarray) -> np.ndarray:
-    return np.array(network.evaluate(list(values)))
+    return np.array(evaluate(network.program, list(values), float))
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -111,8 +113,9 @@ class Apply(Kernel):
         e, lanes, element = Function(self.NAME), target.lanes(self.dtype), ELEMENT[self.dtype]
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(1):
-            self.network.emit(
+            emit_program(
                 e,
+                self.network.program,
                 lambda i: e.load(x.at(i * lanes, element), vector(element, lanes)),
                 lambda i, value: e.store(value, y.at(i * lanes, element)),
             )
@@ -127,7 +130,7 @@ def test_code_computes_the_network(name: str, length: int, dtype: str) -> None:
     x = np.random.default_rng(1).uniform(-1, 1, (network.inputs, lanes)).astype(dtype)
     y = np.full((len(network.outputs), lanes), np.nan, dtype)
     got = run_kernel(kernel, x, y)
-    expected = np.array(network.evaluate(list(x.astype(np.float64))))
+    expected = np.array(evaluate(network.program, list(x.astype(np.float64)), float))
     unit = np.finfo(dtype).eps
     assert np.abs(got - expected).max() <= 2 * unit * np.abs(expected).max()
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from leanconv.errors import SpecError
 from leanconv.winograd.matrices import Matrix
 
-Kind = Literal["add", "sub", "mul", "fma", "fms"]
+Kind = Literal["add", "sub", "mul", "neg", "fma", "fms"]
 _ONE = Fraction(1)
 _ZERO = Fraction(0)
 
@@ -35,11 +35,11 @@ class Op:
     """One operation on values, which are numbered: the inputs first, then the ops in order.
 
     Attributes:
-        kind: `add` a + b, `sub` a - b, `mul` constant · a, `fma` constant · a + b,
+        kind: `add` a + b, `sub` a - b, `mul` constant · a, `neg` -a, `fma` constant · a + b,
             `fms` constant · a - b. The last two round once.
         a: first operand.
-        b: second operand; equal to `a` in a `mul`, which has one.
-        constant: 1 in `add` and `sub`, which have none; else never 0 or 1, and -1 only in a
+        b: second operand; equal to `a` in `mul` and `neg`, which have one.
+        constant: 1 in `add`, `sub` and `neg`, which have none; else never 0 or 1, and -1 only in a
             `mul`, where it is a negation.
     """
 
@@ -66,7 +66,7 @@ class LinearProgram:
     @property
     def constants(self) -> tuple[Fraction, ...]:
         """The magnitudes of the factors other than 1, each once, ascending."""
-        factors = {abs(op.constant) for op in self.ops if op.kind not in ("add", "sub")}
+        factors = {abs(op.constant) for op in self.ops if op.kind not in ("add", "sub", "neg")}
         return tuple(sorted(factors - {_ONE}))
 
     @property
@@ -104,6 +104,8 @@ def evaluate(
             known.append(a - b)
         elif op.kind == "mul":
             known.append(convert(op.constant) * a)
+        elif op.kind == "neg":
+            known.append(-a)
         elif op.kind == "fma":
             known.append(convert(op.constant) * a + b)
         else:

@@ -18,14 +18,14 @@ A real transform of N numbers gives N numbers, packed as [re 0, re N/2, re 1, im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import cos, pi, sin
-from typing import Any, Literal
+from typing import Literal
 
-from leanconv.codegen import math
-from leanconv.codegen.emitter import Function, Value
+from leanconv.winograd.program import LinearProgram, Op
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,8 @@ class Network:
 
     @cached_property
     def operations(self) -> int:
-        """Vector instructions besides loads and stores."""
-        uses = self._uses()
-        fused = self._fused(uses)
-        count = sum(1 for i, n in enumerate(self.nodes) if uses[i] and n.kind != "input")
-        return count - len(fused)
+        """Vector instructions besides loads, stores and changes of sign."""
+        return sum(op.kind != "neg" for op in self.program.ops)
 
     def _uses(self) -> list[int]:
         """How often each node is read; 0 for those that no output needs."""
@@ -106,79 +103,49 @@ class Network:
                     break
         return fused
 
-    def evaluate(self, values: Sequence[Any]) -> list[Any]:
-        """Run on numbers or NumPy arrays, whose type the results keep.
-
-        Returns:
-            One value for each output.
-        """
-        assert len(values) == self.inputs
-        known: list[Any] = list(values)
-        for node in self.nodes[self.inputs :]:
-            a = known[node.a]
-            if node.kind == "mul":
-                known.append(a * node.constant)
-            else:
-                known.append(a + known[node.b] if node.kind == "add" else a - known[node.b])
-        return [
-            0.0 * known[0] if t.node < 0 else -known[t.node] if t.negative else known[t.node]
-            for t in self.outputs
-        ]
-
-    def emit(
-        self,
-        e: Function,
-        load: Callable[[int], Value],
-        store: Callable[[int, Value], None],
-    ) -> None:
-        """Append the network's code.
-
-        Args:
-            e: the function to append to.
-            load: gives input i; called once for each input that is needed, just before its use.
-            store: takes output i; called as soon as it is known.
-        """
+    @cached_property
+    def program(self) -> LinearProgram:
+        """The network in the order of execution, without what no output needs."""
         uses = self._uses()
         fused = self._fused(uses)
-        known: dict[int, Value] = {}
+        numbers = {i: i for i in range(self.inputs)}
+        ops: list[Op] = []
+        outputs: list[int | None] = [None] * len(self.outputs)
         wanted: dict[int, list[int]] = {}
-        for i, term in enumerate(self.outputs):
-            wanted.setdefault(term.node, []).append(i)
+        for number, term in enumerate(self.outputs):
+            wanted.setdefault(term.node, []).append(number)
 
-        def value(node: int) -> Value:
-            if node not in known:
-                assert node < self.inputs
-                known[node] = load(node)
-            return known[node]
+        def append(op: Op) -> int:
+            ops.append(op)
+            return self.inputs + len(ops) - 1
 
         for i, node in enumerate(self.nodes):
             if not uses[i] or i in fused:
                 continue
-            if node.kind == "input":
-                if i in wanted:
-                    value(i)
-                else:
-                    continue
-            elif node.kind == "mul":
-                known[i] = value(node.a) * node.constant
-            elif fused.get(node.b) == i:
-                product = self.nodes[node.b]
-                constant = product.constant if node.kind == "add" else -product.constant
-                x = value(product.a)
-                known[i] = e.fma(x, e.const(x.kind, constant), value(node.a))
-            elif fused.get(node.a) == i:
-                product = self.nodes[node.a]
-                x, other = value(product.a), value(node.b)
-                other = other if node.kind == "add" else math.negate(e, other)
-                known[i] = e.fma(x, e.const(x.kind, product.constant), other)
-            else:
-                a, b = value(node.a), value(node.b)
-                known[i] = a + b if node.kind == "add" else a - b
+            if node.kind != "input":
+                numbers[i] = append(self._op(i, fused, numbers))
             for output in wanted.get(i, ()):
+                here = numbers[i]
                 negative = self.outputs[output].negative
-                store(output, math.negate(e, known[i]) if negative else known[i])
-        for output in wanted.get(-1, ()):
-            store(output, e.zero(next(iter(known.values())).kind))
+                outputs[output] = append(Op("neg", here, here)) if negative else here
+        return LinearProgram(self.inputs, tuple(ops), tuple(outputs))
+
+    def _op(self, i: int, fused: Mapping[int, int], numbers: Mapping[int, int]) -> Op:
+        """A node as an operation on numbered values, with the product that is part of it."""
+        node = self.nodes[i]
+        assert node.kind != "input"
+        a, b = numbers.get(node.a, -1), numbers.get(node.b, -1)
+        if node.kind == "mul":
+            return Op("mul", a, a, Fraction(node.constant))
+        if fused.get(node.b) == i:
+            product = self.nodes[node.b]
+            constant = Fraction(product.constant if node.kind == "add" else -product.constant)
+            return Op("fma", numbers[product.a], a, constant)
+        if fused.get(node.a) == i:
+            product = self.nodes[node.a]
+            kind: Literal["fma", "fms"] = "fma" if node.kind == "add" else "fms"
+            return Op(kind, numbers[product.a], b, Fraction(product.constant))
+        return Op(node.kind, a, b)
 
 
 class _Builder:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from leanconv.algorithms.common.linear_code import emit_program
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.network import (
     complex_forward,
@@ -202,8 +203,9 @@ class Transforms:
     def _transform_row(self, row: Value, source: Value, step: int) -> None:
         e, layout = self.e, self.layout
         target = self.mid.at(row * layout.mid_row, self.element)
-        real_forward(layout.length).emit(
+        emit_program(
             e,
+            real_forward(layout.length).program,
             lambda i: e.load(self._vector(source, i * step), self.kind),
             lambda i, value: e.store(value, self._vector(target, i * layout.lanes)),
         )
@@ -292,8 +294,11 @@ class Transforms:
                 if layout.planes == 3:
                     e.store(value, at.at(2 * row, self.element))
 
-            real_forward(length).emit(
-                e, lambda i: e.load(self._vector(source, i * layout.mid_row), self.kind), store_real
+            emit_program(
+                e,
+                real_forward(length).program,
+                lambda i: e.load(self._vector(source, i * layout.mid_row), self.kind),
+                store_real,
             )
         with e.loop("complex", half - 1) as column:
             source = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
@@ -303,7 +308,9 @@ class Transforms:
                 place = i // 2 * layout.mid_row + i % 2 * layout.lanes
                 return e.load(source.at(place, self.element), self.kind)
 
-            complex_forward(length).emit(e, load, lambda i, v: keep(base, i // 2, i % 2, v))
+            emit_program(
+                e, complex_forward(length).program, load, lambda i, v: keep(base, i // 2, i % 2, v)
+            )
 
     # -- backwards -------------------------------------------------------------------------
     def inverse(self) -> None:
@@ -354,8 +361,11 @@ class Transforms:
                 place = i // 2 * slot + i % 2 * row if i >= 2 else i * half * slot
                 return e.load(base.at(place, self.element), self.kind)
 
-            real_inverse(length, kept).emit(
-                e, load_real, lambda i, v: e.store(v, self._vector(to, i * layout.mid_row))
+            emit_program(
+                e,
+                real_inverse(length, kept).program,
+                load_real,
+                lambda i, v: e.store(v, self._vector(to, i * layout.mid_row)),
             )
         with e.loop("complex", half - 1) as column:
             to = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
@@ -368,7 +378,7 @@ class Transforms:
                 place = i // 2 * layout.mid_row + i % 2 * layout.lanes
                 e.store(value, to.at(place, self.element))
 
-            complex_inverse(length, kept).emit(e, load, store)
+            emit_program(e, complex_inverse(length, kept).program, load, store)
 
     def _rows_back(self, start: Value, rows: Value, columns: Value, number: Value) -> None:
         e, layout = self.e, self.layout
@@ -384,8 +394,9 @@ class Transforms:
         with e.loop("row", rows) as row:
             source = self.mid.at(row * layout.mid_row, self.element)
             sums: dict[int, Value] = {}
-            real_inverse(layout.length, layout.width.step).emit(
+            emit_program(
                 e,
+                real_inverse(layout.length, layout.width.step).program,
                 lambda i: e.load(self._vector(source, i * lanes), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )

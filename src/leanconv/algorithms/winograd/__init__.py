@@ -33,7 +33,7 @@ U (`edge_tiles`); at the point at infinity short phases take no part (`reduction
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
 `input`, `products`, `output`; `reduction`, `edge_tiles`, `parts`, `places` (what we add to the
-paper); `packing`, `transform_code`, `plane_rows` (details); `stages`; `parameters`, `cost`,
+paper); `packing`, `plane_rows` (details); `stages`; `parameters`, `cost`,
 `algorithm`.
 """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.tails import each_tile
@@ -264,7 +264,7 @@ class InputTransform:
         conv, e = self.conv, self.e
         skipped = conv.alpha[1] - program.inputs
         place = self.between.at((row * conv.alpha[1] + skipped) * conv.lanes, self.element)
-        for j, value in enumerate(emit_program(e, program, pixels)):
+        for j, value in enumerate(emit_values(e, program, pixels)):
             e.store(value, place.at(j * conv.lanes, self.element))
 
     def _down(self, block: Value, place: _Place, live: int | None = None) -> None:
@@ -282,7 +282,7 @@ class InputTransform:
                     for i in range(program.inputs)
                 ]
                 out = v.at((j + first) * self.point_step, self.element)
-                for i, value in enumerate(emit_program(e, program, values)):
+                for i, value in enumerate(emit_values(e, program, values)):
                     at = out.at(i * conv.alpha[1] * self.point_step, self.element)
                     e.store_first(value, at, stored)
 

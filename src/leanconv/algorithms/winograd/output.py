@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import NamedTuple
 
+from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.transform_code import emit_program
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
@@ -133,7 +133,7 @@ class OutputTransform:
                     for i in range(program.inputs)
                 ]
                 out = self.between.at(point * conv.lanes, self.element)
-                for i, value in enumerate(emit_program(e, program, values)):
+                for i, value in enumerate(emit_values(e, program, values)):
                     e.store(value, out.at(i * width * conv.lanes, self.element))
 
     def _rows(self, to: _Target) -> None:
@@ -161,7 +161,7 @@ class OutputTransform:
         points = [
             e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(program.inputs)
         ]
-        outputs = emit_program(e, program, points)
+        outputs = emit_values(e, program, points)
         return outputs if start is None else [value + start for value in outputs]
 
     def _parameter(self, role: str, to: _Target) -> Value | None:
