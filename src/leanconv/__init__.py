@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
 
     try:
         import_module("leanconv.codegen.backend")  # first: it says so where memory is too short
-        found = globals()[name] = getattr(import_module(_LAZY[name]), name)  # asked for once
+        found = globals()[name] = getattr(import_module(_LAZY[name]), name)  # looked up once
     except LeanConvError:
         raise
     except MemoryError as error:

@@ -1,8 +1,8 @@
-"""Values spelled out in full, to be a key or to be hashed into one.
+"""Values as canonical text, to be a key or to be hashed into one.
 
 `repr` must not be a key: that of a dataclass guards itself against endless nesting by a set of the
-objects under way, and a KeyboardInterrupt at the wrong moment leaves an object in it for ever, to
-be spelled "..." from then on. Different kernels would then share one key.
+objects under way, and a KeyboardInterrupt at the wrong moment leaves an object in it for ever: its
+`repr` is "..." from then on. Different kernels would then share one key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
 
 
 def canonical_text(value: object) -> str:
-    """Spell a value out: dataclasses and collections by their parts, all else by its `repr`.
+    """Return a value as text: dataclasses and collections by their parts, all else by `repr`.
 
     Args:
         value: plain values, tuples, lists, mappings and dataclasses of such, nested at will.

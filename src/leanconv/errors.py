@@ -36,7 +36,7 @@ class ModelError(LeanConvError):
 
 
 class UnsupportedError(LeanConvError):
-    """A model or problem is well formed, but asks for something that leanconv does not do."""
+    """A model or problem is well formed, but needs something that leanconv does not do."""
 
 
 class BudgetError(LeanConvError):
@@ -61,7 +61,7 @@ class BudgetError(LeanConvError):
 
 
 class CompileError(LeanConvError):
-    """The code generator was asked for something that its target cannot do."""
+    """The code generator needs something that its target cannot do."""
 
 
 class OutOfMemoryError(LeanConvError, MemoryError):

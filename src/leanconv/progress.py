@@ -1,4 +1,4 @@
-"""How far long work is: logged once it takes more than a second, and told to the user's function.
+"""Progress of long work: logged after more than a second, and reported to the user's function.
 
 What loads, plans, tunes and compiles calls `step` as it goes; around it, `working` says what the
 work is for and who wants to know. Runs call neither.
@@ -28,7 +28,7 @@ _clock = time.monotonic_ns
 
 
 class _Work:
-    """Work under way, in one thread.
+    """Running work, in one thread.
 
     Attributes:
         telling: whether the user's function is being called.
@@ -73,11 +73,11 @@ def working(name: str, progress: Progress | None = None) -> Iterator[None]:
 
     Args:
         name: of the network or problem, as the log shows it.
-        progress: is called at every step, by the thread that works and before the work goes on;
+        progress: is called at every step, by the thread that works and before the work continues;
             what it raises ends the work.
 
     Raises:
-        LeanConvError: the user's function asks for work itself, amid that which it is told of.
+        LeanConvError: the user's function starts such work itself, within that which is reported.
     """
     under_way = _current.get()
     if under_way is not None:
@@ -98,14 +98,14 @@ def working(name: str, progress: Progress | None = None) -> Iterator[None]:
 
 
 def step(stage: str, done: int, total: int) -> None:
-    """Tell of a step, if anybody listens: `done` of the `total` parts of a stage, at first 0."""
+    """Report a step, if anybody listens: `done` of the `total` parts of a stage, at first 0."""
     work = _current.get()
     if work is not None:
         work.step(stage, done, total)
 
 
 def steps(stage: str, parts: Iterable[_Part], total: int) -> Iterator[_Part]:
-    """The parts of a stage one by one, each told of when it is done."""
+    """The parts of a stage one by one, each reported when it is done."""
     if total:
         step(stage, 0, total)
     for done, part in enumerate(parts, start=1):

@@ -37,7 +37,7 @@ class Settings:
             or above, is not used (a warning says so).
         cache_bytes: the most that compiled code may take there, for CPUs and for GPUs each (choices
             and tuning results take up to 16 MiB each); the oldest entries go first.
-            `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 turns the cache off.
+            `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 disables the cache.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
             kept). `LEANCONV_PLAN_CACHE_BYTES`.

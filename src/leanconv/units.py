@@ -77,7 +77,7 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
     """Write a shape as messages have it and `--shape` takes it: `1x3x224x224`.
 
     Args:
-        shape: numbers; a name of a symbolic extent stands as `<batch>`, or as `N` if it is one
+        shape: numbers; a symbolic extent is written as `<batch>`, or as `N` if it is one
             letter, and None as `?`. None for a rank that is open.
     """
     if shape is None:

@@ -46,7 +46,7 @@ def test_groups_and_wrong_wire_types() -> None:
 
 def test_a_graph_that_stands_twice() -> None:
     data = small_cnn().SerializeToString()
-    refused(data + data, "stands twice")
+    refused(data + data, "occurs twice")
 
 
 def test_a_file_of_empty_messages() -> None:

@@ -40,7 +40,7 @@ def test_names() -> None:
 
 def test_inputs_and_outputs_twice() -> None:
     proto = onnx.load_from_string(network([node("Relu", "x")]))
-    for field, what in (("input", "stands twice"), ("output", "stands twice")):
+    for field, what in (("input", "given twice"), ("output", "given twice")):
         changed = onnx.ModelProto()
         changed.CopyFrom(proto)
         getattr(changed.graph, field).append(getattr(proto.graph, field)[0])

@@ -1,7 +1,7 @@
 """Activation functions as vector code, for epilogues and for layers of their own.
 
 NaN in gives NaN out, at no cost: x86's `max` and `min` return their second operand where either is
-NaN, so the input stands second.
+NaN, so the input is the second operand.
 """
 
 from __future__ import annotations

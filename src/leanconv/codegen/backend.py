@@ -69,7 +69,7 @@ class _Lock(type(threading.RLock())):  # type: ignore[misc]
     """LLVM's lock, taken and released by the interpreter itself.
 
     llvmlite's own is a class in Python: an exception of a signal handler between two of its lines
-    leaves it taken, and every other thread that asks LLVM for something waits for ever. Callbacks
+    leaves it taken, and every other thread that calls LLVM waits for ever. Callbacks
     at taking and releasing, which profilers register, are left to that class.
     """
 

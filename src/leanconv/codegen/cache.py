@@ -39,7 +39,7 @@ class DiskCache:
     user's, of bounded size.
 
     Args:
-        folder: where entries stand; made on first use, with mode 0700. None keeps nothing.
+        folder: of the entries; made on first use, with mode 0700. None keeps nothing.
         limit_bytes: bound of all entries together; one of more than 64 MiB is not kept either.
         suffix: of the files' names.
     """
@@ -67,7 +67,7 @@ class DiskCache:
         return None  # not there, or not to be read: made anew
 
     def put(self, key: str, body: bytes) -> None:
-        """Store an entry; a folder that cannot be used is a warning, told once, not an error."""
+        """Store an entry; a folder that cannot be used is one warning, not an error."""
         data = _MAGIC + _digest(body) + body
         if self._folder is None or len(data) > self._most:
             return

@@ -91,7 +91,7 @@ def refused(error: RuntimeError | MemoryError) -> bool:
 def _compile(
     tasks: SimpleQueue[_Task], results: SimpleQueue[_Result | None], target: Target
 ) -> None:
-    """A thread's life: compile what there is to compile until the end is told."""
+    """Run a thread: compile texts until the queue says that there are no more."""
     for key, text in iter(tasks.get, _END):
         try:
             results.put((key, compile_text(text, target)))

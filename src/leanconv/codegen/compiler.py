@@ -69,7 +69,7 @@ def _objects(kernels: Mapping[str, Kernel], target: Target) -> dict[str, bytes]:
 
 
 def _texts(kernels: Mapping[str, Kernel], target: Target) -> Iterator[tuple[str, str]]:
-    """What is to be compiled, emitted when it is asked for; 0 are compiled until all are."""
+    """The texts to compile, each emitted when it is taken; progress stays at 0 meanwhile."""
     for key, kernel in kernels.items():
         step("compiling kernels", 0, len(kernels))
         yield key, _named_text(key, kernel, target)

@@ -242,16 +242,16 @@ class Function:
         self.effect("llvm.prefetch.p0", address, *hints)
 
     def barrier(self) -> None:
-        """Keep the loads and stores before this ahead of those after it; no instruction.
+        """Keep the loads and stores before this before those after it; no instruction.
 
-        Of hundreds of stores in a row LLVM looks at each pair: 432 of them took 0.7 s, parted by
-        this every 16 they take 0.05 s, and the code is the same.
+        LLVM compares each pair of hundreds of stores in a row: 432 of them took 0.7 s to compile,
+        with a barrier every 16 they take 0.05 s, and the code is the same.
         """
         self.emit('fence syncscope("singlethread") acq_rel')
 
     def local(self, element: str, count: int) -> Value:
         """A small aligned array in this function's frame (at most 4 KiB)."""
-        assert count * bytes_of(element) <= 4096, "a larger array belongs into the scratch"
+        assert count * bytes_of(element) <= 4096, "a larger array belongs in the scratch"
         self._count += 1
         name = f"%local{self._count}"
         self._allocas.append(f"  {name} = alloca [{count} x {element}], align 64")

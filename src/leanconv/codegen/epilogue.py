@@ -40,7 +40,7 @@ class Epilogue:
         return tuple(name for name, there in chosen if there)
 
     def channel_bytes(self, dtype: str, channels: int) -> dict[str, int]:
-        """Bytes of bias and slopes, as far as they are read, of so many packed elements each."""
+        """Bytes of bias and slopes, if they are read, of `channels` packed elements each."""
         names = (name for name in self.operands if name != "residual")
         return dict.fromkeys(names, channels * ITEMSIZE[dtype])
 

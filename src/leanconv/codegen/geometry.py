@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie, and which taps of a window touch the input."""
+"""Strides of a tensor's elements, and which taps of a window touch the input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def triple(values: tuple[int, ...], fill: int) -> Triple:
 class Access:
     """Addresses of a tensor with axes (image, channel, d, h, w), strides in elements.
 
-    Element (n, c, d, h, w) lies at
+    The offset of element (n, c, d, h, w) is
     `n*image + c//block*block_stride + c%block + d*spatial[0] + h*spatial[1] + w*spatial[2]`;
-    a block of one channel stands for a plain layout, `block_stride` apart.
+    a block of one channel means a plain layout whose channels are `block_stride` apart.
     """
 
     image: int
@@ -43,12 +43,12 @@ class Access:
         return c // self.block * self.block_stride + c % self.block
 
     def positions(self, channels: int) -> int:
-        """Positions (d, h, w) of a whole image of so many channels."""
+        """Positions (d, h, w) of a whole image of that many channels."""
         return self.image // (ceil_div(channels, self.block) * self.block)
 
     @staticmethod
     def of_format(shape: tuple[int, ...], form: Format) -> Access:
-        """Access of a tensor (N, C, spatial…) that stands plain or in blocks of channels."""
+        """Access of a tensor (N, C, spatial…) that is plain or in blocks of channels."""
         channels, size = shape[1], triple(shape[2:], 1)
         block = form.block or 1
         h, w = size[1], size[2]

@@ -18,8 +18,8 @@ class Kernel(ABC):
     """A piece of machine code as data: equal kernels are compiled once and shared.
 
     Sub-classes are frozen dataclasses of plain values; everything that the emitted code depends on
-    besides the target is in their fields, because the kernel spelled out is part of the key under
-    which the compiled object is cached.
+    besides the target is in their fields, because the kernel's canonical text is part of the key
+    under which the compiled object is cached.
 
     The emitted function is `void NAME(ptr args, i64 lo, i64 hi, ptr scratch)`: it computes the
     chunks `lo <= i < hi` of a grid of `chunks`, in any order and on any thread, with `args` a table

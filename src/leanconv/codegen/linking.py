@@ -1,4 +1,4 @@
-"""Machine code loaded into this process, and let go again."""
+"""Machine code loaded into this process, and freed again."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Library:
 
 
 class _Linker:
-    """One of LLVM's linkers. What it was ever told stays in memory until it ends itself.
+    """One of LLVM's linkers. What it has linked stays in memory until it is freed itself.
 
-    Each therefore takes so many libraries only, and is let go some time after the last of them.
+    Each therefore takes a bounded number of libraries, and is freed some time after the last.
     """
 
     def __init__(self) -> None:
         # JITLink lays the sections of an object side by side. LLVM's older linker maps each where
-        # there is room, and ends the process where two come to lie more than 2 GiB apart.
+        # there is room, and ends the process where two are more than 2 GiB apart.
         machine = new_machine(host(), True)  # the compiler takes it over
         self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
         self._begun = 0
@@ -82,7 +82,7 @@ _linkers: list[_Linker] = []  # the last one takes new libraries
 def _free_linker() -> _Linker:
     """The linker that takes the next library.
 
-    A linker is let go at the second look that finds it unused: a library in a circle that is being
+    A linker is freed at the second look that finds it unused: a library in a circle that is being
     collected seems gone shortly before it is.
     """
     if not _linkers or _linkers[-1].full:

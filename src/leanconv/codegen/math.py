@@ -173,7 +173,7 @@ def smaller(e: Function, a: Value, b: Value) -> Value:
 
 
 def polynomial(e: Function, x: Value, coefficients: Sequence[float]) -> Value:
-    """Horner's rule; the coefficient of the lowest power stands first."""
+    """Horner's rule; the coefficient of the lowest power comes first."""
     result = e.const(x.kind, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         result = e.fma(result, x, e.const(x.kind, c))

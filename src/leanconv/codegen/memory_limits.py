@@ -1,4 +1,4 @@
-"""How much memory the limits leave this process, asked before LLVM takes some.
+"""How much memory the limits leave this process, read before LLVM takes some.
 
 LLVM ends the process where it is refused memory. What a step takes at most is therefore compared
 with what is left of `ulimit -v`, `ulimit -d` and the limits of control groups; where nothing is
@@ -55,7 +55,7 @@ class Left(NamedTuple):
     bytes: int
     limit: str
     mend: str
-    kinds: int  # so many of the fields of `Need`
+    kinds: int  # how many of the fields of `Need`, from the first on
 
 
 class _Group(NamedTuple):
@@ -105,7 +105,7 @@ def require_for_compiling(text: str) -> None:
 
 
 def require_for_linking(objects: int, size: int) -> None:
-    """Check that so many objects, of `size` bytes together, can be linked, as `require` does."""
+    """Check that objects of `size` bytes together can be linked, as `require` does."""
     needed = _LINK_BYTES + _LINK_EACH_BYTES * objects + _LINK_FACTOR * size
     require(Need(needed), f"linking {objects} compiled kernels")
 
@@ -195,7 +195,7 @@ def _swap_bytes() -> int:
 
 @functools.cache
 def _limited_groups() -> tuple[_Group, ...]:
-    """The control groups of this process that had a limit when this was asked first."""
+    """The control groups of this process that had a limit at the first call."""
     try:
         rows = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

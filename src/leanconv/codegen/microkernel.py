@@ -43,7 +43,7 @@ class ReductionLoop:
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """The accumulators and where their operands lie.
+    """The accumulators and the strides of their operands.
 
     Attributes:
         element: LLVM type of an element.
@@ -87,7 +87,7 @@ class Fetch:
         return self.address.at(index * self.stride, element)
 
     def moved(self, by: Value | int, element: str) -> Fetch:
-        """The same after so many elements."""
+        """The same, `by` elements further."""
         return Fetch(self.address.at(by, element), self.stride)
 
 

@@ -1,4 +1,4 @@
-"""The loop nest of emitted code, for people: which loops there are, and what each body does.
+"""The loop nest of emitted code for people: its loops and the instructions of each body.
 
     for chunk in lo .. hi
       for tap in 0 .. 9
@@ -41,7 +41,7 @@ def outline(text: str) -> str:
     """
     lines = [line.strip() for line in text.splitlines()]
     bounds, compared = {}, {}
-    for line in lines:  # a loop's bound stands at its end
+    for line in lines:  # a loop's bound is at its end
         if found := _COMPARE.match(line):
             compared[found[1]] = found[2]
         elif found := _BRANCH.match(line):
@@ -90,6 +90,6 @@ class _Nest:
 
 
 def _named(operand: str) -> str:
-    """A number or an argument as it is; computed values are not told apart."""
+    """A number or an argument as it is; all computed values have one name."""
     name = operand.removeprefix("%")
     return "computed" if re.fullmatch(r"v\d+", name) else name

@@ -1,7 +1,7 @@
-"""Long sums as sums of partial sums, so that rounding grows with the root of their number.
+"""Long sums as sums of partial sums: rounding then grows with the root of their number.
 
-A float32 accumulator that takes 4,608 products one after the other errs three times as much as one
-that adds up 18 sums of 256. The totals of a tile stand in the function's frame; moving them costs
+A float32 accumulator that takes 4,608 products one after the other has three times the error of one
+that adds up 18 sums of 256. The totals of a tile are spilled to the function's frame, which costs
 one load, addition and store for each accumulator every `LENGTH` steps, under 1 % of the time.
 """
 
@@ -25,7 +25,7 @@ LENGTH = 128  # products of one partial sum, at most
 
 
 def effective_length(reduction: int) -> float:
-    """Length of a sequential sum that rounds like one of `reduction` products made this way."""
+    """Length of the sequential sum with the same rounding error as partial sums of `reduction`."""
     return reduction if reduction <= LENGTH else LENGTH + reduction / LENGTH
 
 
@@ -42,8 +42,8 @@ def sum_in_two_parts(
     """Emit a reduction of `LENGTH` to twice as many products, of all rows of a tile, as two sums.
 
     The first one begins with `start` and is stored, the second one stays in registers: a third of
-    the moves of `PartialSums`. With more parts that saves nothing that can be measured, and the
-    code is written three times.
+    the loads and stores of `PartialSums`. With more parts that saves nothing measurable, and the
+    code would be emitted three times.
 
     Args:
         e, tile, a, b, loops, unroll, fetch: as in `multiply_accumulate`; bounds are known here.
@@ -139,7 +139,7 @@ class PartialSums:
         index: Value,
         nested: bool,
     ) -> tuple[Value, Value, Fetch | None]:
-        """A, B and what is fetched at one index of a loop; `nested` if there are loops in it."""
+        """A, B and what is prefetched at one index of a loop; `nested` if it contains loops."""
         element = self._tile.element
         if fetch:
             stride = loop.a_stride if nested else fetch.stride

@@ -178,7 +178,7 @@ def own_folder(path: Path, make: bool = False) -> Iterator[OwnFolder]:
 
 
 def _walk(path: Path, make: bool) -> int:
-    """Open a folder by way of all folders above it, each checked."""
+    """Open a folder through all folders above it, each checked."""
     names = list(path.parts[:0:-1])  # still to come, the next one last
     links, where, me = 0, path.anchor, os.geteuid()
     here = os.open(where, _SEARCH)

@@ -1,6 +1,6 @@
 """Extents that no tile divides: the code of a whole tile, and once more that of the smaller tail.
 
-Bodies are emitted for a number of items and never ask whether it is the tail's:
+Bodies are emitted for a number of items and never test whether it is the tail:
 
     for index, count in each_tile(e, "panel", channels, 16):  # a loop over panels, then the tail
         body(index, count)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 Number = int | float
+# LLVM's comparisons. Integers: signed and unsigned; floats: ordered (false for a NaN) and not.
+_OfIntegers = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
+_OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "uno", "une"]
+Predicate = _OfIntegers | _OfFloats
 
 _BYTES = {"float": 4, "double": 8, "ptr": 8, "half": 2, "bfloat": 2}
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
@@ -58,7 +62,7 @@ def literal(kind: str, value: Number | Sequence[Number]) -> str:
 
 
 class Builder(Protocol):
-    """What a value needs of the function that it stands in."""
+    """What a value needs of the function that it belongs to."""
 
     def const(self, kind: str, value: Number | Sequence[Number]) -> Value:
         """A constant; a number is splatted over a vector's lanes."""
@@ -142,7 +146,7 @@ class Value:
     def __lshift__(self, other: Value | int) -> Value:
         return self._arithmetic("shl", "shl", self, self._coerce(other))
 
-    def compare(self, how: str, other: Value | Number) -> Value:
+    def compare(self, how: Predicate, other: Value | Number) -> Value:
         """Compare lane by lane; `how` is an LLVM predicate such as `ult`, `slt`, `olt`, `uno`."""
         right = self._coerce(other)
         op = "fcmp" if self.is_float else "icmp"

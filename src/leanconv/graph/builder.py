@@ -22,7 +22,7 @@ _MESSAGE = 2000  # characters: names and lists of a file can be long
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor on its way into the graph: its type, and its array when it is known already."""
+    """A tensor that becomes part of the graph: its type, and its array when it is known already."""
 
     type: TensorType
     array: Array | None = None
@@ -47,19 +47,19 @@ class Builder:
 
     Attributes:
         dtype: of everything that flows at run time.
-        single: what stands for the file's float32: float64 when the model is promoted.
+        single: what the file's float32 becomes: float64 when the model is promoted.
         budget: what folding may cost.
     """
 
     def __init__(self, dtype: str, single: str, limits: Limits, model_bytes: int) -> None:
         self.dtype = dtype
         self.single = single
-        filled = limits.filled_bytes * (2 if single == "float64" else 1)  # of what the file asks
+        filled = limits.filled_bytes * (2 if single == "float64" else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled)
         self._nodes: list[_Emitted] = []
 
     def constant(self, array: Array) -> Value:
-        """A value that is known; float32 as whatever stands for it."""
+        """A value that is known; float32 as what it becomes."""
         if array.dtype == np.float32 and self.single == "float64":
             array = _converted(array, "float64")
         return Value(TensorType(array.shape, array.dtype.name), array)
@@ -281,7 +281,7 @@ def _repeated(op: str, value: Value | None) -> Array | None:
 
 
 def _converted(array: Array, dtype: str) -> Array:
-    """An array in another dtype; one that repeats a number goes on doing so."""
+    """An array in another dtype; one that repeats a number still does."""
     if not is_filled(array):
         return array.astype(dtype)
     return np.broadcast_to(array[(slice(1),) * array.ndim].reshape(()).astype(dtype), array.shape)
@@ -290,7 +290,7 @@ def _converted(array: Array, dtype: str) -> Array:
 def _plain(array: Array) -> Array:
     """A row-major, read-only array of the machine's byte order.
 
-    It may be unaligned: weights stand in files where they stand, and stay there until used.
+    It may be unaligned: weights begin anywhere in files, and stay there until used.
     """
     plain = array if is_filled(array) else np.require(array, requirements=["C"])
     if plain.flags.writeable:

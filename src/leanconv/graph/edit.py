@@ -93,7 +93,7 @@ class Editor:
     # What is new
 
     def may_add(self, byte_count: int) -> bool:
-        """Whether constants of so many bytes may still be made; a pass must ask before it works."""
+        """Whether constants of that many bytes may still be made; passes check before they work."""
         return byte_count <= self._allowance
 
     def value(self, hint: str, kind: TensorType) -> str:
@@ -243,7 +243,7 @@ class DenseView:
     Attributes:
         conv: the Conv or ConvTranspose, whose output is private.
         view: the Reshape of its output, None when the value is the output itself.
-        axis: the axis of the value along which the convolution's channels lie.
+        axis: the axis of the value that is the convolution's channels.
     """
 
     conv: Node
@@ -254,7 +254,7 @@ class DenseView:
 def conv_behind(editor: Editor, name: str) -> DenseView | None:
     """Find the convolution of which a private value holds the output, channels on one axis.
 
-    Through a Reshape the channels still lie along one axis when the convolution makes 1x1 maps
+    Through a Reshape the channels are still one axis when the convolution makes 1x1 maps
     (R, M, 1, 1) and the last extent of the view is M, as after a fully connected layer.
     """
     conv = editor.private_producer(name, "Conv", "ConvTranspose")

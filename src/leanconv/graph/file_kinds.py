@@ -1,4 +1,4 @@
-"""Files that people give for ONNX models, told apart by content first and by name second.
+"""Files that people give for ONNX models, recognised by content first and by name second.
 
 Nothing is decoded: only magic numbers and a few texts at the beginning or the end are looked at.
 """
@@ -45,12 +45,12 @@ _KERAS = FileKind("a Keras model", f"{_TF2ONNX} --keras FILE --output model.onnx
 _TFLITE = FileKind("a TensorFlow Lite model", f"{_TF2ONNX} --tflite FILE --output model.onnx")
 _OPENVINO = FileKind("an OpenVINO model", _ORIGINAL)
 
-# Where magic bytes stand, and what they tell.
+# Where magic bytes are, and what they say.
 _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
     (
         0,
         b"version https://git-lfs.github.com/spec/",
-        FileKind("a Git LFS pointer", "fetch the file that it stands for: git lfs pull"),
+        FileKind("a Git LFS pointer", "fetch the file that it points to: git lfs pull"),
     ),
     (
         4,
@@ -109,7 +109,7 @@ _GRAPH_DEF = FileKind(
     f"{_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
 )
 _OUTSIDE = FileKind("what an ONNX model keeps outside of its file", "give the .onnx file beside it")
-# What is not told by its content: the ends of names.
+# What cannot be recognised by content: the ends of names.
 _NAMES: tuple[tuple[tuple[str, ...], FileKind], ...] = (
     ((".pt", ".pth", ".ckpt", ".torchscript"), FileKind("a PyTorch checkpoint", _TORCH)),
     (

@@ -50,7 +50,7 @@ class Node:
 
     Attributes:
         op: name in ONNX's words, in the one normal form that `graph.ops` documents.
-        inputs: names of the values it reads; `""` stands for an absent optional one.
+        inputs: names of the values it reads; `""` means an absent optional one.
         outputs: names of the values it defines.
         attributes: the constants of the operation, normalised (tuples, floats, strings).
         name: where it came from in the file, for messages and profiles.
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A network whose nodes stand in an order in which they can run.
+    """A network whose nodes are in an order in which they can run.
 
     Attributes:
         inputs, outputs: names of the values that the user gives and gets.

@@ -20,7 +20,7 @@ class Limits:
         metadata_bytes: the most bytes that these may take together.
         fold_bytes: traffic of computing constants at load, whatever the model's size.
         fold_factor: additional traffic for each byte of the model.
-        filled_bytes: constants that are one number repeated, as the file asks for them, all
+        filled_bytes: constants that are one number repeated, as the file declares them, all
             together. They take memory when they are packed, not at load: the published networks
             without weights have 36 such nodes for VGG-19's 548 MiB, in a file of 9 kB.
     """
@@ -35,7 +35,7 @@ class Limits:
     filled_bytes: int = 1 << 30
 
     def fold_budget(self, model_bytes: int) -> int:
-        """Bytes that computing constants may read and write for a model of so many bytes."""
+        """Bytes that computing constants may read and write for a model of that size."""
         return self.fold_bytes + self.fold_factor * model_bytes
 
 

@@ -67,7 +67,7 @@ class Names:
         return self.ordered({**given, **named})
 
     def selected(self, names: Any) -> list[int]:
-        """The numbers of the outputs asked for by name: all where that is None or empty.
+        """The numbers of the outputs requested by name: all where that is None or empty.
 
         Raises:
             InputError: a name is unknown, or names are not in a list.
@@ -94,7 +94,7 @@ class Names:
         Raises:
             InputError: an input is missing or unknown, or nothing is given by name.
         """
-        if type(inputs) is dict and len(inputs) == len(self.inputs):  # the short way
+        if type(inputs) is dict and len(inputs) == len(self.inputs):  # the fast path
             found = [inputs[name] for name in self.inputs if name in inputs]
             if len(found) == len(inputs):
                 return found

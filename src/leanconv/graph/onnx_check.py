@@ -33,7 +33,7 @@ def _producers(file: FileModel) -> dict[str, int]:
     producer: dict[str, int] = dict.fromkeys(file.constants, -1)
     for each in file.inputs:
         if each.name in producer:
-            raise ModelError(f"input {shown(each.name)!r} stands twice; expected it once")
+            raise ModelError(f"input {shown(each.name)!r} is given twice; expected it once")
         producer[each.name] = -1
     for index, node in enumerate(file.nodes):
         for name in node.outputs:
@@ -58,7 +58,7 @@ def _check_outputs(file: FileModel, producer: dict[str, int]) -> None:
     if not file.outputs:
         raise ModelError("the graph has no outputs; expected at least one")
     if len(set(file.outputs)) != len(file.outputs):
-        raise ModelError("an output stands twice; expected distinct outputs")
+        raise ModelError("an output is given twice; expected distinct outputs")
     lost = [name for name in file.outputs if name not in producer]
     if lost:
         raise ModelError(

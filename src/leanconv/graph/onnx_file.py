@@ -85,7 +85,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         name, array = read_tensor(each, reader, files, "initializer")
         if not name or name in constants:
             raise ModelError(
-                f"initializer {shown(name)!r} has no name or stands twice; expected each once"
+                f"initializer {shown(name)!r} has no name or is given twice; expected each once"
             )
         constants[name] = array
     inputs = [_input(each, reader, constants) for each in graph["input"]]
@@ -107,7 +107,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
 
 
 def _metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
-    """The file's own key-value pairs; of a key that stands twice, the last."""
+    """The file's own key-value pairs; of a key that is given twice, the last."""
     held = sum(len(each) for each in model["metadata_props"])
     if held > limits.metadata_bytes:
         raise ModelError(

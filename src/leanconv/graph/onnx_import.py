@@ -111,7 +111,7 @@ class Model:
         return builder.finish(inputs, outputs, list(values.items()))
 
     def runtime_dtype(self, dtype: str | None) -> str:
-        """The dtype that the network runs in when `dtype` is asked for.
+        """The dtype that the network runs in when `dtype` is requested.
 
         Raises:
             InputError: it is no dtype that networks run in.
@@ -208,7 +208,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
     """Read and check an ONNX model.
 
     Args:
-        source: the path of a file, beside which external data may lie, or the file's bytes.
+        source: the path of a file, beside which external data may be, or the file's bytes.
         limits: how much the file may use; the defaults are meant for files of any origin.
 
     Returns:
@@ -218,7 +218,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
     Raises:
         InputError: the file cannot be read, or is of another format that is known.
         ModelError: the file is damaged, malicious or breaks ONNX's rules.
-        UnsupportedError: it asks for something that leanconv does not do.
+        UnsupportedError: it needs something that leanconv does not do.
     """
     limits = limits or Limits()
     if isinstance(source, bytes):

@@ -89,7 +89,7 @@ class ExternalFiles:
         parts = {*posix.parts, *windows.parts}
         if not location or posix.is_absolute() or windows.anchor or ".." in parts:
             raise ModelError(
-                f"external data {location!r} lies outside the model's folder; expected a relative "
+                f"external data {location!r} is outside the model's folder; expected a relative "
                 "path without '..'"
             )
         try:

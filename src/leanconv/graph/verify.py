@@ -36,9 +36,9 @@ def verify(graph: Graph) -> Graph:
         if len(node.outputs) != 1:
             raise ModelError(f"{label(node)} has {len(node.outputs)} outputs; expected one")
         _define(node.outputs[0], defined, graph)
-        found, told = infer_node(node, graph.types), graph.types[node.outputs[0]]
-        if found != told:
-            raise ModelError(f"{label(node)} gives {found}; expected its output's type, {told}")
+        found, stated = infer_node(node, graph.types), graph.types[node.outputs[0]]
+        if found != stated:
+            raise ModelError(f"{label(node)} gives {found}; expected its output's type, {stated}")
     lost = [name for name in graph.outputs if name not in defined]
     if lost:
         raise ModelError(f"output {lost[0]!r} is defined by nothing; expected a node that does")

@@ -59,7 +59,7 @@ class Reader:
             data: the message's bytes.
             schema: the fields wanted, by number; others are skipped.
             what: the message's name, for errors.
-            most: how often repeated fields may stand, by name.
+            most: how often repeated fields may occur, by name.
 
         Returns:
             The fields that are there, by name. Repeated ones are lists, and always there.
@@ -104,7 +104,7 @@ def _store(result: Message, name: str, kind: Kind, value: Any, what: str) -> Non
     if kind.repeated:
         result[name].append(value)
     elif kind is Kind.BYTES and name in result:
-        raise ModelError(f"{what}.{name} stands twice; expected it once; the file is damaged")
+        raise ModelError(f"{what}.{name} occurs twice; expected it once; the file is damaged")
     else:
         result[name] = value
 
@@ -182,7 +182,7 @@ def _packed(data: memoryview, what: str) -> npt.NDArray[np.int64]:
 
 
 def fixed(parts: Sequence[memoryview], dtype: str, what: str) -> npt.NDArray[Any]:
-    """The numbers of a field of kind `FLOATS`; a view of the file where they stand together."""
+    """The numbers of a field of kind `FLOATS`; a view of the file where they are contiguous."""
     width = np.dtype(dtype).itemsize
     if any(len(part) % width for part in parts):
         raise ModelError(f"{what} has a length that is no multiple of {width} bytes; expected one")

@@ -44,7 +44,7 @@ def broadcast_strides(
     if not output.block:
         return row_major(aligned)
     if not operand.block:
-        assert aligned[1] == 1, "an operand with channels stands in the result's format"
+        assert aligned[1] == 1, "an operand with channels has the result's format"
         return (*row_major(aligned), 0)
     strides = row_major(operand.physical_shape(aligned))
     if aligned[1] == 1 and result[1] > 1:

@@ -19,7 +19,7 @@ class ChannelBlocks:
         first, count: which result blocks.
         operands: the source of each term.
         sources, steps: of each term, the block that the first result block reads, and how far the
-            next one's lies.
+            next one's is.
         picks: of each term and result lane, the source lane or -1; empty if blocks stay whole.
     """
 
@@ -50,7 +50,7 @@ def channel_blocks(channels: Sequence[ChannelRun], block: int) -> list[ChannelBl
     """Group the blocks of a result whose channels come from anywhere.
 
     Blocks inside a run differ in their place only: they are looked at no further than it takes to
-    see how far apart they lie.
+    see how far apart they are.
     """
     groups: list[ChannelBlocks] = []
     expanded: list[Channel] = []  # of the block that is not whole yet

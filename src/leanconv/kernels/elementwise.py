@@ -4,7 +4,7 @@
 
 The index space is the result's memory, row-major; every operand has a stride for each of its axes,
 0 where it is broadcast. Blocked tensors need nothing of their own: their lanes are the last axis,
-and an operand of one channel stands still along it. Axes that all operands walk alike are merged,
+and an operand of one channel has stride 0 along it. Axes with the same strides are merged,
 so two tensors of one shape become a single axis, and a bias per channel at most four. Along the
 last axis a vector is loaded (stride 1) or one element is broadcast (stride 0); what an inner loop
 does not move is loaded outside of it.

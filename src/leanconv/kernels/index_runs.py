@@ -40,7 +40,7 @@ def runs_of(segments: Iterable[Segment]) -> list[IndexRun]:
     runs: list[IndexRun] = []
     at = 0
     for source, step, count in segments:
-        # The third index of a sequence stands in a run of its step; the others then follow.
+        # The third index of a sequence belongs to a run of its step; the others then follow.
         for i in range(min(3, count)):
             _add(runs, at + i, source + i * step if source >= 0 else -1)
         if count > 3:

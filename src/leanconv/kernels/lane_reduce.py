@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Literal
 
 from leanconv.codegen.emitter import Function, Value, lanes_of
 from leanconv.codegen.tails import tile_at
@@ -15,10 +16,11 @@ PARTIAL = 4
 # Elements of a tile of columns: a multiple of every target's lanes, so that grids depend on shapes.
 TILE = 64
 
-NEUTRAL = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
+ReduceOp = Literal["mean", "sum", "max", "min"]
+NEUTRAL: dict[ReduceOp, float] = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
 
 
-def combine(e: Function, how: str, total: Value, x: Value) -> Value:
+def combine(e: Function, how: ReduceOp, total: Value, x: Value) -> Value:
     """Take one more value into a total; NaN on either side stays."""
     if how in ("mean", "sum"):
         return total + x
@@ -26,7 +28,7 @@ def combine(e: Function, how: str, total: Value, x: Value) -> Value:
     return e.select(x.compare("uno", x), x, e.select(better, x, total))
 
 
-def across_lanes(e: Function, how: str, x: Value) -> Value:
+def across_lanes(e: Function, how: ReduceOp, x: Value) -> Value:
     """Combine all lanes of a vector into a scalar, in halves."""
     while (lanes := lanes_of(x.kind)) > 2:
         half = lanes // 2
@@ -37,7 +39,7 @@ def across_lanes(e: Function, how: str, x: Value) -> Value:
     return combine(e, how, e.extract(x, 0), e.extract(x, 1))
 
 
-def neutral_load(e: Function, how: str, address: Value, kind: str, count: int) -> Value:
+def neutral_load(e: Function, how: ReduceOp, address: Value, kind: str, count: int) -> Value:
     """Load the first lanes; the others do not change a total."""
     lanes = lanes_of(kind)
     x = e.load_first(address, kind, count)
@@ -51,7 +53,7 @@ Leaf = Callable[[Value], list[Value]]
 
 def run_of(
     e: Function,
-    how: str,
+    how: ReduceOp,
     leaf: Leaf,
     count: int,
     tile: Sequence[str],
@@ -98,7 +100,7 @@ def run_of(
     return partial[0]
 
 
-def _combined(e: Function, how: str, totals: list[Value], more: list[Value]) -> list[Value]:
+def _combined(e: Function, how: ReduceOp, totals: list[Value], more: list[Value]) -> list[Value]:
     return [combine(e, how, t, m) for t, m in zip(totals, more, strict=True)]
 
 

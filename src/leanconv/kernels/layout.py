@@ -41,13 +41,13 @@ def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
         return False
     if len(x) >= 3 and len(y) >= 3:
         return True
-    # (N, C, 1, 1) and (N, C): unused lanes must not stand between images, nor be missing.
+    # (N, C, 1, 1) and (N, C): unused lanes must neither be between images nor be missing.
     return x[1] % block == 0 or (x[0] == 1 and len(y) == 2)
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One copy kernel, or an alias where no byte has to move."""
-    del target  # the kernel asks for it when it is emitted
+    del target  # the kernel gets it when it is emitted
     result = node.outputs[0]
     if node.op == "Reshape":
         return Lowered((), algorithm="view", alias=node.inputs[0])

@@ -121,7 +121,7 @@ class _Nest:
     def rolling(self, x: Value, y: Value, count: int) -> None:
         """Carry the squares of the window: load one channel a step, nothing twice but the middle.
 
-        Each channel is read before it is overwritten, so the result may stand in x's place.
+        Each channel is read before it is overwritten, so the result may be written over x.
         """
         k, e = self.k, self.e
         zero = e.const(self.kind, 0.0)

@@ -27,6 +27,7 @@ from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_a
 from leanconv.codegen.tails import each_tile
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.codegen.types import ELEMENT
+from leanconv.codegen.values import Predicate
 from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import cover
@@ -40,8 +41,7 @@ OPS = ("MatMul", "Gemm")
 _CHUNK_FLOPS = 4 << 20  # 15 to 40 us
 _GROUP_BYTES = 256 * 1024  # rows of `a` that stay in L2 beside a panel
 _LEAST_TILES = 4  # so that packing a panel pays
-# Rows of `a` this far apart share one set of L1: 14 of them ran at a third of the
-# speed of 6.
+# Rows of `a` this far apart share one set of L1: 14 of them ran at a third of the speed of 6.
 _ALIAS_BYTES, _ALIASED_ROWS = 4096, 6
 
 
@@ -64,10 +64,10 @@ class MatMul(Kernel):
         batch: extents of the batch axes.
         tile: rows and vectors of a register tile.
         tiles: whole register tiles of rows that one chunk does for one panel.
-        a, b: where the operands lie.
-        packed: `b` stands as (batch, panel, k, vectors * lanes) already.
+        a, b: strides of the operands.
+        packed: `b` is (batch, panel, k, vectors * lanes) already.
         alpha, beta: factors of the product and of `c`.
-        c: where the added matrix lies, if there is one; its strides may be zero.
+        c: strides of the added matrix, if there is one; they may be zero.
     """
 
     dtype: str
@@ -135,7 +135,9 @@ class _Emission:
             b = self._shift(b, batch, kernel.b.batch)
             y = self._shift(y, batch, y_batch)
             whole, rest = divmod(kernel.n, kernel.width)
-            for columns, how in ((kernel.width * bool(whole), "ult"), (rest, "uge")):
+            cases: list[tuple[int, Predicate]]
+            cases = [(kernel.width * bool(whole), "ult"), (rest, "uge")]
+            for columns, how in cases:
                 if not columns:
                     continue
                 with e.when(panel.compare(how, whole)):

@@ -5,8 +5,8 @@
 Lanes run along channels, so that every tap of every output is one whole vector. A row of outputs
 bounds its taps of depth and height once; its columns are tiles of a few outputs, whose taps beside
 the input are left out while generating. Padding is never read and never wins a maximum. NaN in a
-window gives NaN, as in NumPy: one comparison tells of two taps. Together with the select that takes
-pools of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half more.
+window gives NaN, as in NumPy: one comparison serves two taps. With the select it costs pools
+of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half more.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _Row:
         return self._taps_within(axis, o, 0, self.window.size[axis])
 
     def _taps_within(self, axis: int, o: Value, low: int, high: int) -> tuple[Value, Value]:
-        """Taps whose input coordinate lies in [low, high)."""
+        """Taps whose input coordinate is in [low, high)."""
         e, w = self.e, self.window
         taps, step = w.kernel[axis], w.dilation[axis]
         starts = [i * w.stride[axis] - w.pad[axis] for i in (0, w.out[axis] - 1)]

@@ -9,7 +9,7 @@ The input's axes are kept (k) or reduced (r), and neighbours of one kind are mer
 - last axis kept (blocks of channels always are): lanes run along it, a tile of up to four vectors
   of results at a time, and no horizontal step. A global pool is `(N * C/B, H * W, B)`.
 
-Sums are taken in runs of 256 with four partial sums, whose totals are added in turn: the error
+Sums are taken in runs of 256 with four partial sums, whose totals are added one by one: the error
 grows with n / 256 + 64 roundings instead of n. The order of the additions depends on the shapes and
 lanes alone. NaN anywhere makes the result NaN.
 """
@@ -30,6 +30,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
     NEUTRAL,
     PARTIAL,
+    ReduceOp,
     across_lanes,
     combine,
     neutral_load,
@@ -41,7 +42,12 @@ from leanconv.target import Target
 # Elements that one chunk reads.
 PIECE = 16384
 
-_HOW = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min"}
+_HOW: dict[str, ReduceOp] = {
+    "ReduceMean": "mean",
+    "ReduceSum": "sum",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+}
 
 OPS: tuple[str, ...] = tuple(_HOW)
 
@@ -61,7 +67,7 @@ class Reduction(Kernel):
     """
 
     dtype: str
-    how: str
+    how: ReduceOp
     extents: tuple[int, ...]
     reduced: tuple[bool, ...]
     channels: int = 0

@@ -1,4 +1,4 @@
-"""Transposes of small rectangles that stand in vector registers."""
+"""Transposes of small rectangles in vector registers."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def reorder_call(
 
 
 def to_format(array: npt.NDArray[np.floating], form: Format) -> npt.NDArray[np.floating]:
-    """A constant (N, C, spatial…) as it stands in memory in a format, unused lanes zero."""
+    """A constant (N, C, spatial…) as its bytes are in a format, unused lanes zero."""
     if not form.block:
         return np.ascontiguousarray(array)
     n, blocks, *spatial, lanes = form.physical_shape(array.shape)

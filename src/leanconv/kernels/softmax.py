@@ -4,8 +4,8 @@
 
 with m the largest of x[o, :, i] and s the sum of exp(x[o, :, i] - m), so nothing overflows. Where
 the axis is the last one (one i) the lanes run along r, otherwise along i: the same three passes
-(largest, sum, result), with or without a step across the lanes. A pass over one line stays in the
-nearest cache. Softmax stores its exponentials in the second pass and scales them in the third.
+(largest, sum, result), with or without a step across the lanes. A pass over one line stays in
+L1. Softmax stores its exponentials in the second pass and scales them in the third.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
     NEUTRAL,
     TILE,
+    ReduceOp,
     across_lanes,
     combine,
     each_column,
@@ -143,7 +144,7 @@ class _Nest:
             largest = combine(e, "max", largest, neutral_load(e, "max", address, self.kind, left))
         return largest
 
-    def _all_lanes(self, how: str, x: Value) -> Value:
+    def _all_lanes(self, how: ReduceOp, x: Value) -> Value:
         return self.e.splat(across_lanes(self.e, how, x), self.lanes)
 
     def columns(self, x: Value, y: Value, tile: Value) -> None:
@@ -198,7 +199,7 @@ class _Nest:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """False: softmax stands at the end of a network, where tensors are small and plain."""
+    """False: softmax ends a network, where tensors are small and plain."""
     del node, graph, block
     return False
 

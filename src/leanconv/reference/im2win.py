@@ -6,7 +6,7 @@ Lu's thesis, chapters 2 and 3 (HPEC 2022, arXiv 2306.14320); algorithms 2 to 7, 
     y[i][j][m][n] = Σ_r Σ_v Σ_u Î[i][r][m][(n·sw + v)·kh + u] · w[j][r][u][v]           (eq. 2-3)
 
 Corrected here, as everywhere in the text: a window starts at n·sw·kh (printed n·s·W_f, right for
-square kernels only), the two strides are told apart, eq. 2-2 has k on both sides, and eq. 2-3 sums
+square kernels only), the two strides are distinct, eq. 2-2 has k on both sides, and eq. 2-3 sums
 over r, u and v. Where kh ≤ sh rows of windows share nothing: algorithm 2 then allocates the input's
 size, which is to say the input itself is read, with an index of its own (`WindowOrder`).
 """
@@ -23,7 +23,7 @@ from leanconv.reference.shapes import Steps, output_extents, result_dtype
 
 @dataclass(frozen=True)
 class WindowOrder:
-    """Where element (u, v) of window (m, n) lies in the plane of one channel.
+    """The place of element (u, v) of window (m, n) in the plane of one channel.
 
     Attributes:
         transformed: whether the plane is a row of windows after the other (kh > sh), or the input.
@@ -222,7 +222,7 @@ def _load(
 def index_mapping(
     batch: int, channels: int, order: WindowOrder, out: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Algorithm 7: for row q of B[K×N] and column p, where in Î the element lies.
+    """Algorithm 7: for row q of B[K×N] and column p, the element's place in Î.
 
     The text prints the coordinates in the input, with (r, u, v) as order of the rows; the order of
     the windows is (r, v, u), so that neighbouring rows are neighbours in Î.

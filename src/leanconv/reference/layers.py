@@ -23,7 +23,7 @@ _TABLE: dict[str, tuple[int, int, int, int, int]] = {
     "cv11": (256, 14, 256, 3, 1),
     "cv12": (512, 7, 512, 3, 1),
 }
-# MEC's table 3: how often each layer stands in ResNet-101.
+# MEC's table 3: how often each layer occurs in ResNet-101.
 RESNET101: dict[str, int] = {"cv4": 1, "cv9": 3, "cv10": 4, "cv11": 23, "cv12": 3}
 
 

@@ -1,6 +1,6 @@
-"""Where an array's elements lie, read from NumPy's C structure in one native call.
+"""The address of an array's elements, read from NumPy's C structure in one native call.
 
-A network pushes Python's and NumPy's own code and objects out of the caches. Asked right after a
+A network pushes Python's and NumPy's own code and objects out of the caches. Right after a
 run of MobileNetV2, `array.ctypes.data` takes 67 us, `__array_interface__` 55, `flags` 25; a look at
 the structure takes 6, as any call does. The structure is part of NumPy's binary interface: every
 compiled extension reads it by these offsets.
@@ -18,7 +18,7 @@ import numpy as np
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.linking import Library
 
-_HEAD = object.__basicsize__  # of every object; its type stands last in it
+_HEAD = object.__basicsize__  # of every object; its type is the last field
 _NUMPY = ("1", "2")  # major versions with this structure
 _READABLE, _WRITEABLE = 0x101, 0x400  # NPY_ARRAY_C_CONTIGUOUS, _ALIGNED; NPY_ARRAY_WRITEABLE
 
@@ -105,7 +105,7 @@ class Lookup:
 
         Returns:
             0 if the object is no array of this dtype and shape that is contiguous and aligned (and
-            writeable), or if that cannot be told in this way.
+            writeable), or if this cannot decide it.
         """
         return self._look(id(array), self._address)
 

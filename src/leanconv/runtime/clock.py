@@ -91,7 +91,7 @@ def _together(busy: _Loop, threads: int, alone: float) -> float:
 
     def work() -> None:
         start.wait()
-        busy(_BUSY_STEPS // 8, 0.5)  # until all are under way
+        busy(_BUSY_STEPS // 8, 0.5)  # until all run
         times.append(_nanoseconds(busy, 4 * _BUSY_STEPS) / 4)
 
     team = [threading.Thread(target=work, daemon=True) for _ in range(threads)]

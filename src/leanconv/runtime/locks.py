@@ -20,7 +20,7 @@ class Lock:
         doing: what a thread is in the middle of while it has the lock, for the message.
 
     Attributes:
-        bare: the lock itself, for those who have asked `mine` before.
+        bare: the lock itself, for callers that have called `mine` before.
         mine: whether the calling thread has it, which a signal handler or a `__del__` has then
             interrupted.
     """

@@ -38,7 +38,7 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> tuple[mmap.mmap, ...]:
 
 
 def give_back(files: Iterable[mmap.mmap]) -> None:
-    """Let go of the pages of mapped files, and of those that freed arrays have left in the heap.
+    """Release the pages of mapped files, and those that freed arrays have left in the heap.
 
     What is read again comes from the file again. Where the system has no such calls, the pages
     stay until it takes them itself.
@@ -78,7 +78,7 @@ class Block:
     """One anonymous mapping, released with its last reference.
 
     Attributes:
-        bytes: what was asked for.
+        bytes: as requested.
         address: of its first byte, page-aligned.
     """
 
@@ -126,5 +126,5 @@ class Memory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes asked for in all blocks together."""
+        """Bytes requested in all blocks together."""
         return sum(block.bytes for block in self.blocks.values())

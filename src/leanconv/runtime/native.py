@@ -8,7 +8,7 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
   number claim from the end, the others from the beginning. A thread then meets the same chunks in
   every run, and its own lines of the output still in its cache; the threads share one border.
 * Where a call can use what the thread's last one left, chunks are claimed singly from both ends,
-  and the call is told if it is of the neighbour of the thread's last chunk.
+  and the call learns whether its chunk is the neighbour of the thread's last one.
 * Whoever finishes a stage's last chunk publishes the next stage's ticket; after the last stage,
   stage 4095 says that the run is over ("closed").
 * The caller takes part, so a run ends with any number of workers, none included.
@@ -283,7 +283,7 @@ leave:
   ret i64 0
 }}
 
-; What stands for the system's yield where there is none.
+; Used instead of the system's yield where there is none.
 define i32 @no_yield() nounwind {{ ret i32 0 }}
 
 ; Spin: to learn how long a pause lasts here.

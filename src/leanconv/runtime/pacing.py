@@ -2,7 +2,7 @@
 
 When another process holds a core, the thread that the system took off it leaves all others
 waiting for its chunk, for milliseconds: 2.5 times slower than quiet on a program of 1 ms, where one
-thread alone would take 2 times as long. No way of cutting the work helps; using one thread does.
+thread alone would take 2 times as long. No split of the work helps; using one thread does.
 """
 
 from __future__ import annotations

@@ -182,9 +182,9 @@ class Pool:
             seen = serve(state, patience, seen, number)
 
     def wake(self, workers: int) -> None:
-        """Release the first so many workers where any are parked.
+        """Release the first `workers` of them where any are parked.
 
-        Those beyond stay parked; whether they are is then not known, and asked again next time.
+        Those beyond stay parked; whether they are is then not known, and read again next time.
         """
         if self._words[n.SLEEPERS // 8] or self._waking:
             self._waking = True  # those whom an exception keeps from being released are next time

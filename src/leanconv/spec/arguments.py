@@ -40,7 +40,7 @@ class ConvArguments(NamedTuple):
 def spec_of(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
-    asked: ConvArguments,
+    arguments: ConvArguments,
     dtype: str = "float32",
     bias: bool = False,
     residual: bool = False,
@@ -50,16 +50,16 @@ def spec_of(
     Args:
         x_shape: (N, C, spatial…), or (N, spatial…, C) for layout "NHWC"; 1 to 3 spatial axes.
         w_shape: (K, C / groups, kernel…).
-        asked: all that a user says besides.
+        arguments: all that a user says besides.
         dtype, bias, residual: as in `ConvSpec`.
 
     Raises:
         SpecError: an argument makes no sense; the message says what was expected.
     """
-    window = (x_shape, w_shape, *asked[:4], asked.layout)
-    plain = all(map(_is_plain, window)) and isinstance(asked.activation, _HASHABLE)
+    window = (x_shape, w_shape, *arguments[:4], arguments.layout)
+    plain = all(map(_is_plain, window)) and isinstance(arguments.activation, _HASHABLE)
     make = _known_spec if plain else _spec
-    return make(x_shape, w_shape, asked, dtype, bias, residual)
+    return make(x_shape, w_shape, arguments, dtype, bias, residual)
 
 
 def _is_plain(value: object) -> bool:
@@ -72,12 +72,12 @@ def _is_plain(value: object) -> bool:
 def _spec(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
-    asked: ConvArguments,
+    arguments: ConvArguments,
     dtype: str,
     bias: bool,
     residual: bool,
 ) -> ConvSpec:
-    stride, padding, dilation, groups, activation, layout = asked
+    stride, padding, dilation, groups, activation, layout = arguments
     shape, weights = _extents("x", x_shape), _extents("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):

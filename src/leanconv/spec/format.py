@@ -1,4 +1,4 @@
-"""How a tensor lies in memory between the layers of a network."""
+"""Memory formats of tensors between the layers of a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def aligned_offsets(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 class Format:
     """Plain row-major (`block == 0`), or channels in blocks of `block` lanes.
 
-    A tensor of shape (N, C, spatial…) in blocks stands as (N, ceil(C / block), spatial…, block):
+    A tensor of shape (N, C, spatial…) in blocks is stored as (N, ceil(C / block), spatial…, block):
     `nChw16c` for 16 lanes. Lanes past the last channel hold nothing that may be relied on: they
     are written by whoever writes the tensor, never read into a result.
     """

@@ -10,7 +10,7 @@ Extents = Sequence[int | str | None]
 def mended(label: str, shape: Sequence[int], wanted: Extents | None) -> str:
     """An expression that brings an array's axes into the order that is wanted.
 
-    Channels that stand last instead of second, or second instead of last, are moved, and axes of
+    Channels that are last instead of second, or second instead of last, are moved, and axes of
     extent 1 are added in front, or taken away.
 
     Args:

@@ -50,7 +50,7 @@ class Costs:
         l2_read_beside_fma: rate of packed weights from L2 while multiply-adds are issued.
         l3_read, l3_write: rates of a stream in L3 that is prefetched.
         l3_read_crowded: the same where the stream fills more than `l3_share` of L3.
-        l3_read_unprefetched: rate of a stream in L3 that no prefetch runs ahead of.
+        l3_read_unprefetched: rate of a stream in L3 without prefetch.
         l3_copy: rate where L3 is read and written in turn, both counted.
         dram_read, dram_write: rates of a stream in DRAM.
         dram_read_first: rate of weights from DRAM for the first tile of a panel.
@@ -60,7 +60,7 @@ class Costs:
         l3_share, l3_crowded_share: the parts of L3 that a stream may fill to be read at `l3_read`
             and `l3_read_crowded`; beyond, it comes from DRAM.
         l3_most_bytes: no more than that is found in L3, whatever the system reports (the guest of
-            a virtual machine may be told of the host's); 0: as reported.
+            a virtual machine may report the host's); 0: as reported.
         l1_way_bytes: addresses this far apart share a set of L1.
         l1_ways: lines of a set of L1.
         tlb_pages: pages whose translations the first-level data TLB holds.
@@ -72,7 +72,7 @@ class Costs:
             one does not hide.
         operand_traffic: share by which tiles of few rows, or few vectors, are slower: times
             1/rows + 1/vectors.
-        prefetch_from_l2s: weights of more than so many L2 sizes are prefetched by Winograd.
+        prefetch_from_l2s: weights of more than this many L2 sizes are prefetched by Winograd.
         prefetch_bytes: how far ahead.
 
         accumulator: cycles to start, finish and store one accumulator of a register tile, beside
@@ -171,7 +171,7 @@ class Costs:
         return hash(self.cpu)
 
     def l3_or_dram_read(self, stream_bytes: float, l3_bytes: int) -> float:
-        """The rate of a stream of so many bytes that is read again and again, beyond L2."""
+        """The rate of a stream of that many bytes that is read again and again, beyond L2."""
         share = stream_bytes / l3_bytes if l3_bytes else 0.0
         if share <= self.l3_share:
             return self.l3_read

@@ -2,6 +2,6 @@
 
 `matrices` makes A^T, G and B^T from points, `points` chooses these, `search` found them, `error`
 predicts what they cost in accuracy, `balance` moves powers of two between the matrices, `program`
-turns a matrix into few additions and fused multiply-adds, `counts` splits kernels and counts
+rewrites a matrix as few additions and fused multiply-adds, `counts` splits kernels and counts
 multiplications. Standard library only; nothing here knows of arrays or machines.
 """

@@ -101,7 +101,7 @@ def error_estimate(
     has a relative RMS error of u sqrt(0.2 + 0.085 L), and each transformed axis adds 0.6 for the
     rounding of its transforms. All of it is amplified. Constants measured on normal data in
     float32, L from 1 to 512: F(1), F(2), F(4), F(6), F(7) and F(8) with 3 taps in two dimensions
-    lie within 10 % of it. Partial sums of l products, added up, round like sequential ones of
+    are within 10 % of it. Partial sums of l products, added up, round like sequential ones of
     l + L / l.
 
     The largest error divided by the largest output has a wide distribution: products of a large

@@ -12,7 +12,7 @@ With finite points p_0 … p_{a-2}, where a = m + r - 1, and f_k = prod_{j != k}
 
 These are wincnn's matrices, its signs included: where f_0 < 0 the first rows of G and B^T are both
 negated. The form of Lavin & Gray for F(2, 3) has its last column of A^T and last row of B^T negated
-instead of plain; any such pair of signs cancels. All fractions stand in G, which is applied to
+instead of plain; any such pair of signs cancels. All fractions are in G, which is applied to
 weights once; every row of B^T has a coefficient of 1 or -1 in front of its highest input.
 """
 

@@ -88,7 +88,7 @@ TABLE: dict[tuple[int, int], tuple[str, float]] = {
 
 
 def default_points(m: int, r: int) -> tuple[Fraction, ...]:
-    """Return the m + r - 2 finite points that F(m, r) uses unless told otherwise; m, r >= 2.
+    """Return the m + r - 2 finite points that F(m, r) uses by default; m, r >= 2.
 
     From `TABLE` up to alpha = 16, beyond it tangents of equally spaced angles, compressed and
     rounded to simple rationals. Where 0 is a point it comes first; the points of a pair are
@@ -111,7 +111,7 @@ def default_points(m: int, r: int) -> tuple[Fraction, ...]:
 def tangent_pairs(count: int, zero: bool) -> list[float]:
     """Return `count` positive points that spread evenly over the projective line, compressed.
 
-    tan of equally spaced angles, infinity among them, to a power: optimal points lie somewhat
+    tan of equally spaced angles, infinity among them, to a power: optimal points are somewhat
     nearer to 1 than the tangents do (exponents between 0.70 and 0.82 for alpha from 6 to 12).
     """
     alpha = 2 * count + zero + 1
@@ -120,7 +120,7 @@ def tangent_pairs(count: int, zero: bool) -> list[float]:
 
 
 def _simple(values: Sequence[float]) -> list[Fraction]:
-    """Round each value to the simplest rational nearer to it than a fifth of the way to another."""
+    """Round each value to the simplest rational within a fifth of its distance to another."""
     rounded = []
     for k, value in enumerate(values):
         around = [

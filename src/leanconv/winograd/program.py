@@ -56,7 +56,7 @@ class LinearProgram:
     Attributes:
         inputs: length of x, skipped inputs counted.
         ops: in the order of execution; value `inputs + i` is the result of `ops[i]`.
-        outputs: for each row asked for, the value that holds it, or None where it is always zero.
+        outputs: for each row requested, the value that holds it, or None where it is always zero.
     """
 
     inputs: int

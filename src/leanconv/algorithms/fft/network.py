@@ -309,7 +309,7 @@ def complex_forward(n: int) -> Network:
 def _complex_inverse(n: int) -> Network:
     _check(n)
     b = _Builder(2 * n)
-    # Swapping real and imaginary parts, before and after, turns the sign of i.
+    # Swapping real and imaginary parts, before and after, changes the sign of i.
     result = _complex(b, [(Term(2 * i + 1), Term(2 * i)) for i in range(n)])
     return b.finish([part for re, im in result for part in (im, re)])
 

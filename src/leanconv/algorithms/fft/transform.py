@@ -26,6 +26,7 @@ from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.types import ELEMENT
+from leanconv.codegen.values import Predicate
 from leanconv.spec.format import ceil_div
 
 
@@ -415,7 +416,7 @@ class Transforms:
         whole, rest = divmod(channels, layout.lanes)
         if layout.y.block > 1:
             whole, rest = whole + (rest > 0), 0
-        cases = [(layout.lanes, "ult")] if whole else []
+        cases: list[tuple[int, Predicate]] = [(layout.lanes, "ult")] if whole else []
         cases += [(rest, "uge")] if rest else []
         y, residual = self.pointers["y"], self.pointers.get("residual")
         for count in layout.width.counts:

@@ -121,7 +121,7 @@ def _product(call: Call) -> list[Value]:
 
 
 def _dequantised(call: Call) -> list[Value]:
-    """Quantised weights as the floats that they stand for: (x - zero point) * scale, exactly."""
+    """Quantised weights as the floats that they represent: (x - zero point) * scale, exactly."""
     x, scale = call.constant(0), call.constant(1)
     zero = call.constant(2) if call.optional(2) is not None else np.zeros((), x.dtype)
     if call.attribute("block_size", 0):

@@ -23,7 +23,7 @@ _STASHED = {1: "float32", 11: "float64"}
 
 
 def _data(call: Call, least: int) -> Value:
-    """The input, of at least so many axes, its operands of the same float dtype."""
+    """The input, of at least `least` axes, its operands of the same float dtype."""
     x = call.value()
     check_rank(x.type, least, MAX_RANK, "input 0")
     given = (call.optional(index) for index in range(len(call)))

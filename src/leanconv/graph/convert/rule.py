@@ -159,7 +159,7 @@ class Call:
         """Distinct axes counted from the front.
 
         Raises:
-            ModelError: one does not exist or stands twice.
+            ModelError: one does not exist or is given twice.
         """
         if len(numbers) > rank:
             raise ModelError(f"got {len(numbers)} axes; expected at most {rank}")

@@ -27,26 +27,26 @@ def _flatten(call: Call) -> list[Value]:
 
 
 def _reshape(call: Call) -> list[Value]:
-    x, asked = call.value(), call.integers(1)
-    shape = list(asked)
+    x, given = call.value(), call.integers(1)
+    shape = list(given)
     if not call.flag("allowzero"):
         for axis, extent in enumerate(shape):
             if extent == 0:
                 if axis >= len(x.shape):
                     raise ModelError(
-                        f"got the shape {asked}, which copies axis {axis} of {x.type}; expected an "
+                        f"got the shape {given}, which copies axis {axis} of {x.type}; expected an "
                         "axis that is there"
                     )
                 shape[axis] = x.shape[axis]
     if shape.count(-1) > 1 or min(shape, default=0) < -1:
         raise ModelError(
-            f"got the shape {asked}; expected extents of at least 0 and at most one -1"
+            f"got the shape {given}; expected extents of at least 0 and at most one -1"
         )
     if -1 in shape:
         known = math.prod(extent for extent in shape if extent != -1)
         if not known or x.type.elements % known:
             raise ModelError(
-                f"got the shape {asked}, which the input {x.type} does not fill; expected as many "
+                f"got the shape {given}, which the input {x.type} does not fill; expected as many "
                 "elements"
             )
         shape[shape.index(-1)] = x.type.elements // known

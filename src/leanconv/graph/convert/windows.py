@@ -104,7 +104,7 @@ def _for_output(
 
     Raises:
         ModelError: an extent is not positive, or further than that.
-        UnsupportedError: SAME asks for more than the kernels reach: ONNX's reference puts the cells
+        UnsupportedError: SAME needs more than the kernels reach: ONNX's reference puts the cells
             that are left at both ends, ONNX Runtime leaves them out.
     """
     begins, ends, added = [], [], []

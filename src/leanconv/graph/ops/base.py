@@ -81,7 +81,7 @@ def same_dtype(types: Types) -> str:
 
 
 def check_rank(kind: TensorType, least: int, most: int, what: str = "input") -> None:
-    """Raise unless the rank lies in [least, most]."""
+    """Raise unless the rank is in [least, most]."""
     rank = len(kind.shape)
     if not least <= rank <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"

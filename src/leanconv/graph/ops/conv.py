@@ -31,7 +31,7 @@ MAX_STEP = (1 << 31) - 1
 
 
 def check_window(attributes: Attributes, spatial: int) -> None:
-    """Raise unless strides, dilations and pads are sound for so many spatial axes."""
+    """Raise unless strides, dilations and pads are sound for that many spatial axes."""
     for name, count, least in (
         ("strides", spatial, 1),
         ("dilations", spatial, 1),

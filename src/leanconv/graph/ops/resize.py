@@ -22,7 +22,7 @@ NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 def coordinates(extent: int, size: int, scale: float, mode: str, dtype: type[np.floating]) -> Array:
-    """Where the cells of a resized axis lie on the input's axis.
+    """Map the cells of a resized axis to coordinates on the input's axis.
 
     Args:
         extent, size: the extents of the axis before and after.

@@ -51,7 +51,7 @@ def same_padding(
 ) -> tuple[int, int]:
     """The padding before and after that makes ceil(extent / stride) windows.
 
-    With `upper` the odd one stands after the input (SAME_UPPER), otherwise before it.
+    With `upper` the odd one comes after the input (SAME_UPPER), otherwise before it.
     """
     windows = -(-extent // stride)
     total = max((windows - 1) * stride + effective_extent(kernel, dilation) - extent, 0)

@@ -198,7 +198,7 @@ def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
     return _Affine(node.inputs[0], scale, beta - mean * scale)
 
 
-# (the constant c, whether it stands first) -> scale and shift of the other operand
+# (the constant c, whether it is the first operand) -> scale and shift of the other operand
 _AFFINE: dict[str, Callable[[_Vector, bool], tuple[Any, Any]]] = {
     "Add": lambda c, _first: (1.0, c),
     "Sub": lambda c, first: (-1.0, c) if first else (1.0, -c),

@@ -10,7 +10,7 @@ from leanconv.graph.ir import Graph, Node
 def fuse_activations(graph: Graph) -> Graph:
     """Move an activation into the Conv or ConvTranspose whose only user it is.
 
-    Left alone: a second activation on top of the first, PRelu with slopes that do not lie along
+    Left alone: a second activation on top of the first, PRelu with slopes that are not along
     the channels, and convolutions that others read as well.
 
     Requires: a verified graph, after `fuse_residual`: the activation comes after the residual.

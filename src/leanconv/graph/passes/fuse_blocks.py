@@ -51,7 +51,7 @@ def _usable(editor: Editor, conv: Node) -> bool:
 
 
 def _inner(editor: Editor, conv: Node) -> bool:
-    """Whether a convolution may stand inside a chain: only the last one adds a residual."""
+    """Whether a convolution may be inside a chain: only the last one adds a residual."""
     return _usable(editor, conv) and not conv.input(3)
 
 

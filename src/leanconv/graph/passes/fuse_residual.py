@@ -9,7 +9,7 @@ from leanconv.graph.ir import Graph, Node
 def fuse_residual(graph: Graph) -> Graph:
     """Move an Add of two tensors of one shape into a Conv whose only user it is.
 
-    The Conv then stands where the Add stood, so that both of its operands are computed before it.
+    The Conv then takes the place of the Add, so that both of its operands are computed before it.
     When both are convolutions the later one takes it.
 
     Left alone: an Add that broadcasts or adds a constant, a Conv with an activation or a residual

@@ -20,11 +20,11 @@ def hoist_activations(graph: Graph) -> Graph:
     A fully connected layer is a Conv and a Reshape by now; this brings its activation to the Conv,
     and the Reshape to that of the next layer. Several activations in a row move one by one.
 
-    Left alone: values that others read as well, and a PRelu whose slopes do not lie along the
+    Left alone: values that others read as well, and a PRelu whose slopes are not along the
     convolution's channels.
 
     Requires: a verified graph, after `dense_to_conv`.
-    Ensures: no activation that could move stands behind a private Reshape of a private Conv.
+    Ensures: no activation that could move follows a private Reshape of a private Conv.
     """
     return rewrite(graph, _rule)
 

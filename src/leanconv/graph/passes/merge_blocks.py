@@ -17,7 +17,7 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
     """Make one BlockChain of the first ConvChains of a graph.
 
     This is not among the passes that every network goes through: it saves the memory of what
-    stands between the blocks, and costs time.
+    is between the blocks, and costs time.
 
     Args:
         graph: a verified graph, after `fuse_blocks`.

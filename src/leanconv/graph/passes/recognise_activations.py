@@ -15,7 +15,7 @@ _TOLERANCE = {"float32": 5e-7, "float64": 1e-14}  # constants as files round the
 
 
 def recognise_activations(graph: Graph) -> Graph:
-    """Replace spelled-out activations by the operation of that name.
+    """Replace activations written as several nodes by the operation of that name.
 
     - x · Sigmoid(x) is Silu; x · HardSigmoid(x; 1/6, 1/2) and x · Clip(x + 3, 0, 6) / 6, HardSwish.
     - Clip(x + c, 0, d) / d and Clip(a·x + b, 0, 1) are HardSigmoid.

@@ -149,7 +149,7 @@ def _clip(editor: Editor, node: Node) -> Node | None:
 def _binary(editor: Editor, node: Node) -> Node | None:
     inputs = list(node.inputs)
     if node.op in ("Add", "Mul") and inputs[0] in editor.constants:
-        inputs.reverse()  # the constant stands second, where the identities look for it
+        inputs.reverse()  # the constant is second, where the identities look for it
     for index, name in enumerate(inputs):
         before = editor.producer(name)
         if before is None or before.op != "Expand":
