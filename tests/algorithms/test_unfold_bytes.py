@@ -79,7 +79,7 @@ def test_workspaces_of_the_papers_layers(layer: str, layout: str) -> None:
     if fits:
         assert plan(spec, "mec:solution=A").workspace_bytes == aligned(4 * lowered)
     chosen = "A" if fits and spec.output_size[1] <= 100 else "B"
-    assert f"solution={chosen}" in plan(spec, "mec")._candidate.details
+    assert f"solution={chosen}" in plan(spec, "mec").candidate.details
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

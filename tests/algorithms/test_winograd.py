@@ -156,7 +156,7 @@ def test_tiles_at_the_edges_leave_points_out(
     text = f"winograd:{parameters},edges="
     plan, narrow = run(problem, text + "narrow", threads=2)
     check(problem, text + "narrow")
-    kernel = plan._candidate.kernels[0].kernel
+    kernel = plan.candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
     assert any(kernel.shape.dropped_points)
     whole = run(problem, text + "whole")[0]
@@ -172,14 +172,14 @@ def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.Mo
     for most in (1000, 3):
         monkeypatch.setattr(edge_tiles, "_MOST_ORDERED", most)
         plan, found[most] = run(problem, algorithm)
-        kernel = plan._candidate.kernels[0].kernel
+        kernel = plan.candidate.kernels[0].kernel
         assert ("x i32]" in kernel.emit(host())) == (most == 1000)
     np.testing.assert_array_equal(found[3], found[1000])
     assert winograd_edges(make_plan(problem, "winograd:m=7x6")) == "whole"
 
 
 def winograd_edges(plan: lc.ConvPlan) -> str:
-    kernel = plan._candidate.kernels[0].kernel
+    kernel = plan.candidate.kernels[0].kernel
     assert isinstance(kernel, WinogradConv)
     return kernel.shape.edges
 
@@ -321,7 +321,7 @@ def test_threads_change_no_bits(line: str, layout: str, form: str) -> None:
 def test_an_image_alone_gives_the_bits_it_has_in_a_batch(form: str) -> None:
     spec = ConvSpec.parse("mb3ic20ih15iw17oc24kh3ph1", layout="NHWC")
     arrays, plan = Problem(spec, 5).arrays(False), make_plan(Problem(spec, 5), form)
-    arithmetic = str(plan._candidate.choice)
+    arithmetic = str(plan.candidate.choice)
     together = lc.conv2d(arrays.x, arrays.w, padding=1, layout="NHWC", algorithm=arithmetic)
     for n in range(3):
         one = arrays.x[n : n + 1]

@@ -38,7 +38,7 @@ def test_workspace_of_the_fused_form_is_below_that_of_mec(layer: str) -> None:
     problem = Problem(ConvSpec.parse(LAYERS[layer]), 0)
     for threads in (1, 2):
         winograd, mec = (make_plan(problem, name, threads) for name in ("winograd", "mec"))
-        assert len(winograd._candidate.kernels) == 1
+        assert len(winograd.candidate.kernels) == 1
         assert winograd.workspace_bytes < mec.workspace_bytes
 
 
@@ -66,14 +66,14 @@ def test_stages_of_parts_share_their_memory() -> None:
     """V and M of the largest part; a stride counts every phase's channels."""
     spec = ConvSpec.parse("ic16ih20oc32kh11ph5", layout="NHWC")  # 6 + 5 taps
     plan = make_plan(Problem(spec, 0), "winograd:form=stages,m=2")
-    assert dict(plan._candidate.temporaries) == {
+    assert dict(plan.candidate.temporaries) == {
         "V": 4 * 7 * 7 * 100 * 16,
         "M": 4 * 7 * 7 * 100 * 32,
     }
-    assert len(plan._candidate.kernels) == 3 * 4
+    assert len(plan.candidate.kernels) == 3 * 4
     spec = ConvSpec.parse("g2ic10ih20oc14kh3sh2ph1", layout="NHWC")  # 2 taps for each phase
     plan = make_plan(Problem(spec, 0), "winograd:form=stages,m=2")
-    assert dict(plan._candidate.temporaries) == {
+    assert dict(plan.candidate.temporaries) == {
         "V": 4 * 3 * 3 * 25 * 10 * 4,
         "M": 4 * 3 * 3 * 25 * 14,
     }

@@ -16,12 +16,12 @@ from support.winograd_checks import FORMS, make_plan
 def test_the_fused_form_is_meant_if_none_is_named() -> None:
     spec = ConvSpec.parse("ic16ih20oc32kh3ph1")
     plans = [make_plan(Problem(spec, 0), text) for text in ("winograd", "winograd:form=fused")]
-    assert plans[0]._candidate.kernels == plans[1]._candidate.kernels
-    assert len(plans[0]._candidate.kernels) == 1
+    assert plans[0].candidate.kernels == plans[1].candidate.kernels
+    assert len(plans[0].candidate.kernels) == 1
     staged = make_plan(Problem(spec, 0), "winograd:form=stages")
-    assert isinstance(staged._candidate.kernels[1].kernel, PointProducts)
+    assert isinstance(staged.candidate.kernels[1].kernel, PointProducts)
     # Both take the same tiles of outputs, so that a comparison shows nothing but the form.
-    tiles = [plan._candidate.choice.parameters.m for plan in (plans[0], staged)]
+    tiles = [plan.candidate.choice.parameters.m for plan in (plans[0], staged)]
     assert tiles[0] == tiles[1]
 
 

@@ -127,6 +127,7 @@ class ConvPlan(Unpicklable):
     Attributes:
         spec: what is computed.
         algorithm: how.
+        candidate: its choice, kernels, temporaries and packed constants, for reading only.
         threads: threads that take part.
         workspace_bytes: memory that runs work in.
         weight_bytes: packed weights, bias and slopes.
@@ -146,7 +147,7 @@ class ConvPlan(Unpicklable):
         if options.tune and algorithm is None:
             algorithm = self._tuned(options.reproducible, options.memory_limit)
         candidate, needed = self._choose(algorithm, options.reproducible, options.memory_limit)
-        self._candidate, self.algorithm = candidate, candidate.choice.algorithm
+        self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
         packed = self._pack(constants)
         sizes = {role: array.nbytes for role, array in packed.items()}
@@ -247,17 +248,17 @@ class ConvPlan(Unpicklable):
         operands: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
         for role, offset in self._places.items():
             operands[role] = self._weights.address + offset
-        return candidate_program(self._candidate, self._target, self.threads, operands, workspace)
+        return candidate_program(self.candidate, self._target, self.threads, operands, workspace)
 
     @property
     def parameters(self) -> str:
         """What the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`."""
-        return self._candidate.details
+        return self.candidate.details
 
     @property
     def selector(self) -> str:
         """The text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`."""
-        return str(self._candidate.choice)
+        return str(self.candidate.choice)
 
     @property
     def memory_bytes(self) -> int:
@@ -345,7 +346,7 @@ class ConvPlan(Unpicklable):
         channels = {k: v for k, v in (("bias", bias), ("slope", slope)) if v is not None}
         require_for_products()
         step("packing weights", 0, w.nbytes)
-        packed = self._candidate.pack(w, channels)
+        packed = self.candidate.pack(w, channels)
         step("packing weights", w.nbytes, w.nbytes)
         return packed
 
