@@ -157,6 +157,23 @@ def test_an_output_that_is_read_after_it_is_given() -> None:
     same(built, {"x": weights(*X, seed=1)})
 
 
+def test_a_convolution_whose_residual_is_its_input() -> None:
+    """The input is plain, the result in blocks: what is added is read as the result is written."""
+    shape = (1, 32, 14, 14)
+    built = small(
+        [
+            node("Conv", ["x", "square"], ["a"], pads=[1] * 4),
+            node("Add", ["a", "x"], ["sum"]),
+            node("MaxPool", ["sum"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Conv", ["half", "last"], ["y"]),
+        ],
+        {"x": shape},
+        {"y": (1, 32, 7, 7)},
+        {"square": weights(32, 32, 3, 3), "last": weights(32, 32, 1, 1, seed=4)},
+    )
+    same(built, {"x": weights(*shape, seed=1)})
+
+
 # -- inputs --------------------------------------------------------------------------------
 TWO = small(
     [
