@@ -21,6 +21,7 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
@@ -93,7 +94,7 @@ class _Nest:
 
     def __init__(self, kernel: Elementwise, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
-        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.element = ELEMENT[kernel.dtype]
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
         self.inner = len(kernel.extents) - 1

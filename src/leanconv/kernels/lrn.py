@@ -18,6 +18,7 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.spec.format import Format, ceil_div
@@ -108,7 +109,7 @@ class _Nest:
 
     def __init__(self, kernel: ResponseNorm, e: Function, lanes: int) -> None:
         self.k, self.e, self.lanes = kernel, e, lanes
-        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.element = ELEMENT[kernel.dtype]
         self.kind = vector(self.element, lanes)
 
     def _load(self, x: Value, channel: Value | int, count: int) -> Value:

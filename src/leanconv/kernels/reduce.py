@@ -25,6 +25,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at
+from leanconv.codegen.types import ELEMENT
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
@@ -123,7 +124,7 @@ class _Nest:
 
     def __init__(self, kernel: Reduction, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
-        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.element = ELEMENT[kernel.dtype]
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
         extents = kernel.extents

@@ -18,6 +18,7 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
     NEUTRAL,
@@ -101,7 +102,7 @@ class _Nest:
 
     def __init__(self, kernel: Softmax, e: Function, lanes: int) -> None:
         self.k, self.e, self.lanes = kernel, e, lanes
-        self.element = {"float32": "float", "float64": "double"}[kernel.dtype]
+        self.element = ELEMENT[kernel.dtype]
         self.kind = vector(self.element, lanes)
 
     def line(self, x: Value, y: Value) -> None:

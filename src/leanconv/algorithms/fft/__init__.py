@@ -18,7 +18,7 @@ Transforms are real ones, emitted as straight-line code, and leave bins = 2·(T/
 complex numbers (130 for T = 16, 514 for T = 32). A product of a bin takes 4 real multiplications,
 or 3 (Gauss) with a third plane re + im. The product of bin b reads slot b + 1 and writes slot b:
 inputs and results share one buffer. A kernel too long for T is cut into parts, each input tile
-still being transformed once. Strides become phases and dilations classes, as for Winograd.
+still being transformed once. Strides become phases and dilations residues, as for Winograd.
 Depthwise layers have lanes along channels and products by element.
 
 - Bytes, each thread: ((bins + 1) · slot + T · (T + 1) · l + (T + 2·l) · l) · e (`layout`); they do

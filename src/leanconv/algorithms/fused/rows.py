@@ -10,6 +10,7 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 
 
@@ -100,8 +101,8 @@ class BlockKernels:
         if self.expand:
             total += self.expand.flops // self.expand.batch
         for project in self.projects:
-            columns = self.depthwise.row_count * project.window.out[2]
-            total += 2 * columns * project.outputs * project.reduction
+            out = self.depthwise.row_count, project.window.out[2]
+            total += sum_flops(1, project.outputs, out, project.reduction)
         return total
 
 

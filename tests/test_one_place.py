@@ -1,0 +1,140 @@
+"""What is computed in one place: element sizes, roundoffs, output sizes, FLOPs, decompositions.
+
+Each rule reads the source, and is shown to see what it is there for.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
+TREES = {
+    file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
+    for file in sorted(PACKAGE.rglob("*.py"))
+}
+ITEM_BYTES = ("'float16': 2", "'float32': 4", "'float64': 8")
+
+
+def outside(find: str, *allowed: str) -> list[str]:
+    """Where a rule finds something, but for the modules and folders that are allowed to have it."""
+    return [
+        f"{name}:{line}"
+        for name, tree in TREES.items()
+        if not name.startswith(allowed)
+        for line in RULES[find](tree)
+    ]
+
+
+def element_tables(tree: ast.AST) -> Iterator[int]:
+    """Tables from dtypes to their bytes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            pairs = [(k, v) for k, v in zip(node.keys, node.values, strict=True) if k]
+            if any(f"{ast.unparse(k)}: {ast.unparse(v)}" in ITEM_BYTES for k, v in pairs):
+                yield node.lineno
+
+
+def roundoffs(tree: ast.AST) -> Iterator[int]:
+    """The powers 2**-24 and 2**-53."""
+    powers = [ast.unparse(ast.parse(f"{two}**-{n}")) for two in ("2", "2.0") for n in (24, 53)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and ast.unparse(node) in powers:
+            yield node.lineno
+
+
+def output_sizes(tree: ast.AST) -> Iterator[int]:
+    """Divisions of what is left beside a kernel's extent."""
+    for node in ast.walk(tree):
+        divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
+        if divides and "effective_extent" in ast.unparse(node):
+            yield node.lineno
+
+
+def kernel_flops(tree: ast.AST) -> Iterator[int]:
+    """FLOPs of a convolution's kernel that are counted by hand: two for each product."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in ("flops", "image_flops"):
+            text = ast.unparse(node)
+            if "2 *" in text or "prod(" in text:
+                yield node.lineno
+
+
+def divisors(tree: ast.AST) -> Iterator[int]:
+    """Imports of `gcd`, which splits strides and dilations."""
+    for node in ast.walk(tree):
+        imported = isinstance(node, ast.ImportFrom) and "gcd" in [a.name for a in node.names]
+        if imported or (isinstance(node, ast.Attribute) and node.attr == "gcd"):
+            yield node.lineno
+
+
+def specs(tree: ast.AST) -> Iterator[int]:
+    """Specs that are made field by field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "ConvSpec":
+            yield node.lineno
+
+
+def activation_tables(tree: ast.AST) -> Iterator[int]:
+    """Tables from operations to kinds of activation and their attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict) and "'LeakyRelu': ('leaky_relu'" in ast.unparse(node):
+            yield node.lineno
+
+
+RULES = {
+    rule.__name__: rule
+    for rule in (
+        element_tables,
+        roundoffs,
+        output_sizes,
+        kernel_flops,
+        divisors,
+        specs,
+        activation_tables,
+    )
+}
+SEEN = {
+    "element_tables": "BYTES = {'float32': 4, 'float64': 8}",
+    "roundoffs": "U = 2.0**-24",
+    "output_sizes": "n = (size + pad - effective_extent(kernel, d)) // stride + 1",
+    "kernel_flops": "def flops(self):\n    return 2 * self.batch * prod(self.out)",
+    "divisors": "from math import gcd",
+    "specs": "spec = ConvSpec(batch=1)",
+    "activation_tables": "KINDS = {'LeakyRelu': ('leaky_relu', ('alpha',))}",
+}
+
+
+def test_bytes_and_roundoffs_of_elements_are_in_one_table() -> None:
+    assert outside("element_tables", "dtypes.py") == []
+    assert outside("roundoffs", "dtypes.py") == []
+
+
+def test_output_sizes_are_computed_in_spec() -> None:
+    assert outside("output_sizes", "spec/", "reference/") == []
+
+
+def test_flops_of_convolutions_are_computed_in_spec() -> None:
+    others = tuple(f"{folder}/" for folder in ("kernels", "gpu", "planner", "runtime", "reference"))
+    assert outside("kernel_flops", "spec/amounts.py", *others) == []
+
+
+def test_strides_and_dilations_are_taken_apart_in_one_module() -> None:
+    # The third one spreads the lines of a page over the sets of a cache.
+    allowed = ("algorithms/decompose.py", "reference/decompose.py", "algorithms/unfold/")
+    assert outside("divisors", *allowed) == []
+
+
+def test_a_spec_is_what_a_user_or_a_conv_node_says() -> None:
+    assert outside("specs", "spec/", "reference/layers.py", "operators/convolution.py") == []
+
+
+def test_activations_of_operations_are_in_one_table() -> None:
+    assert outside("activation_tables", "graph/activations.py") == []
+
+
+def test_each_rule_sees_what_it_is_there_for() -> None:
+    assert SEEN.keys() == RULES.keys()
+    for name, source in SEEN.items():
+        assert list(RULES[name](ast.parse(source))) == [1], name
