@@ -27,7 +27,7 @@ class AlgorithmRow:
         algorithm: its name.
         reason: why it cannot compute the problem; empty if it can, and then the rest is known:
         cycles: estimated cycles of one core.
-        seconds: estimated time of a run with the threads asked for.
+        seconds: estimated time of a run with that many threads.
         measured_seconds: median time of a run, None if it was not measured.
         workspace_bytes, weight_bytes: memory that a plan with it needs.
         error: expected relative error in the max norm.

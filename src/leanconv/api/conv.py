@@ -138,36 +138,42 @@ class ConvPlan(Unpicklable):
 
     @memory_reported("planning a convolution")
     def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
-        self.spec = spec
-        self.threads = options.threads or default_threads()
-        max_error, algorithm = options.max_error, options.algorithm
+        self.spec, self.threads = spec, options.threads or default_threads()
         name = current_settings().target
         self._target: Target = preset(name) if name else host()
-        self._problem = conv_problem(spec, max_error)
+        self._problem = conv_problem(spec, options.max_error)
+        # Choose the algorithm and its parameters.
+        algorithm = options.algorithm
         if options.tune and algorithm is None:
             algorithm = self._tuned(options.reproducible, options.memory_limit)
         candidate, needed = self._choose(algorithm, options.reproducible, options.memory_limit)
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
+        self._check_error(options.max_error)
+        # Pack the constants.
         packed = self._pack(constants)
         sizes = {role: array.nbytes for role, array in packed.items()}
         self._places, self.weight_bytes = aligned_offsets(sizes)
         self.workspace_bytes = candidate.workspace_bytes(self.threads)
         assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
+        # Allocate, compile, and bind the program to the memory.
+        self._allocate()
+        self._fill(packed)
+        # What the fast path of `__call__` compares.
+        self._find_x = Lookup(spec.input_shape, spec.dtype)
+        self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
+        self._extents = spec.input_bytes, spec.output_bytes
+
+    def _check_error(self, max_error: float | None) -> None:
         if max_error is not None and not self.predicted_error <= max_error:
             raise BudgetError(
                 f"{self.spec}: {self.algorithm} is expected to err by "
                 f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; give max_error="
                 f"{self.predicted_error * 1.01:.2g} or more"
-                + (", or float64 arrays" if spec.dtype == "float32" else ""),
+                + (", or float64 arrays" if self.spec.dtype == "float32" else ""),
                 0,
                 self.predicted_error,
             )
-        self._allocate()
-        self._fill(packed)
-        self._find_x = Lookup(spec.input_shape, spec.dtype)
-        self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
-        self._extents = spec.input_bytes, spec.output_bytes
 
     def _choose(
         self, algorithm: str | None, reproducible: bool, memory_limit: int | None
@@ -291,7 +297,7 @@ class ConvPlan(Unpicklable):
             LeanConvError: there is no memory for y.
         """
         spec = self.spec
-        if out is not None and residual is None and not spec.residual:  # the short way
+        if out is not None and residual is None and not spec.residual:  # the fast path
             read, write = self._find_x(x), self._find_out(out)
             x_bytes, y_bytes = self._extents
             if read and write and (write + y_bytes <= read or read + x_bytes <= write):
@@ -313,7 +319,7 @@ class ConvPlan(Unpicklable):
         return f"<ConvPlan {self.spec}: {self.algorithm}, {format_bytes(self.memory_bytes)}>"
 
     def explain(self) -> str:
-        """Say which algorithm was chosen, what it needs, and why the others were not."""
+        """Say which algorithm was chosen, what it needs, and why the others were not chosen."""
         lines = [
             f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
@@ -336,7 +342,7 @@ class ConvPlan(Unpicklable):
         takes = (
             f"{format_bytes(self._needed(candidate))}, expected error {candidate.choice.error:.1e}"
         )
-        if self.algorithm not in best:  # it was asked for
+        if self.algorithm not in best:  # the user named it
             return takes
         ratio = cycles / max(1.0, best[self.algorithm][0])
         return f"{ratio:.2f} times the time by estimate, {takes}"

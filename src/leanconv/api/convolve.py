@@ -76,7 +76,7 @@ def conv2d(
             f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, 'float32')}"
         )
     spec = checked_spec(x.shape, constants, asked, residual is not None)
-    # Layers of one shape have a plan each, found by where their weights lie.
+    # Layers of one shape have a plan each, found by the address of their weights.
     key = spec, options, w.ctypes.data
     cache = _cache()
     kept = cache.take(key)  # out of it, so that no other thread runs it with other weights

@@ -52,7 +52,7 @@ class FastCall:
         return self.used_bytes + self.network.code_bytes
 
     def call(self, x: object) -> np.ndarray | None:
-        """Run on one array that the kernels can read as it is; None for any other."""
+        """Run on one array that the kernels can read in place; None for any other."""
         start = self._lookup(x) if self._lookup else 0
         if not start:
             return None

@@ -27,7 +27,7 @@ class Network:
     `copy.deepcopy(net)` the memory is its own, so that it can run at the same time; `copy.copy`
     shares plans and memory. A pickled network is its model, weights included, with `load`'s
     options, and is planned anew where it is unpickled; where weights are many, send the path and
-    call `load` there. A process that is forked goes on with the networks that it finds. On a GPU
+    call `load` there. A forked process can use the networks of its parent. On a GPU
     arrays with `__dlpack__` are read in place and the outputs stay there if the first input is
     there; such a network can be neither copied nor pickled.
 
@@ -135,7 +135,7 @@ class Network:
         return dict(zip(self._names.outputs, results, strict=True))
 
     def _single(self, x: object) -> Any | None:
-        """The answer where there is one input and one output and x can be read as it is."""
+        """The output where there is one input and one output and x needs no copy; else None."""
         compiled = self._current
         return compiled.call(x) if compiled else None
 
@@ -153,7 +153,7 @@ class Network:
 
         Args:
             shapes: the shape of every input by name, or that of the only input.
-            progress: is told how far planning is, as by `load`.
+            progress: a function that is called meanwhile, as by `load`.
 
         Returns:
             The plan, which is now the one that `plan` shows.

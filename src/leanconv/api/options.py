@@ -19,7 +19,7 @@ _LONGEST = 1000  # characters of an algorithm and its parameters
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What `load` is asked for, checked.
+    """Options of `load`, checked.
 
     Attributes:
         threads: that take part; None for those that the process may use.
@@ -37,7 +37,7 @@ class NetworkOptions:
 
 
 class PlanOptions(NamedTuple):
-    """What `plan_conv2d` is asked for besides the convolution itself, checked: a part of keys.
+    """Options of `plan_conv2d` besides the convolution itself, checked; part of cache keys.
 
     Attributes:
         algorithm, memory_limit, max_error, threads, tune, reproducible: as `plan_conv2d` has them.
@@ -110,7 +110,7 @@ def checked_threads(threads: Any) -> int | None:
 
 
 def checked_flag(name: str, given: Any) -> bool:
-    """Whether something is asked for.
+    """An option that is True or False.
 
     Raises:
         SpecError: it is neither True nor False.

@@ -1,4 +1,4 @@
-"""A model as it is pickled: what a network that goes to another process takes along."""
+"""A model as it is pickled with its network."""
 
 from __future__ import annotations
 

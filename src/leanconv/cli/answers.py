@@ -7,7 +7,8 @@ An output is taken for class scores, one for each class of one image, where
 - or it is the network's only output and has the shape (1, classes): what classifiers without a
   softmax end with. Its softmax is then shown.
 
-Maps, boxes and sequences are none of these; of them, shape, range and what is no number are told.
+Maps, boxes and sequences are none of these: their shape, their range and whether they hold NaN or
+infinities are shown.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def summarise(
     Args:
         outputs: by name.
         labels: the classes' names; empty where nobody gave them.
-        top: how many classes are told.
+        top: how many classes are shown.
 
     Raises:
         InputError: class scores hold NaN or infinity.

@@ -81,8 +81,8 @@ def layer_works(specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False
 
     Args:
         specs: by name; without bias, residual or activation, in NCHW.
-        folder: where the ONNX files go; each is removed when the next work is asked for.
-        exact: whether answers are held to the exact one, which takes its time to compute.
+        folder: where the ONNX files go; each is removed when the next one is requested.
+        exact: whether answers are compared with the exact one, which takes long to compute.
     """
     for name, spec in specs.items():
         generator = np.random.default_rng(0)

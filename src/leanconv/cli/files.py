@@ -15,7 +15,7 @@ import numpy as np
 def writing(file: str | Path) -> Iterator[Path]:
     """Give a path to write to, which becomes the file where the block ends well.
 
-    What is there and is no regular file, such as `/dev/stdout`, is written to as it is.
+    What is there and is no regular file, such as `/dev/stdout`, is written to directly.
 
     Raises:
         OSError: the file cannot be written; it is left as it was.

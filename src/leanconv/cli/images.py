@@ -99,13 +99,13 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a network's input, and where it lies there.
+    """An image as a network's input, and its place there.
 
     Attributes:
         x: float32, of the input's shape, with batch 1.
         size: height and width of the image.
         scale: the input's pixels for one of the image, down and to the right.
-        offset: where the image's top left corner lies in the input, in its pixels; negative where
+        offset: the place of the image's top left corner in the input, in its pixels; negative where
             it was cut off.
     """
 
@@ -210,7 +210,7 @@ def _decode(
 def _fitted(
     image: Any, wanted: tuple[int | str | None, int | str | None], fitting: Fitting
 ) -> _Placed:
-    """Bring an image of Pillow's to a size, as it is asked for."""
+    """Resize an image of Pillow's as requested."""
     from PIL import Image
 
     own = image.height, image.width

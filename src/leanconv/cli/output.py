@@ -38,7 +38,7 @@ def print_table(
     Args:
         columns: the headings, or what else there is to say of a column.
         rows: the cells, as many in a row as there are headings.
-        title: stands above.
+        title: the heading.
         left: where columns are headings only, how many of the first ones hold names; the others
             hold numbers.
         wide: whether lines may be longer than the terminal's.

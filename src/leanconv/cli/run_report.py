@@ -21,7 +21,7 @@ class Answer:
     Attributes:
         image: the file.
         inputs: shapes by name.
-        picture: where the image lies in the input; None for arrays.
+        picture: the place of the image in the input; None for arrays.
         outputs: what they hold.
         latency_ns: median of the repeated runs.
     """

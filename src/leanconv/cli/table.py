@@ -25,7 +25,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-        heading: stands above it.
+        heading: of the column.
         kind: `"name"`, which may be shortened in the middle; `"prose"`, which may be wrapped at
             blanks; `"number"`, which is neither, and aligned to the right.
         optional: 0 for a column that is always shown; the larger, the earlier it is left out.

@@ -1,4 +1,4 @@
-"""How products are made on the device, and what each way costs in accuracy and time.
+"""How products are computed on the device, and what each way costs in accuracy and time.
 
 | name | products | peak of an H200 | error of a sum |
 |---|---|---|---|
@@ -9,7 +9,7 @@
 | native | one product of float16 or bfloat16 arrays, summed in float32 | 989 | of the inputs |
 
 fp16x3 is as accurate as float32 while a tile's inputs lie between 2^-8 and 1023; tiles that leave
-that range are found and made again with tf32x3.
+that range are detected and recomputed with tf32x3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leanconv.errors import SpecError
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """One way to make products.
+    """One way to compute products.
 
     Attributes:
         name: what the plan shows.

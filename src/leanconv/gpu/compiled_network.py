@@ -227,7 +227,7 @@ class CompiledDeviceNetwork:
         return rows
 
     def _prepared(self, arrays: Sequence[Any]) -> tuple[list[DeviceArray], list[DeviceArray]]:
-        """The inputs on the device, checked, and room for the outputs."""
+        """The inputs on the device, checked, and arrays for the outputs."""
         host = "float32" if self._dtype == "bfloat16" else self._dtype
         given = [
             on_device(

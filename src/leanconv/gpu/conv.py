@@ -153,8 +153,8 @@ class DeviceConvPlan(Unpicklable):
             renamed[name] = last
             temporaries[last] = prod(shape) * ITEMSIZE[spec.dtype]
             if name == "y":
-                turned = (spec.batch, prod(size), channels)
-                after.append(permute(last, name, spec.dtype, turned, (0, 2, 1)))
+                channels_first = (spec.batch, prod(size), channels)
+                after.append(permute(last, name, spec.dtype, channels_first, (0, 2, 1)))
             else:
                 before.append(permute(name, last, spec.dtype, shape, (0, 2, 1)))
         inner = tuple(_renamed(launch, renamed) for launch in lowered.launches)
@@ -208,7 +208,7 @@ class DeviceConvPlan(Unpicklable):
         ]
         if self.arithmetic == "fp16x3":
             lines.append(
-                "  tiles whose inputs leave the range of float16 halves are made again in tf32x3"
+                "  tiles whose inputs leave the range of float16 halves are recomputed in tf32x3"
             )
         for other in DEVICE_ALGORITHMS:
             if other.name != self.algorithm.partition(":")[0]:

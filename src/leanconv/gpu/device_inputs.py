@@ -1,4 +1,4 @@
-"""Arrays that a user hands to a GPU: read in place where they lie there, else copied."""
+"""A user's arrays on a GPU: read in place if they are on the device, else copied to it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def on_device(
         driver: the device.
         accepts: dtypes of NumPy arrays that are converted while they are copied.
         copies: whether NumPy arrays are taken at all.
-        mend: what else, beside `x.contiguous()`, makes an array lie as it must.
+        mend: what else, beside `x.contiguous()`, gives an array the right memory layout.
 
     Raises:
-        InputError: it has another shape, dtype or order, or lies elsewhere.
+        InputError: it has another shape, dtype or order, or is on another device.
     """
     if isinstance(array, np.ndarray) and copies:
         if array.shape != kind.shape or str(array.dtype) not in accepts:

@@ -102,11 +102,11 @@ class TorchFft:
     def _exact(self) -> Iterator[None]:
         """Without TF32, which a user may have allowed for his own products."""
         flags = self._torch.backends.cuda.matmul
-        held, flags.allow_tf32 = flags.allow_tf32, False
+        before, flags.allow_tf32 = flags.allow_tf32, False
         try:
             yield
         finally:
-            flags.allow_tf32 = held
+            flags.allow_tf32 = before
 
     def multiply(self, a: Any, b: Any) -> Any:
         """See `FftLibrary`."""
@@ -261,9 +261,9 @@ class FftConvPlan(Unpicklable):
         spectra = np.conj(np.fft.rfftn(spread, self.size, axes))
         groups, each = spec.groups, spec.in_channels // spec.groups
         outputs = spec.out_channels // groups
-        turned = spectra.reshape(groups, outputs, each, self._bins).transpose(3, 0, 2, 1)
+        by_frequency = spectra.reshape(groups, outputs, each, self._bins).transpose(3, 0, 2, 1)
         kind = np.complex64 if spec.dtype == "float32" else np.complex128
-        batches = np.ascontiguousarray(turned, kind).reshape(-1, each, outputs)
+        batches = np.ascontiguousarray(by_frequency, kind).reshape(-1, each, outputs)
         return self._library.given(batches)
 
     @property
@@ -336,8 +336,8 @@ class FftConvPlan(Unpicklable):
         product = library.multiply(library.permute(batches, (1, 0, 2)), self._spectra)
         del batches
         # (bins * g, N, K/g) -> (N, bins, K)
-        turned = library.permute(product, (1, 0, 2))
-        sums = library.backward(turned.reshape(spec.batch, *bins, spec.out_channels), self.size)
+        by_image = library.permute(product, (1, 0, 2))
+        sums = library.backward(by_image.reshape(spec.batch, *bins, spec.out_channels), self.size)
         pairs = zip(spec.output_size, spec.stride, strict=True)
         cut = (slice(None), *(slice(0, (o - 1) * s + 1, s) for o, s in pairs))
         return sums[cut]

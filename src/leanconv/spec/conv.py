@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -225,9 +226,37 @@ _TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d{1,15})(?!\d)")
 
 
 def _parse(problem: str) -> ConvSpec:
+    found = _tokens(problem)
+    for key in ("ic", "oc"):
+        if key not in found:
+            raise SpecError(f"problem {problem!r} lacks {key}; expected {key} and a number")
+    present = {a for a in _AXES if f"i{a}" in found or f"k{a}" in found or f"o{a}" in found}
+    if "h" in present:
+        present.add("w")
+    if "d" in present:
+        present |= {"h", "w"}
+    if not present:
+        raise SpecError(f"problem {problem!r} lacks spatial sizes; expected some, such as ih56kh3")
+    axes = [_axis(problem, found, axis) for axis in _AXES if axis in present]
+    size, kernel, stride, dilation, begin, end = (tuple(c) for c in zip(*axes, strict=True))
+    return ConvSpec(
+        batch=found.get("mb", 1),
+        in_channels=found["ic"],
+        out_channels=found["oc"],
+        size=size,
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        pad_begin=begin,
+        pad_end=end,
+        groups=found.get("g", 1),
+    )
+
+
+def _tokens(problem: str) -> dict[str, int]:
+    """The numbers of a line by their keys: `{"ic": 64, "ih": 56, …}`."""
     found: dict[str, int] = {}
-    position = 0
-    text = problem.strip()
+    position, text = 0, problem.strip()
     while position < len(text) and text[position] != "n":
         if text[position] == "_":
             position += 1
@@ -242,68 +271,43 @@ def _parse(problem: str) -> ConvSpec:
             raise SpecError(f"problem {problem!r} gives {match[1]} twice; expected it once")
         found[match[1]] = int(match[2])
         position = match.end()
-    for key in ("ic", "oc"):
-        if key not in found:
-            raise SpecError(f"problem {problem!r} lacks {key}; expected {key} and a number")
-    present = {a for a in _AXES if f"i{a}" in found or f"k{a}" in found or f"o{a}" in found}
-    if "h" in present:
-        present.add("w")
-    if "d" in present:
-        present |= {"h", "w"}
-    axes = [a for a in _AXES if a in present]
-    if not axes:
-        raise SpecError(f"problem {problem!r} lacks spatial sizes; expected some, such as ih56kh3")
+    return found
 
-    def get(letter: str, axis: str, default: int | None) -> int | None:
-        for source in (axis, "h", "d", "w"):
-            if f"{letter}{source}" in found:
-                return found[f"{letter}{source}"]
-        return default
 
-    columns = []
-    for axis in axes:
-        size, out, kernel = get("i", axis, None), get("o", axis, None), get("k", axis, None)
-        stride, dense = get("s", axis, 1), get("d", axis, 0)
-        assert stride is not None
-        assert dense is not None
-        if kernel is None or (size is None and out is None):
-            raise SpecError(
-                f"problem {problem!r} lacks k{axis} or i{axis}; expected k{axis} with i{axis} or "
-                f"o{axis}"
-            )
-        if stride < 1:
-            raise SpecError(
-                f"problem {problem!r} has a stride of 0; expected s{axis} of at least 1"
-            )
-        span, pad = effective_extent(kernel, dense + 1), get("p", axis, None)
-        if size is None:
-            assert out is not None
-            size = (out - 1) * stride + span - 2 * (pad or 0)
-        needed = 0 if out is None else (out - 1) * stride + span - size
-        begin = pad if pad is not None else max(0, needed) // 2
-        end = begin if out is None else max(0, needed - begin)
-        columns.append((size, kernel, stride, dense + 1, begin, end))
-        if out is not None and output_extent(size, kernel, stride, dense + 1, begin + end) != out:
-            follows = output_extent(size, kernel, stride, dense + 1, begin + end)
-            raise SpecError(
-                f"problem {problem!r}: o{axis}{out} does not follow from the rest; expected "
-                f"o{axis}{follows}, or leave it out"
-            )
-    size_, kernel_, stride_, dilation_, begin_, end_ = (
-        tuple(c) for c in zip(*columns, strict=True)
-    )
-    return ConvSpec(
-        batch=found.get("mb", 1),
-        in_channels=found["ic"],
-        out_channels=found["oc"],
-        size=size_,
-        kernel=kernel_,
-        stride=stride_,
-        dilation=dilation_,
-        pad_begin=begin_,
-        pad_end=end_,
-        groups=found.get("g", 1),
-    )
+def _axis(problem: str, found: Mapping[str, int], axis: str) -> tuple[int, int, int, int, int, int]:
+    """Size, kernel, stride, dilation, and padding at both ends of one axis.
+
+    What is not given for an axis is taken from the height, then the depth, then the width.
+    """
+
+    def get(letter: str) -> int | None:
+        keys = (f"{letter}{source}" for source in (axis, "h", "d", "w"))
+        return next((found[key] for key in keys if key in found), None)
+
+    size, out, kernel, pad = get("i"), get("o"), get("k"), get("p")
+    stride, extra = get("s"), get("d")
+    stride, dilation = 1 if stride is None else stride, (extra or 0) + 1
+    if kernel is None or (size is None and out is None):
+        raise SpecError(
+            f"problem {problem!r} lacks k{axis} or i{axis}; expected k{axis} with i{axis} or "
+            f"o{axis}"
+        )
+    if stride < 1:
+        raise SpecError(f"problem {problem!r} has a stride of 0; expected s{axis} of at least 1")
+    span = effective_extent(kernel, dilation)
+    if size is None:
+        assert out is not None
+        size = (out - 1) * stride + span - 2 * (pad or 0)
+    needed = 0 if out is None else (out - 1) * stride + span - size
+    begin = pad if pad is not None else max(0, needed) // 2
+    end = begin if out is None else max(0, needed - begin)
+    follows = output_extent(size, kernel, stride, dilation, begin + end)
+    if out is not None and follows != out:
+        raise SpecError(
+            f"problem {problem!r}: o{axis}{out} does not follow from the rest; expected "
+            f"o{axis}{follows}, or leave it out"
+        )
+    return size, kernel, stride, dilation, begin, end
 
 
 __all__ = ["ConvSpec", "ceil_div", "effective_extent", "output_extent"]

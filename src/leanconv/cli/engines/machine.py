@@ -92,7 +92,7 @@ def busy_cpus(seconds: float = 0.5) -> float:
     """Return how many CPUs the whole machine kept busy while this process slept.
 
     Time that a hypervisor gave to others counts as busy. Where the system does not tell, the load
-    average of the last minute stands in for it.
+    average of the last minute is used instead.
     """
     before = _cpu_ticks()
     time.sleep(seconds)

@@ -72,7 +72,7 @@ def find_engines(
     """Return the engines that the options ask for and that are installed, and who is missing.
 
     Raises:
-        UsageError: an engine is asked for that nobody knows.
+        UsageError: an engine is unknown.
     """
     names = [engine.name for engine in engines]
     for name in options.engine or ():

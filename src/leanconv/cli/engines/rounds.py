@@ -17,7 +17,7 @@ from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
 
 OURS = "leanconv"
 INACCURATE = 1e-4  # of the largest output: no float32 arithmetic errs so much in these works
-_ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
+_ATTEMPTS = 3  # repeats of a turn during which the cores were shared
 Report = Callable[[str], None]
 
 
@@ -29,8 +29,8 @@ class Work:
         name: what tables and JSON call it.
         model: the ONNX file.
         inputs: an array for every input of the network.
-        exact: computes the exact outputs, which answers are held to; those of another engine if
-            None.
+        exact: computes the exact outputs, with which answers are compared; if None, they are
+            compared with those of another engine.
     """
 
     name: str
@@ -118,7 +118,7 @@ def measure(
         work: the network and its inputs.
         engines: who takes part.
         effort: threads, processes, rounds and seconds.
-        report: told what is going on, line by line.
+        report: called with each line of progress.
         crew: their processes, where some are kept from earlier work.
     """
     crew = crew or Crew()

@@ -104,7 +104,7 @@ class DeviceArray:
 
     @property
     def dense(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major without gaps."""
         axes = zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
         return all(extent == 1 or have == want for extent, have, want in axes)
 
@@ -158,7 +158,7 @@ def _export(array: DeviceArray) -> Any:
 
 
 def is_device_array(array: Any) -> bool:
-    """Whether an object can share its memory, and that lies on a CUDA device."""
+    """Whether an object has `__dlpack__` and is on a CUDA device."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return False
     return int(array.__dlpack_device__()[0]) == _CUDA
@@ -173,7 +173,7 @@ def take(label: str, array: Any, driver: Driver) -> DeviceArray:
         driver: the device.
 
     Raises:
-        InputError: it lies elsewhere, or has a dtype that leanconv does not know.
+        InputError: it is on another device, or has a dtype that leanconv does not know.
     """
     if isinstance(array, DeviceArray):
         return array

@@ -200,7 +200,7 @@ class Driver:
             dtype, address, shape: the tensor's, the last axis fastest.
             strides: in elements, 1 the last.
             box: extents of one copy.
-            swizzle: how a box lies in shared memory, the driver's number.
+            swizzle: the layout of a box in shared memory, the driver's number.
 
         Raises:
             DeviceError: the driver refuses such a map.

@@ -21,7 +21,7 @@ class Memory:
     """Blocks that live as long as this object, and arrays that are handed out.
 
     Attributes:
-        used_bytes: of the blocks, as they were asked for.
+        used_bytes: of the blocks, as requested.
     """
 
     def __init__(self, driver: Driver) -> None:

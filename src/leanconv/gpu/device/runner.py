@@ -23,7 +23,7 @@ _SCRATCH_POINTERS = 2  # that Triton's kernels take behind their own arguments: 
 
 
 class TensorMap:
-    """What a kernel copies boxes of a tensor by: made again where the tensor's address changes.
+    """A tensor map as a kernel's argument; encoded again when the tensor's address changes.
 
     Attributes:
         values: the arguments that it stands for: the map, extents, strides.

@@ -77,7 +77,7 @@ def elementwise(
 
 
 def lower_unary(context: LoweringContext, node: Node) -> None:
-    """Lower an operation of one tensor, in the order that it stands in."""
+    """Lower an operation of one tensor, in the format that its input has."""
     source, result = node.inputs[0], node.outputs[0]
     form = context.form(source)
     activation = activation_of(node)
@@ -113,7 +113,7 @@ def lower_binary(context: LoweringContext, node: Node) -> None:
             operands.append(context.read(name, form))
             strides.append(strides_in(context.physical(name, form), target))
             continue
-        # Of lower rank: read as it is, its axes brought behind one another in memory's order.
+        # Of lower rank: read row-major, with its strides permuted to the output's order.
         operands.append(context.read(name, PLAIN))
         plain = strides_in(given, shape)
         order = [physical_axis(axis, len(shape), form) for axis in range(len(shape))]

@@ -157,7 +157,7 @@ _BY_NAME = {algorithm.name: algorithm for algorithm in DEVICE_ALGORITHMS}
 def choose_algorithm(
     problem: ConvProblem, w: np.ndarray, machine: Machine, algorithm: str | None = None
 ) -> Lowered:
-    """The launches of the algorithm asked for, or of the one that is expected to be fastest.
+    """The launches of the algorithm that is named, or of the one with the least estimated time.
 
     Raises:
         SpecError: there is no such algorithm or parameter, or it rejects the problem.

@@ -41,7 +41,7 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ..
 def box_arguments(
     extents: Sequence[int], first: Sequence[int], second: Sequence[int]
 ) -> dict[str, int]:
-    """What kernels are told of a box that `merged` made: extents, and strides of two operands."""
+    """Kernel arguments of a box that `merged` returned: extents, and strides of two operands."""
     return {
         **{f"e{i}": extents[i] for i in range(1, BOX_RANK)},
         **{f"s{i}": first[i] for i in range(BOX_RANK)},
@@ -55,7 +55,7 @@ def is_wide(*offsets: int) -> bool:
 
 
 def _reach(extents: Sequence[int], strides: Sequence[int]) -> int:
-    """How far the last element of a box lies from its first, and at least the box's size."""
+    """The distance of a box's last element from its first, and at least the box's size."""
     far = sum((e - 1) * abs(s) for e, s in zip(extents, strides, strict=True))
     return max(far, prod(extents))
 

@@ -152,7 +152,7 @@ def lower_fused(
         bias_depth: name of its bias, or `""`.
         w: (K, C, 1, 1).
         machine: what to choose for.
-        only: a tile that was asked for.
+        only: the tile to use.
     """
     point, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
     arithmetic = next(a for a in problem.arithmetics if a is not FP16X3)
@@ -223,7 +223,7 @@ def _fused_tile(
     machine: Machine,
     only: Tile | None,
 ) -> tuple[Tile, float]:
-    """The tile that is expected to be fastest, and its time: the depthwise part is made again for
+    """The tile with the least estimated time, and that time: the depthwise part is recomputed for
     each tile of columns."""
     columns, channels = problem.spec.out_channels, problem.spec.in_channels
     found = []

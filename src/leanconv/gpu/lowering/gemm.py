@@ -1,4 +1,4 @@
-"""The main kernel's launches: packed weights, tiles, split k, and the tiles to make again."""
+"""The main kernel's launches: packed weights, tiles, split k, and the tiles to recompute."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def pack(
 
     Returns:
         `w`, and for split weights `w_low` and `scale`: w = (w + w_low) * scale, each row scaled by
-        a power of two so that its largest weight lies in [2^14, 2^15).
+        a power of two so that its largest weight is in [2^14, 2^15).
     """
     rows, count, length = segments.shape
     filled = ceil_div(length, block) * block
@@ -144,7 +144,7 @@ def lower_product(
         arithmetics: those that may be used; the accuracy of all of them is enough.
         machine: what to choose for.
         algorithm: the name of what this is a part of.
-        only: a tile that was asked for.
+        only: the tile to use.
         lean: take what needs least memory, not what is fastest.
     """
     finite = bool(np.isfinite(segments).all())
@@ -236,7 +236,7 @@ def _launches(
 
 
 def repair_tile(tile: Tile) -> Tile:
-    """The tile of the launch that makes flagged tiles again: of the same extent."""
+    """The tile of the launch that recomputes flagged tiles: of the same extent."""
     return replace(tile, stages=1) if tile.m * tile.n > 128 * 64 else tile
 
 
@@ -323,8 +323,8 @@ def _gemm(
             ),
             "columns": divisor(product.columns),
         },
-        # A tile reads its residual just before it writes the same elements. Tiles that are made
-        # again would read what the first launch has written.
+        # A tile reads its residual just before it writes the same elements. Recomputed tiles
+        # would read what the first launch has written.
         in_place="residual" if flags == "none" else "",
         flops=0 if flags == "read" else product.flops,
         numbers=accumulator(dtype),

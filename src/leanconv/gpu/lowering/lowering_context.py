@@ -1,4 +1,4 @@
-"""A graph on its way to launches: which buffers hold its values, in which order of axes."""
+"""The state of lowering a graph to launches: buffers, their orders of axes, and steps so far."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def last_order(rank: int) -> tuple[int, ...]:
 
 
 def physical_axis(axis: int, rank: int, form: str) -> int:
-    """Where a logical axis stands in memory."""
+    """The position of a logical axis in memory order."""
     return axis if form == PLAIN else last_order(rank).index(axis)
 
 
@@ -93,7 +93,7 @@ class LoweringContext(ValuePlacer[str]):
         return tuple(shape[axis] for axis in last_order(len(shape))) if form == LAST else shape
 
     def is_image(self, name: str) -> bool:
-        """Whether a value can stand channels-last."""
+        """Whether a value can be stored channels-last."""
         return len(self.shape(name)) >= 3
 
     def form(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Implicit GEMM over patches of the output, whose inputs arrive by bulk tensor copies (TMA).
+"""Implicit GEMM over patches of the output, whose inputs are loaded by bulk tensor copies (TMA).
 
 The input is described to the hardware in one of two forms (see `kernels.patches`): tap by tap, or
 as an overlapping view of its windows.
@@ -61,7 +61,7 @@ class Patching:
 
 
 def patches_reject(problem: ConvProblem, machine: Machine, form: str) -> str | None:
-    """Why a convolution's inputs cannot arrive by bulk tensor copies in a form, or None."""
+    """Why a convolution's inputs cannot be loaded by bulk tensor copies in a form, or None."""
     spec = problem.spec
     if machine.arch < TENSOR_COPIES:
         return f"sm_{machine.arch} has no bulk tensor copies; expected sm_{TENSOR_COPIES}"

@@ -94,7 +94,7 @@ def blockings(
 
     Args:
         windows, columns: the product's rows, k, and columns of one group.
-        only: a tile that was asked for.
+        only: the tile to use.
     """
     for tile in (only,) if only else tiles(arithmetic, dtype, machine.arch):
         programs = ceil_div(windows.rows, tile.m) * ceil_div(columns, tile.n) * windows.groups

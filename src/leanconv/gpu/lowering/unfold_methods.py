@@ -1,4 +1,4 @@
-"""im2col, MEC and im2win: the input is lowered by a copy, then the same GEMM runs over it."""
+"""im2col, MEC and im2win: a copy unfolds the input, then the same GEMM runs over it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"
 
 @dataclass(frozen=True)
 class _Shape:
-    """The lowered tensor (n, i, j, t, c), and which cells of the input it holds.
+    """The unfolded tensor (n, i, j, t, c), and which cells of the input it holds.
 
     Attributes:
         i, j, t: extents.
@@ -89,13 +89,13 @@ def _lower(
     epilogue: Epilogue | None = None,
 ) -> Lowered:
     """The copy and the product over what it wrote."""
-    spec, lowered = problem.spec, f"{problem.name}/lowered"
+    spec, unfolded = problem.spec, f"{problem.name}/unfolded"
     size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * ITEMSIZE[problem.dtype]
     product = Product(
         windows,
         spec.out_channels,
         problem.dtype,
-        lowered,
+        unfolded,
         problem.y,
         problem.epilogue if epilogue is None else epilogue,
         problem.name,
@@ -106,8 +106,8 @@ def _lower(
     copied = (size + prod(spec.input_shape) * ITEMSIZE[problem.dtype]) / machine.memory_bandwidth
     return replace(
         done,
-        launches=(_copy(problem, shape, lowered), *done.launches),
-        temporaries={lowered: size, **done.temporaries},
+        launches=(_copy(problem, shape, unfolded), *done.launches),
+        temporaries={unfolded: size, **done.temporaries},
         estimate_s=done.estimate_s + copied + machine.launch_s,
     )
 
@@ -144,7 +144,7 @@ class MecParameters(Parameters):
 def lower_mec(
     problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: MecParameters
 ) -> Lowered:
-    """MEC, algorithm 2 of its paper: lowered along w only, then one batch of overlapping GEMMs.
+    """MEC, algorithm 2 of its paper: unfolded along w only, then one batch of overlapping GEMMs.
 
     Solution A makes o_h GEMMs of (i_n * o_w) rows, whose result (h, n, w, c) is brought into order
     through L; solution B i_n * o_h GEMMs of o_w rows, in order at once. Either is one launch.
@@ -168,7 +168,7 @@ def lower_mec(
     if solution == "A" and not fits:
         raise SpecError(
             f"solution is {solution!r} for {spec}; expected B, or A where the output is no larger "
-            "than the lowered tensor and no residual is added"
+            "than the unfolded tensor and no residual is added"
         )
     image, column, row = out_w * padded * run, padded * run, spec.stride[0] * run
     segments = np.moveaxis(w, 1, -1).reshape(spec.out_channels, 1, kernel_h * run)
@@ -178,13 +178,13 @@ def lower_mec(
         return _lower(problem, shape, windows, segments, machine, name)
     windows = unfolded_windows(out_h, spec.batch, out_w, (row, image, column), kernel_h * run)
     done = _lower(problem, shape, windows, segments, machine, name)
-    lowered = f"{problem.name}/lowered"
+    unfolded = f"{problem.name}/unfolded"
     dense = (spec.batch, out_h, out_w * spec.out_channels)
     strides = dense_strides(dense)
-    turned = dense_strides((out_h, spec.batch, out_w * spec.out_channels))
+    by_row = dense_strides((out_h, spec.batch, out_w * spec.out_channels))
     back = (
-        copy_box(problem.y, lowered, problem.dtype, (outputs,), (1,), (1,)),
-        copy_box(lowered, problem.y, problem.dtype, dense, (turned[1], turned[0], 1), strides),
+        copy_box(problem.y, unfolded, problem.dtype, (outputs,), (1,), (1,)),
+        copy_box(unfolded, problem.y, problem.dtype, dense, (by_row[1], by_row[0], 1), strides),
     )
     moved = 4 * outputs * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
     return replace(
@@ -279,7 +279,7 @@ def lower_im2win(
 
 
 def _without_vectors(done: Lowered) -> Lowered:
-    """The same launches of a compiler that is told nothing of alignment."""
+    """The same launches, compiled without any knowledge of alignment."""
     launches = []
     for launch in done.launches:
         if launch.code.function == "gemm.segment_gemm":

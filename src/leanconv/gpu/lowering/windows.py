@@ -1,4 +1,4 @@
-"""Where the elements of every window lie: rows, and segments of contiguous elements."""
+"""The memory layout of windows: rows, and segments of contiguous elements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Windows:
         groups: GEMMs side by side.
         segments, length, taps: runs of contiguous elements, their length, and how many of them
             belong to one row of the window.
-        checked: whether a window may lie outside the input.
+        checked: whether a window may reach outside the input.
         by_row: whether a segment is a whole row of the window.
         depth: the third axis.
     """
@@ -167,7 +167,7 @@ def unfolded_windows(
     groups: int = 1,
     group_stride: int = 0,
 ) -> Windows:
-    """Windows that lie contiguous in an unfolded tensor, one segment each.
+    """Windows that are contiguous in an unfolded tensor, one segment each.
 
     Args:
         images, out_h, out_w: rows.

@@ -29,7 +29,7 @@ from leanconv.winograd.matrices import Matrix, Transform, transform
 
 _DEFAULT_M = 4
 _MOST_ALPHA = 16  # points along one axis, as on the CPU
-_HELD_ALPHA = 8  # tiles of more points do not fit the registers of their transforms
+_REGISTER_ALPHA = 8  # tiles of more points do not fit the registers of their transforms
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _floats(matrix: Matrix) -> np.ndarray:
 def _axes(problem: ConvProblem, parameters: WinogradParameters) -> tuple[Transform, Transform]:
     axes = []
     for taps in problem.spec.kernel:
-        m = parameters.m or max(2, min(_DEFAULT_M, _HELD_ALPHA + 1 - taps))
+        m = parameters.m or max(2, min(_DEFAULT_M, _REGISTER_ALPHA + 1 - taps))
         if m + taps - 1 > _MOST_ALPHA:
             raise SpecError(
                 f"m is {m} for {taps} taps; expected m + taps - 1 of at most {_MOST_ALPHA}"
@@ -95,17 +95,17 @@ def lower_winograd(
     segments = u.reshape(points * outputs, 1, channels)
     done = lower_product(product, segments, problem.arithmetics, machine, "winograd")
     # The product of the points decides, not the longer axis: 16 x 1 are no more than 4 x 4.
-    held = points <= _HELD_ALPHA**2
-    form, each, channels_each = ("", 4, 32) if held else ("_by_products", 1, 16)
+    in_registers = points <= _REGISTER_ALPHA**2
+    form, each, channels_each = ("", 4, 32) if in_registers else ("_by_products", 1, 16)
     shared: dict[str, int | bool | str] = {
         "MH": rows.m,
         "MW": columns.m,
         "AH": rows.alpha,
         "AW": columns.alpha,
-        "BT": each if held else _MOST_ALPHA,
+        "BT": each if in_registers else _MOST_ALPHA,
         "BC": channels_each,
     }
-    counts = {**({"tiles": tiles} if held else {}), "tiles_h": tiles_h, "tiles_w": tiles_w}
+    counts = {**({"tiles": tiles} if in_registers else {}), "tiles_h": tiles_h, "tiles_w": tiles_w}
     first = make_launch(
         f"winograd.transform_input{form}",
         (blocks(tiles, each), blocks(channels, channels_each)),
