@@ -11,7 +11,6 @@ import pytest
 
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS
-from leanconv.planner import weights
 from leanconv.runtime import memory
 
 MODEL = SMALL_NETWORKS["squeezenet_like"]().SerializeToString()
@@ -62,7 +61,7 @@ def run() -> np.ndarray:
     ("target", "name", "error"),
     [
         (memory, "_private", OSError(12, "Cannot allocate memory")),
-        (weights.np, "ascontiguousarray", MemoryError("Unable to allocate")),
+        (np, "ascontiguousarray", MemoryError("Unable to allocate")),
     ],
 )
 def test_every_allocation_of_a_network(target: object, name: str, error: Exception) -> None:
