@@ -2,7 +2,8 @@
 
 `grouped_conv`: facts of a convolution of any groups. `kernel_fields`: fields of a kernel that
 problem and target decide. `linear_code`: straight-line programs of the transforms as vector
-code. `taps`: which taps touch the input at an output position. `prefetch`:
+code. `channels`: bias and slopes.
+`taps`: which taps touch the input at an output position. `prefetch`:
 weights of a later stage, fetched while this one multiplies. `partial_results`: the sum of tensors
 that each hold a part of the channels' sums.
 """

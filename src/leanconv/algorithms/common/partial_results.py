@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import pack_channels
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.geometry import Access
@@ -67,9 +68,7 @@ class SumOfParts(Kernel):
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each channel, zero past the last."""
-        packed = np.zeros(self.blocks * self.lanes, values.dtype)
-        packed[: values.size] = values
-        return packed
+        return pack_channels(values, 1, self.blocks * self.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, pixels."""

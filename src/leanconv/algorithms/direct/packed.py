@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.types import ELEMENT
@@ -144,9 +145,7 @@ class PackedConv(GroupedConv):
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""
-        packed = np.zeros((self.groups, self.panels * self.panel_lanes), values.dtype)
-        packed[:, : self.outputs] = values.reshape(self.groups, self.outputs)
-        return packed.reshape(-1)
+        return pack_channels(values, self.groups, self.panels * self.panel_lanes)
 
     def of_phase(
         self, e: Function, pointers: dict[str, Value], n: Value

@@ -24,6 +24,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import (
     bin_weights,
@@ -79,12 +80,8 @@ class FftConv(Kernel):
         """Pack one number for each output channel (bias, slope), zero past a group's last."""
         layout = self.layout
         if layout.depthwise:
-            packed = np.zeros(layout.outer * layout.lanes, values.dtype)
-            packed[: layout.groups] = values
-            return packed
-        grouped = np.zeros((layout.groups, layout.group_vectors * layout.lanes), values.dtype)
-        grouped[:, : layout.outputs] = values.reshape(layout.groups, layout.outputs)
-        return grouped.reshape(-1)
+            return pack_channels(values, 1, layout.outer * layout.lanes)
+        return pack_channels(values, layout.groups, layout.group_vectors * layout.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit: for each chunk transform, multiply, transform back."""

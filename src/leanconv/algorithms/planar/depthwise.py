@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.planar.columns import (
     ColumnVectors,
     column_vectors,
@@ -135,15 +136,15 @@ class PlanarDepthwise(Kernel):
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:
-                body = _Body(e, self, pointers, n, plane * self.planes)
+                body = _PlaneTiles(e, self, pointers, n, plane * self.planes)
                 of_chunk = part, self.row_block, height, self.rows
                 for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
                     body.rows(e.i64(index * self.rows), rows)
         return e.finish()
 
 
-class _Body:
-    """Emission of the tiles of a few channels."""
+class _PlaneTiles:
+    """Emits the tiles of a few channels."""
 
     def __init__(
         self,
@@ -233,9 +234,8 @@ class _Body:
     def _per_channel(self, name: str) -> list[Value] | None:
         if name not in self.pointers:
             return None
-        first = self.pointers[name].at(self.channel, self.element)
-        planes = range(self.conv.planes)
-        return [self.e.broadcast(first.at(p, self.element), self.kind) for p in planes]
+        numbers, planes = self.pointers[name], self.conv.planes
+        return broadcast_channels(self.e, numbers, self.channel, planes, self.kind)
 
     def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
         conv, e = self.conv, self.e

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.planar.columns import (
@@ -104,9 +105,7 @@ class _ChannelRows:
     def _per_channel(self, pointer: Value | None) -> list[Value] | None:
         if pointer is None:
             return None
-        first = pointer.at(self.channel, self.element)
-        count = range(self.conv.channels)
-        return [self.e.broadcast(first.at(k, self.element), self.kind) for k in count]
+        return broadcast_channels(self.e, pointer, self.channel, self.conv.channels, self.kind)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
@@ -112,7 +113,7 @@ class PlanarPointwise(GroupedConv):
         panel_blocks = ceil_div(self.panels, self.panel_block)
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):
-            body = _Body(e, self, pointers, n, g, block)
+            body = _PanelTiles(e, self, pointers, n, g, block)
             chunk = columns, self.column_tiles
             for tile, pixels in tiles_of_chunk(e, "tile", *chunk, self.pixels, self.span):
                 vectors = ceil_div(pixels, self.lanes)
@@ -121,8 +122,8 @@ class PlanarPointwise(GroupedConv):
         return e.finish()
 
 
-class _Body:
-    """Emission of one block of panels, tile by tile."""
+class _PanelTiles:
+    """Emits one block of panels, tile by tile."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class _Body:
         tile = RegisterTile(self.element, self.kind, conv.lanes, vectors, 1, live)
         acc = [e.zero(self.kind)] * (channels * vectors)
         if "bias" in self.pointers:
-            bias = self._per_channel("bias", channel, channels)
+            bias = broadcast_channels(e, self.pointers["bias"], channel, channels, self.kind)
             acc = [bias[k] for k in range(channels) for _ in range(vectors)]
         w = self.w.at(first * conv.inputs, self.element)
         x = self.x.at(pixel, self.element)
@@ -195,7 +196,7 @@ class _Body:
         conv, e = self.conv, self.e
         residual, slopes = self.pointers.get("residual"), None
         if "slope" in self.pointers:
-            slopes = self._per_channel("slope", channel, channels)
+            slopes = broadcast_channels(e, self.pointers["slope"], channel, channels, self.kind)
         for k in range(channels):
             for j in range(vectors):
                 count = live if j == vectors - 1 else conv.lanes
@@ -206,10 +207,6 @@ class _Body:
                 slope = slopes[k] if slopes else None
                 value = apply(e, value, conv.epilogue.activation, slope)
                 e.store_first(value, self.pointers["y"].at(place, self.element), count)
-
-    def _per_channel(self, name: str, channel: Value, channels: int) -> list[Value]:
-        first = self.pointers[name].at(channel, self.element)
-        return [self.e.broadcast(first.at(k, self.element), self.kind) for k in range(channels)]
 
 
 def plan_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:

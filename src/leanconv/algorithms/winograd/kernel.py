@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.winograd import packing
 from leanconv.algorithms.winograd.edge_tiles import order_of
 from leanconv.algorithms.winograd.input import InputTransform
@@ -88,7 +89,7 @@ class WinogradConv(Kernel):
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel, zero past the last of each group."""
-        return packing.pack_channels(self.shape, values)
+        return pack_channels(values, self.shape.groups, self.shape.panels * self.shape.panel_lanes)
 
     def _ahead(self, target: Target) -> int:
         """How many elements ahead U is prefetched into L2, where it comes from L3; 0 elsewhere.

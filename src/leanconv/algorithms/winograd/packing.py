@@ -71,10 +71,3 @@ def _taps_first(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
     phased = phased[:, : shape.phases[0], :, :columns]
     order = (0, 2, 1, 4, 3, 5) if shape.planar else (0, 2, 1, 3, 4, 5)
     return np.asarray(phased.transpose(order).reshape(rh * rw, shape.steps, w.shape[0]))
-
-
-def pack_channels(shape: WinogradShape, values: np.ndarray) -> np.ndarray:
-    """Pack one number for each output channel, zero past the last of each group."""
-    packed = np.zeros((shape.groups, shape.panels * shape.panel_lanes), values.dtype)
-    packed[:, : shape.outputs] = values.reshape(shape.groups, shape.outputs)
-    return packed.reshape(-1)

@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import Narrow, OutputTransform
-from leanconv.algorithms.winograd.packing import pack_channels, transformed_weights
+from leanconv.algorithms.winograd.packing import transformed_weights
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.parts import Part
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
@@ -340,7 +341,10 @@ def in_stages(
         ]
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: pack_channels(convs[0], values) for name, values in channels.items()}
+        packed = {
+            name: pack_channels(values, convs[0].groups, convs[0].panels * convs[0].panel_lanes)
+            for name, values in channels.items()
+        }
         flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
         for (part, _), conv, product in zip(parts, convs, products, strict=True):
             (top, bottom), (left, right) = part.taps

@@ -1,0 +1,23 @@
+"""Numbers that a convolution has for each output channel: bias and slopes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, element_of
+
+
+def pack_channels(values: np.ndarray, groups: int, width: int) -> np.ndarray:
+    """Pack one number for each output channel as `width` of each group, zero past its last."""
+    packed = np.zeros((groups, width), values.dtype)
+    packed[:, : values.size // groups] = values.reshape(groups, -1)
+    return packed.reshape(-1)
+
+
+def broadcast_channels(
+    e: Function, numbers: Value, first: Value, count: int, kind: str
+) -> list[Value]:
+    """The numbers of `count` channels from `first` on, each in all lanes of a vector."""
+    element = element_of(kind)
+    at = numbers.at(first, element)
+    return [e.broadcast(at.at(k, element), kind) for k in range(count)]
