@@ -204,7 +204,7 @@ class ConvPlan(Unpicklable):
     def _leaner(
         self, first: Candidate, asked: Choice, reproducible: bool, limit: int
     ) -> tuple[Candidate, int]:
-        """The fastest candidate within the limit, or the leanest one where none is, with its bytes.
+        """The fastest candidate within the limit, else the one of fewest bytes, with its bytes.
 
         All algorithms and their parameters count, those too that are never chosen for their time.
         Asked for an algorithm, there is only that one, with the parameters that are left open; for

@@ -20,7 +20,7 @@ _PARTIAL_SUMS = 1.75  # of the rate of L3, where partial results are added
 
 
 def possible_forms(chain: Chain, target: Target) -> Iterator[Form]:
-    """The forms worth considering, the leanest of each kind among them."""
+    """The forms worth considering, of each kind also the one of fewest bytes."""
     height = chain.depthwise.output_size[0]
     steps = sorted({min(step, height) for step in _STEPS})
     if chain.expand is not None:
