@@ -122,11 +122,11 @@ def measure(layer: Layer, threads: int) -> dict[str, Any]:
         "problem": str(layer.problem),
         "blocked": [layer.problem.x.block > 1, layer.problem.y.block > 1],
         "measured": len(tuned.seconds),
-        "model": tuned.model,
-        "tuned": tuned.name,
+        "model": str(tuned.model),
+        "tuned": str(tuned.choice),
         "model_us": round(1e6 * tuned.seconds.get(tuned.model, 0.0), 2),
-        "tuned_us": round(1e6 * tuned.seconds.get(tuned.name, 0.0), 2),
-        "cost": tuned.seconds[tuned.model] / tuned.seconds[tuned.name] if tuned.seconds else 1.0,
+        "tuned_us": round(1e6 * tuned.seconds.get(tuned.choice, 0.0), 2),
+        "cost": tuned.seconds[tuned.model] / tuned.seconds[tuned.choice] if tuned.seconds else 1.0,
     }
 
 

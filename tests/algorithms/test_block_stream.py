@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
+from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
@@ -100,7 +101,7 @@ class Net:
         return verify(merge_blocks(fused, mergeable(fused)))
 
 
-def streams(net: Net, target: Target | None = None) -> dict[str, BlockStream]:
+def streams(net: Net, target: Target | None = None) -> dict[Choice, BlockStream]:
     machine = target or host()
     graph = net.merged()
     (node,) = graph.nodes
@@ -109,23 +110,22 @@ def streams(net: Net, target: Target | None = None) -> dict[str, BlockStream]:
     formats = {"x0": Format(0) if plain else lanes, node.outputs[0]: lanes}
     context, found = NodeContext(node, graph, formats, machine), {}
     for choice in BLOCK_CHAIN.choices(context):
-        lowered = BLOCK_CHAIN.lower(context, choice.name)
+        lowered = BLOCK_CHAIN.lower(context, choice)
         (call,) = lowered.calls
         assert isinstance(call.kernel, BlockStream)
-        assert call.kernel.scratch_bytes == choice.scratch_bytes
-        found[choice.name] = call.kernel
+        found[choice] = call.kernel
     return found
 
 
 def run(
-    net: Net, name: str, cuts: tuple[float, ...] = (), target: Target | None = None
+    net: Net, choice: Choice, cuts: tuple[float, ...] = (), target: Target | None = None
 ) -> np.ndarray:
     machine, graph = target or host(), net.merged()
     (node,) = graph.nodes
     lanes, x, out = Format(machine.lanes(net.dtype)), net.input(), node.outputs[0]
     plain = x.shape[1] == 3
     formats = {"x0": Format(0) if plain else lanes, out: lanes}
-    lowered = BLOCK_CHAIN.lower(NodeContext(node, graph, formats, machine), name)
+    lowered = BLOCK_CHAIN.lower(NodeContext(node, graph, formats, machine), choice)
     assert {n: a.nbytes for n, a in all_constants(lowered).items()} == dict(
         lowered.packings[0].bytes
     )
@@ -144,13 +144,13 @@ NETS: dict[str, tuple[list[tuple[int, int, int, int]], tuple[int, int], dict[str
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_every_way_is_near_float64(name: str) -> None:
+def test_every_choice_is_near_float64(name: str) -> None:
     blocks, size, more = NETS[name]
     net = Net(blocks, size, **more)
     expected = net.expected()
-    for way in streams(net):
-        found = run(net, way)
-        assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max(), way
+    for choice in streams(net):
+        found = run(net, choice)
+        assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max(), choice
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -159,19 +159,19 @@ def test_small_integers_are_exact_however_the_chunks_are_cut(name: str) -> None:
     net = Net(blocks[:3], size, integers=True, **more)
     expected = net.expected()
     assert np.abs(expected).max() < 2**24
-    for way in streams(net):
+    for choice in streams(net):
         for cuts in ((), (0.5,), tuple(i / 13 for i in range(13))):
-            assert np.array_equal(run(net, way, cuts), expected), (way, cuts)
+            assert np.array_equal(run(net, choice, cuts), expected), (choice, cuts)
 
 
 def test_other_registers_and_double_precision() -> None:
     haswell = preset("haswell")
     net = Net(MOBILE[:3], (22, 21), integers=True)
-    for way in streams(net, haswell):
-        assert np.array_equal(run(net, way, (0.4,), haswell), net.expected())
+    for choice in streams(net, haswell):
+        assert np.array_equal(run(net, choice, (0.4,), haswell), net.expected())
     net = Net(MOBILE, (22, 21), dtype="float64")
-    for way in streams(net):
-        found, expected = run(net, way), net.expected()
+    for choice in streams(net):
+        found, expected = run(net, choice), net.expected()
         assert np.abs(found - expected).max() < 1e-14 * np.abs(expected).max()
 
 
@@ -199,7 +199,7 @@ def test_only_neighbours_that_nobody_else_reads_are_merged() -> None:
     assert mergeable(fuse_blocks(alone.plain)) == 0
 
 
-def test_an_unknown_way_is_refused() -> None:
+def test_an_unknown_choice_is_refused() -> None:
     net = Net(MOBILE, (22, 21))
     with pytest.raises(SpecError, match="expected one of"):
-        run(net, "stream:step=9")
+        run(net, BLOCK_CHAIN.choice_named("stream:step=9"))

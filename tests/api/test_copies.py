@@ -15,6 +15,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.algorithms.select import choice_named
 from leanconv.api import cpu_backend
 from leanconv.planner import tuner
 from leanconv.settings import Settings
@@ -85,7 +86,8 @@ def test_a_deep_copy_of_a_network_has_memory_of_its_own() -> None:
 def test_a_tuned_network_is_sent_with_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*arguments: Any, **options: Any) -> tuner.Tuned:
         del arguments, options
-        return tuner.Tuned("im2col", {"im2col": 1.0}, "im2col")
+        chosen = choice_named("im2col")
+        return tuner.Tuned(chosen, {chosen: 1.0}, chosen)
 
     monkeypatch.setattr(tuner, "tune", measured)
     net = lc.load(small_cnn(), threads=1, tune=True)

@@ -10,6 +10,7 @@ import pytest
 
 import choice
 from choice import Layer
+from leanconv.algorithms.parameters import Choice
 from leanconv.api.conv import conv_problem
 from leanconv.planner import tuner
 from leanconv.spec import ConvSpec
@@ -26,11 +27,12 @@ def test_equal_layers_are_measured_once() -> None:
 
 
 def test_costs_are_of_the_model_over_the_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tuner.Tuned("fft", {"direct": 3e-6, "fft": 2e-6}, "direct")
+    fft, direct = Choice("fft"), Choice("direct")
+    found = tuner.Tuned(fft, {direct: 3e-6, fft: 2e-6}, direct)
     monkeypatch.setattr(tuner, "measure", lambda *_, **__: found)
     row = choice.measure(Layer("a", "one", PROBLEM), 1)
     assert (row["model_us"], row["tuned_us"], row["cost"]) == (3.0, 2.0, pytest.approx(1.5))
-    monkeypatch.setattr(tuner, "measure", lambda *_, **__: tuner.Tuned("direct", {}, "direct"))
+    monkeypatch.setattr(tuner, "measure", lambda *_, **__: tuner.Tuned(direct, {}, direct))
     alone = choice.measure(Layer("b", "one", PROBLEM), 1)
     assert (alone["measured"], alone["cost"]) == (0, 1.0)
     means = choice.summary([row, alone])

@@ -273,7 +273,7 @@ def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[str] = []
     pack = lc.ConvPlan._pack
     monkeypatch.setattr(lc.ConvPlan, "_pack", lambda p, *w: (packed.append("w"), pack(p, *w))[1])
-    cache = PlanCache[api._Kept](2**24, keep_newest=False)
+    cache = PlanCache[api.KeptPlan](2**24, keep_newest=False)
     monkeypatch.setattr(api, "_cache", lambda: cache)
     for _ in range(3):  # two layers of one shape, in turn
         np.testing.assert_array_equal(lc.conv2d(X, first), right[0])
@@ -301,7 +301,7 @@ def test_results_of_conv2d_are_not_shared() -> None:
 
 def test_cache_of_plans_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     # The cache counts 64 KiB for each plan beside its own bytes.
-    cache = PlanCache[api._Kept](4 * 2**16 - 1, keep_newest=False)
+    cache = PlanCache[api.KeptPlan](4 * 2**16 - 1, keep_newest=False)
     monkeypatch.setattr(api, "_cache", lambda: cache)
     for height in (9, 10, 11, 12, 13, 10, 14):
         x = whole((1, 5, height, 11))

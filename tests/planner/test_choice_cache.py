@@ -1,4 +1,4 @@
-"""Ways that the model chooses: shared by equal nodes, and recalled by later processes."""
+"""What the cost model chooses: shared by equal nodes, and recalled by later processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.networks import FULL_NETWORKS
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
@@ -28,10 +29,10 @@ ACCURACY = Accuracy(1e-5)
 
 def _counted(
     operator: type[Operator], found: list[str]
-) -> Callable[[Operator, NodeContext], str | None]:
+) -> Callable[[Operator, NodeContext], Choice]:
     default_choice = operator.default_choice
 
-    def counted(self: Operator, context: NodeContext) -> str | None:
+    def counted(self: Operator, context: NodeContext) -> Choice:
         found.append(str(context.node))
         return default_choice(self, context)
 
@@ -57,25 +58,25 @@ def graph(batch: int) -> Graph:
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:
     """Decisions before and after."""
     before = default_decisions(format_rules(graph(batch), host()))
-    return before, choice_cache.settled(graph(batch), host(), accuracy, before)
+    return before, choice_cache.resolved_choices(graph(batch), host(), accuracy, before)
 
 
 def test_equal_nodes_are_asked_about_once(asked: list[str]) -> None:
     before, after = decided(1)
-    several = [n for n in graph(1).nodes if operator_of(n).has_choices]
+    several = [n for n in graph(1).nodes if operator_of(n).algorithms]
     assert 0 < len(asked) < len(several)
     for node, old, new in zip(graph(1).nodes, before, after, strict=True):
-        assert (new.way is not None) == operator_of(node).has_choices
+        assert (new.choice != AUTO) == bool(operator_of(node).algorithms)
         assert (old.reads, old.writes) == (new.reads, new.writes)
 
 
-def test_named_ways_are_what_the_model_takes(asked: list[str]) -> None:
+def test_named_choices_are_what_the_model_takes(asked: list[str]) -> None:
     before, after = decided(1)
     for node, old, new in zip(graph(1).nodes, before, after, strict=True):
         context = old.context(node, graph(1), host(), ACCURACY)
         kernels = [
-            [canonical_text(call.kernel) for call in operator_of(node).lower(context, way).calls]
-            for way in (None, new.way)
+            [canonical_text(call.kernel) for call in operator_of(node).lower(context, choice).calls]
+            for choice in (AUTO, new.choice)
         ]
         assert kernels[0] == kernels[1], node.name
 
@@ -95,7 +96,7 @@ def test_later_processes_need_not_ask(asked: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"7", b"{}", b"[1]", b"[]", b"[" * 100_000])
-def test_what_is_no_list_of_ways_is_asked_again(
+def test_what_is_no_list_of_choices_is_asked_again(
     asked: list[str], tmp_path: Path, body: bytes
 ) -> None:
     _, right = decided(1)
@@ -121,5 +122,5 @@ def test_another_question_has_an_answer_of_its_own(
 def test_what_is_named_is_kept(asked: list[str]) -> None:
     _, after = decided(1)
     asked.clear()
-    assert choice_cache.settled(graph(1), host(), ACCURACY, after) == after
+    assert choice_cache.resolved_choices(graph(1), host(), ACCURACY, after) == after
     assert not asked

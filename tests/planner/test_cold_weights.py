@@ -40,7 +40,7 @@ def test_cold_weights_cost_their_way_from_memory() -> None:
     formats = {name: PLAIN for name in (*node.inputs, *node.outputs) if name}
     warm, cold = (
         {
-            choice.name: choice.cycles
+            choice: choice.cycles
             for choice in operator_of(node).choices(
                 NodeContext(node, graph, formats, TARGET, Accuracy(2e-5, weights_from_dram=cold))
             )

@@ -38,9 +38,9 @@ def problem_of(text: str, dtype: str = "float32", max_error: float | None = None
 
 def test_choice_is_one_of_the_choices() -> None:
     problem = problem_of(SMALL)
-    names = [str(choice) for choice, _ in choices(problem, host())]
+    names = [choice for choice, _ in choices(problem, host())]
     tuned = tuner.tune(problem, host(), 1)
-    assert tuned.name in names
+    assert tuned.choice in names
     assert len(names) > 3
     assert 2 <= len(tuned.seconds) <= len(names)
     assert all(0 < seconds < 1 for seconds in tuned.seconds.values())
@@ -83,7 +83,7 @@ def test_memory_limit_is_kept() -> None:
     found = choices(problem, host())
     least = min(c.workspace_bytes(1) + max(c.weight_bytes, given) for _, c in found)
     tuned = tuner.tune(problem, host(), 1, memory_limit=least)
-    chosen = {str(choice): c for choice, c in found}[tuned.name]
+    chosen = dict(found)[tuned.choice]
     assert chosen.workspace_bytes(1) + max(chosen.weight_bytes, given) <= least
 
 

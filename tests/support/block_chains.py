@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.interpret import interpret
@@ -14,7 +15,6 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
 from leanconv.operators import Accuracy, NodeContext
-from leanconv.operators.chains import ChainChoice
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
@@ -111,17 +111,17 @@ class Runner:
         accuracy = Accuracy(reproducible=reproducible)
         return NodeContext(self.node, self.graph, self.formats, self.target, accuracy)
 
-    def choices(self) -> list[ChainChoice]:
+    def choices(self) -> list[Choice]:
         """All ways to compute the block."""
         return CONV_CHAIN.choices(self.context())
 
-    def lower(self, name: str) -> Lowered:
+    def lower(self, choice: Choice) -> Lowered:
         """The kernels of one of them."""
-        return CONV_CHAIN.lower(self.context(), name)
+        return CONV_CHAIN.lower(self.context(), choice)
 
     def run(
         self,
-        name: str,
+        choice: Choice,
         cuts: Sequence[float] = (),
         order: Callable[[int], Sequence[int]] | None = None,
     ) -> np.ndarray:
@@ -131,7 +131,7 @@ class Runner:
         """
         target = None if self.target is host() else self.target
         inputs = {"x0": self.block.input()}
-        lowered = self.lower(name)
+        lowered = self.lower(choice)
         return run_lowered(lowered, self.graph, self.formats, inputs, target, cuts, order)
 
 

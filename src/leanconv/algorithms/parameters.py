@@ -141,9 +141,8 @@ def parse_choice(text: str, known: Mapping[str, type[Parameters]], where: str = 
     """
     name, _, rest = text.partition(":")
     if name not in known:
-        raise SpecError(
-            f"algorithm {short(name)} is not known{where}; expected one of {', '.join(known)}"
-        )
+        names = ", ".join(known) or "none"
+        raise SpecError(f"algorithm {short(name)} is not known{where}; expected one of {names}")
     kinds: dict[str, Kind[object]] = {f.name: f.metadata["kind"] for f in fields(known[name])}
     values: dict[str, object] = {}
     for part in rest.split(",") if rest else ():

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
-from leanconv.algorithms.parameters import AUTO, Choice, parse_choice
+from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem, most_weight_bytes
 from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
 from leanconv.target import Target
 
-_BY_NAME: dict[str, Algorithm[Any]] = {a.name: a for a in ALGORITHMS}
+_BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in ALGORITHMS}
+PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in ALGORITHMS}
 
 
 def choice_named(text: str) -> Choice:
@@ -23,7 +24,7 @@ def choice_named(text: str) -> Choice:
     Raises:
         SpecError: there is no such algorithm or parameter, or a value makes no sense.
     """
-    return parse_choice(text, {a.name: a.parameters for a in ALGORITHMS})
+    return parse_choice(text, PARAMETERS)
 
 
 def estimated_cycles(choice: Choice, problem: Problem, target: Target) -> float:

@@ -143,10 +143,10 @@ class ConvPlan(Unpicklable):
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, options.max_error)
         # Choose the algorithm and its parameters.
-        algorithm = options.algorithm
-        if options.tune and algorithm is None:
-            algorithm = self._tuned(options.reproducible, options.memory_limit)
-        candidate, needed = self._choose(algorithm, options.reproducible, options.memory_limit)
+        asked = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
+        if options.tune and asked == AUTO:
+            asked = self._tuned(options.reproducible, options.memory_limit)
+        candidate, needed = self._choose(asked, options.reproducible, options.memory_limit)
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
         self._check_error(options.max_error)
@@ -176,14 +176,13 @@ class ConvPlan(Unpicklable):
             )
 
     def _choose(
-        self, algorithm: str | None, reproducible: bool, memory_limit: int | None
+        self, asked: Choice, reproducible: bool, memory_limit: int | None
     ) -> tuple[Candidate, int]:
         """The fastest candidate that keeps the limit, and the bytes that it takes.
 
         Raises:
             BudgetError: there is none.
         """
-        asked = AUTO if algorithm is None else select.choice_named(algorithm)
         first = select.choose(self._problem, self._target, asked, reproducible)
         needed = self._needed(first)
         if memory_limit is not None and needed > memory_limit:
@@ -221,14 +220,14 @@ class ConvPlan(Unpicklable):
         fitting = [pair for pair in pairs if pair[1] <= limit]
         return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
 
-    def _tuned(self, reproducible: bool, memory_limit: int | None) -> str | None:
+    def _tuned(self, reproducible: bool, memory_limit: int | None) -> Choice:
         """The fastest choice by measurement; of one image where the batch must not matter."""
         if reproducible:
             found = tuner.tune_for_any_batch(self._problem, self._target)
         else:
             limit = memory_limit
             found = tuner.tune(self._problem, self._target, self.threads, memory_limit=limit)
-        return found.name or None
+        return found.choice
 
     def _allocate(self) -> None:
         """Take memory, and make the program that works in it."""

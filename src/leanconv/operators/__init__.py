@@ -16,14 +16,13 @@ from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.operators.convolution import CONVOLUTION
-from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.single_kernel import SingleKernel
 
 __all__ = [
     "OPERATORS",
     "Accuracy",
     "FormatPolicy",
-    "NodeChoice",
     "NodeContext",
     "Operator",
     "operator_of",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from leanconv.algorithms.fused.cost import (
 from leanconv.algorithms.fused.forms import Chain, block_kernels, rows_access
 from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
+from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Node
 from leanconv.operators.chains import (
-    ChainChoice,
     ChainOperator,
     chain_of,
     plain_error,
@@ -36,16 +37,31 @@ _MOST_WARM = 4
 _RUNS = 4  # begins of the pass, each of which fills the rings anew
 
 
+_BLOCKS = Kind(
+    lambda text: text if set(text) <= {"r", "p"} else None, "a letter r or p for each block"
+)
+
+
 @dataclass(frozen=True)
-class _Way:
+class StreamParameters(Parameters):
+    """Output rows of a step, and for each block whether it keeps rows (r) or panels (p) of e."""
+
+    step: int | None = parameter(COUNT)
+    blocks: str | None = parameter(_BLOCKS)
+
+
+@dataclass(frozen=True)
+class _Pass:
     """One way to go through the blocks: output rows of a step, which blocks keep rows of e."""
 
     step: int
     keeps: tuple[bool, ...]
 
-    def __str__(self) -> str:
-        kept = "".join("r" if keeps else "p" for keeps in self.keeps)
-        return f"stream:step={self.step},blocks={kept}"
+    @property
+    def choice(self) -> Choice:
+        """As a plan names it: `"stream:step=1,blocks=rrp"`."""
+        blocks = "".join("r" if keeps else "p" for keeps in self.keeps)
+        return Choice("stream", StreamParameters(self.step, blocks))
 
 
 def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]]]:
@@ -60,13 +76,13 @@ def _alone(chain: Chain, target: Target) -> BlockKernels:
     return block_kernels(chain, target, 1, ring=True)
 
 
-def _ways(chains: Sequence[Chain], target: Target) -> Iterator[_Way]:
+def _passes(chains: Sequence[Chain], target: Target) -> Iterator[_Pass]:
     """Rows of e kept in all blocks, then panels in the neediest ones."""
     height = chains[-1].depthwise.output_size[0]
     sizes = [_alone(chain, target).scratch_bytes for chain in chains]
     for step in sorted({min(step, height) for step in _STEPS}):
         for limit in sorted({*sizes, 0}, reverse=True):
-            yield _Way(step, tuple(size <= limit for size in sizes))
+            yield _Pass(step, tuple(size <= limit for size in sizes))
 
 
 def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
@@ -83,9 +99,9 @@ def _rings(shapes: tuple[tuple[int, int, int, int, int], ...], step: int) -> tup
 
 
 @lru_cache(maxsize=256)
-def _build(chains: tuple[Chain, ...], way: _Way, target: Target) -> BlockStream:
-    """The kernel of a way, with the fewest rows between the blocks."""
-    rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), way.step)
+def _build(chains: tuple[Chain, ...], one: _Pass, target: Target) -> BlockStream:
+    """The kernel of a pass, with the fewest rows between the blocks."""
+    rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), one.step)
     lanes = target.lanes(chains[0].dtype)
     between = [
         rows_access(kept, chain.project.output_size[1], lanes)
@@ -96,9 +112,9 @@ def _build(chains: tuple[Chain, ...], way: _Way, target: Target) -> BlockStream:
         block_kernels(
             replace(chain, x=x, y=y), target, 1, keeps, x_ring=ring, single=chain.project.residual
         )
-        for chain, x, y, keeps, ring in zip(chains, xs, ys, way.keeps, [0, *rows], strict=True)
+        for chain, x, y, keeps, ring in zip(chains, xs, ys, one.keeps, [0, *rows], strict=True)
     ]
-    return BlockStream(chains[0].depthwise.batch, tuple(blocks), tuple(rows), way.step, warm)
+    return BlockStream(chains[0].depthwise.batch, tuple(blocks), tuple(rows), one.step, warm)
 
 
 def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> float:
@@ -124,7 +140,9 @@ class BlockChain(ChainOperator):
 
     ops = ("BlockChain",)
 
-    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[ChainChoice]:
+    algorithms = MappingProxyType({"stream": StreamParameters})
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """The ways to compute a BlockChain, the cheapest by estimate first.
 
         Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
@@ -135,27 +153,28 @@ class BlockChain(ChainOperator):
         if context.accuracy.reproducible:
             judged = tuple(chain.alone() for chain in chains)
         error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
-        kept: dict[tuple[int, int], ChainChoice] = {}
-        kernels = {way: _build(judged, way, target) for way in _ways(chains, target)}
-        costs = {way: _cycles(judged, kernel, target) for way, kernel in kernels.items()}
-        for way, cycles in sorted(costs.items(), key=lambda item: item[1]):
-            kernel = kernels[way]
+        kept: dict[tuple[int, int], Choice] = {}
+        kernels = {one.choice: _build(judged, one, target) for one in _passes(chains, target)}
+        costs = {choice: _cycles(judged, kernel, target) for choice, kernel in kernels.items()}
+        for choice, cycles in sorted(costs.items(), key=lambda item: item[1]):
+            kernel = kernels[choice]
             size = kernel.scratch_bytes, sum(kernel.constant_bytes.values())
             if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
-                kept[size] = ChainChoice(str(way), cycles, error, kernel.scratch_bytes)
+                kept[size] = replace(choice, cycles=cycles, error=error)
         return list(kept.values())
 
-    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One call."""
         node, graph, target = context.node, context.graph, context.target
         chains, convs = _chains(context)
-        ways = {str(way): way for way in _ways(chains, target)}
-        name = choice or self.choices(context)[0].name
-        if name not in ways:
+        passes = {one.choice: one for one in _passes(chains, target)}
+        choice = self.default_choice(context) if choice == AUTO else choice
+        if choice not in passes:
             raise SpecError(
-                f"got the form {name!r} of a chain of blocks; expected one of {', '.join(ways)}"
+                f"got the form {str(choice)!r} of a chain of blocks; expected one of "
+                f"{', '.join(map(str, passes))}"
             )
-        kernel, out = _build(chains, ways[name], target), node.outputs[0]
+        kernel, out = _build(chains, passes[choice], target), node.outputs[0]
 
         weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
         biases = [

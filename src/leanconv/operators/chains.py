@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import cast
 
-from leanconv.algorithms.fused.forms import Chain, Form
+from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.geometry import Access
@@ -16,32 +16,14 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.ops.chain import ChainBlock, block_inputs, stage_inputs
 from leanconv.operators.convolution import conv_spec
-from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.spec import ConvSpec, Format
-
-
-@dataclass(frozen=True)
-class ChainChoice(NodeChoice):
-    """One way to compute a chain.
-
-    Attributes:
-        name: as `lower` is asked for it: `"layers"`, `"rows:rows=14,step=2"` …
-        cycles, error: as of any node.
-        scratch_bytes: of each thread.
-        temporaries: bytes of each buffer that lives between its calls.
-        form: how one block is done, None convolution by convolution or for several blocks.
-    """
-
-    scratch_bytes: int = 0
-    temporaries: Mapping[str, int] = field(default_factory=dict)
-    form: Form | None = None
 
 
 class ChainOperator(Operator):
     """Convolutions that are computed together: blocks of channels in and out."""
 
     format_policy = FormatPolicy.BLOCKED_ONLY
-    has_choices = True
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Always."""

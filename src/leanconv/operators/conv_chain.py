@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,21 +17,22 @@ from leanconv.algorithms.fused.cost import (
     possible_forms,
     weights_cycles,
 )
-from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, build
+from leanconv.algorithms.fused.forms import Chain, ChainKernels, ChainParameters, Form, build
 from leanconv.algorithms.interface import constant_bytes
+from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators.chains import ChainChoice, ChainOperator, chain_of, plain_error, unfold
+from leanconv.operators.chains import ChainOperator, chain_of, plain_error, unfold
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.operators.operator import NodeContext
 from leanconv.spec import Format
 from leanconv.target import Target
 
-LAYERS = "layers"
+LAYERS = Choice("layers")
 
 
 class ConvChain(ChainOperator):
@@ -42,34 +44,31 @@ class ConvChain(ChainOperator):
 
     ops = ("ConvChain",)
 
-    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[ChainChoice]:
+    algorithms = MappingProxyType(
+        {LAYERS.algorithm: Parameters, **dict.fromkeys(("rows", "panel", "split"), ChainParameters)}
+    )
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """All ways to compute a chain, the cheapest by estimate first."""
         del vary_parameters
         convs, wide = unfold(context.node, context.graph)
         chain, target = chain_of(convs, wide, context), context.target
-        reproducible = context.accuracy.reproducible
-        judged = chain.alone() if reproducible else chain
+        judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(convs, wide, chain, context)]
-        plain = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
+        error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
         for form in possible_forms(judged, target):
-            pieces = build(chain, form, target)
-            costed = build(judged, form, target) if reproducible else pieces
-            cycles = form_cycles(judged, form, costed, target)
-            scratch = max(use.kernel.scratch_bytes for use in pieces.kernels)
-            choice = ChainChoice(str(form), cycles, plain, scratch, pieces.temporaries, form)
-            found.append(choice)
+            cycles = form_cycles(judged, form, build(judged, form, target), target)
+            found.append(replace(form.choice, cycles=cycles, error=error))
         return sorted(found, key=lambda choice: choice.cycles)
 
-    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One call or two where the block is fused, those of its convolutions otherwise."""
         node, graph = context.node, context.graph
         convs, wide = unfold(node, graph)
         chain = chain_of(convs, wide, context)
-        if choice is None:
-            form = self.choices(context)[0].form
-        else:
-            judged = chain.alone() if context.accuracy.reproducible else chain
-            form = _named_form(choice, judged, context.target)
+        judged = chain.alone() if context.accuracy.reproducible else chain
+        choice = self.default_choice(context) if choice == AUTO else choice
+        form = _form_of(choice, judged, context.target)
         if form is None:
             return _by_layers(convs, wide, context)
         fused = build(chain, form, context.target)
@@ -100,21 +99,21 @@ class ConvChain(ChainOperator):
 CONV_CHAIN = ConvChain()
 
 
-def _named_form(name: str, chain: Chain, target: Target) -> Form | None:
-    """The form of that name, None for convolution by convolution.
+def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
+    """The form of a choice, None for convolution by convolution.
 
     Raises:
-        SpecError: the chain has no form of that name.
+        SpecError: the chain has no such form.
     """
-    if name == LAYERS:
+    if choice == LAYERS:
         return None
-    forms = {str(form): form for form in possible_forms(chain, target)}
-    if name not in forms:
+    forms = {form.choice: form for form in possible_forms(chain, target)}
+    if choice not in forms:
         raise SpecError(
-            f"got the form {name!r} of a chain of convolutions; expected one of "
-            f"{', '.join((LAYERS, *forms))}"
+            f"got the form {str(choice)!r} of a chain of convolutions; expected one of "
+            f"{', '.join(map(str, (LAYERS, *forms)))}"
         )
-    return forms[name]
+    return forms[choice]
 
 
 def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
@@ -139,14 +138,11 @@ def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered
     return Lowered(calls, {}, temporaries, name, packings=packings)
 
 
-def _layers_choice(
-    convs: list[Node], graph: Graph, chain: Chain, context: NodeContext
-) -> ChainChoice:
+def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeContext) -> Choice:
     """The convolutions one by one, what lies between them stored."""
     target, reproducible = context.target, context.accuracy.reproducible
     blocked = Format(target.lanes(chain.dtype))
-    x, cycles, scratch, squares = chain.x, 0.0, 0, 0.0
-    temporaries: dict[str, int] = {}
+    x, cycles, squares = chain.x, 0.0, 0.0
     for conv, spec in zip(convs, chain.specs, strict=True):
         y = Access.of_format(graph.types[conv.outputs[0]].shape, blocked)
         problem = Problem.of(spec, x, y, context.accuracy.layer_error)
@@ -159,16 +155,12 @@ def _layers_choice(
         own = select.estimated_cycles(candidate.choice, judged, target)
         own += weights_cycles(spec.weight_bytes, target)
         cycles += own * imbalance(chunks)
-        scratch = max(scratch, candidate.scratch_bytes)
         squares += candidate.choice.error**2
-        for role, size in candidate.temporaries.items():
-            temporaries[f"{conv.outputs[0]}/{role}"] = size
         if conv is not convs[-1]:
             image_bytes = y.image * ITEMSIZE[spec.dtype]
-            temporaries[conv.outputs[0]] = spec.batch * image_bytes
             cycles += between_cycles(images * image_bytes, target)
         x = y
-    return ChainChoice(LAYERS, cycles, math.sqrt(squares), scratch, temporaries)
+    return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 
 
 def _packed(

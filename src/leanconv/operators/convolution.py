@@ -14,9 +14,10 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, one_kernel, phases
 from leanconv.spec import ConvSpec
+from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = Choice("direct")
@@ -27,7 +28,7 @@ class Convolution(Operator):
 
     ops = OPS
     format_policy = FormatPolicy.PREFER_BLOCKED
-    has_choices = True
+    algorithms = select.PARAMETERS
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Whether input and output may both stand in blocks of channels."""
@@ -47,50 +48,35 @@ class Convolution(Operator):
         """True without groups."""
         return bool(node.attributes["group"] == 1)
 
-    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[NodeChoice]:
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """The cheapest choice, then the others that keep the error; one where there are phases."""
         target, reproducible = context.target, context.accuracy.reproducible
-        chosen = _chosen([problem for problem, _ in problems(context)], context, None)
-        (problem, first), *others = chosen
-        cycles = sum(select.estimated_cycles(c.choice, p, target) for p, c in chosen)
-        error = max(candidate.choice.error for _, candidate in chosen)
+        (problem, first), *others = chosen = _chosen(problems(context), context, AUTO)
         if others:
-            return [NodeChoice(None, cycles, error)]
-        found = {str(first.choice): NodeChoice(str(first.choice), cycles, error)}
-        if reproducible:
-            return list(found.values())
-        if vary_parameters:
-            others_ = [choice for choice, _ in select.choices(problem, target)]
-        else:
-            others_ = [
-                replace(c.choice, cycles=select.estimated_cycles(c.choice, problem, target))
-                for c in select.ranked(problem, target)
-            ]
-        for choice in others_:
-            found.setdefault(str(choice), NodeChoice(str(choice), choice.cycles, choice.error))
-        return list(found.values())
+            return [_costed(AUTO, chosen, target)]
+        found = [_costed(first.choice, chosen, target)]
+        if vary_parameters and not reproducible:
+            found += (choice for choice, _ in select.choices(problem, target))
+        elif not reproducible:
+            ranked = select.ranked(problem, target)
+            found += (_costed(c.choice, [(problem, c)], target) for c in ranked)
+        return list(dict.fromkeys(found))
 
-    def default_choice(self, context: NodeContext) -> str | None:
-        """The cheapest algorithm; None where there are phases, each of which has its own."""
+    def default_choice(self, context: NodeContext) -> Choice:
+        """The cheapest algorithm; none where there are phases, each of which has its own."""
         (problem, _), *others = problems(context)
         if others:
-            return None
+            return AUTO
         reproducible = context.accuracy.reproducible
-        return str(select.choose(problem, context.target, reproducible=reproducible).choice)
+        return select.choose(problem, context.target, reproducible=reproducible).choice
 
-    def named_choice(self, context: NodeContext, name: str) -> NodeChoice:
+    def estimated(self, context: NodeContext, choice: Choice) -> Choice:
         """What an algorithm costs a node, with parameters or without.
 
         Raises:
-            SpecError: the algorithm does not exist, or cannot compute the node.
+            SpecError: the algorithm cannot compute the node.
         """
-        choice, cycles, error = select.choice_named(name), 0.0, 0.0
-        for problem, _ in problems(context):
-            target, reproducible = context.target, context.accuracy.reproducible
-            candidate = select.choose(problem, target, choice, reproducible)
-            cycles += select.estimated_cycles(choice, problem, target)
-            error = max(error, candidate.choice.error)
-        return NodeChoice(name, cycles, error)
+        return _costed(choice, _chosen(problems(context), context, choice), context.target)
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""
@@ -100,7 +86,7 @@ class Convolution(Operator):
         """Weights, bias and slopes."""
         return tuple(node.input(number) for number in (1, 2, 4))
 
-    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The kernels of the algorithm, for each phase of a transposed convolution."""
         node, graph = context.node, context.graph
         x_name, y_name = node.inputs[0], node.outputs[0]
@@ -184,10 +170,10 @@ def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
 
 
 def _joined(
-    pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: str | None
+    pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: Choice
 ) -> list[tuple[Candidate, list[np.ndarray]]]:
     """How each piece is computed, with its weights; phases of one kernel are one piece."""
-    found = _chosen([problem for problem, _ in pieces], context, choice)
+    found = _chosen(pieces, context, choice)
     result = []
     for numbers in one_kernel(found):
         _, candidate = found[numbers[0]]
@@ -198,21 +184,26 @@ def _joined(
 
 
 def _chosen(
-    problems: Sequence[Problem], context: NodeContext, choice: str | None
+    pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: Choice
 ) -> list[tuple[Problem, Candidate]]:
     """Each piece of a node with how it is computed.
 
     Of phases with one window, those beside the first are written with an offset, which direct
     convolution alone can: all of them are computed like that then, with one kernel.
     """
-    offset = {problem.window for problem in problems if problem.y_offset}
-    asked = AUTO if choice is None else select.choice_named(choice)
-    names = [_DIRECT if choice is None and p.window in offset else asked for p in problems]
+    offset = {problem.window for problem, _ in pieces if problem.y_offset}
     target, reproducible = context.target, context.accuracy.reproducible
-    return [
-        (problem, select.choose(problem, target, name, reproducible))
-        for problem, name in zip(problems, names, strict=True)
-    ]
+    found = []
+    for problem, _ in pieces:
+        one = _DIRECT if choice == AUTO and problem.window in offset else choice
+        found.append((problem, select.choose(problem, target, one, reproducible)))
+    return found
+
+
+def _costed(choice: Choice, chosen: Sequence[tuple[Problem, Candidate]], target: Target) -> Choice:
+    """A choice with the cycles and the error of all pieces of a node."""
+    cycles = sum(select.estimated_cycles(c.choice, problem, target) for problem, c in chosen)
+    return replace(choice, cycles=cycles, error=max(c.choice.error for _, c in chosen))
 
 
 def _packing(

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
+from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import SpecError
@@ -47,33 +49,19 @@ class NodeContext:
         return Access.of_format(self.graph.types[name].shape, self.formats[name])
 
 
-@dataclass(frozen=True)
-class NodeChoice:
-    """One way to compute a node between given formats.
-
-    Attributes:
-        name: as `Operator.lower` is asked for it; None where there is only one.
-        cycles: estimated cycles of one core.
-        error: expected relative error in the max norm that it adds; 0 where it only moves.
-    """
-
-    name: str | None
-    cycles: float
-    error: float
-
-
 class Operator(ABC):
     """One or several operations of a graph, and all that a plan asks about their nodes.
 
     Attributes:
         ops: names of the operations.
         format_policy: in which format nodes are computed where no limit decides.
-        has_choices: whether nodes can be computed in several ways, of which a plan names one.
+        algorithms: the parameters of each algorithm for its nodes, by the algorithm's name; none
+            where there is nothing to choose.
     """
 
     ops: Sequence[str]
     format_policy = FormatPolicy.FOLLOW_INPUTS
-    has_choices = False
+    algorithms: Mapping[str, type[Parameters]] = MappingProxyType({})
 
     @abstractmethod
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
@@ -89,37 +77,45 @@ class Operator(ABC):
         return False
 
     @abstractmethod
-    def choices(self, context: NodeContext, vary_parameters: bool = True) -> Sequence[NodeChoice]:
-        """The ways to compute a node; the first is the one that is taken where none is named.
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> Sequence[Choice]:
+        """The choices for a node; the first is the one that is taken where none is named.
 
         Args:
             context: the node.
             vary_parameters: whether parameters of an algorithm are varied, too.
         """
 
-    def default_choice(self, context: NodeContext) -> str | None:
-        """The name of the first of `choices`; the others are not looked for if that saves time."""
-        return self.choices(context)[0].name
+    def default_choice(self, context: NodeContext) -> Choice:
+        """The first of `choices`; the others are not looked for if that saves time."""
+        return self.choices(context)[0]
 
-    def named_choice(self, context: NodeContext, name: str) -> NodeChoice:
-        """A choice that `choices` does not list, because it is made on request only.
+    def choice_named(self, text: str) -> Choice:
+        """The choice that a text names, `AUTO` for an empty one.
+
+        Raises:
+            SpecError: there is none of that name for any node.
+        """
+        return parse_choice(text, self.algorithms) if text else AUTO
+
+    def estimated(self, context: NodeContext, choice: Choice) -> Choice:
+        """The costs of a choice that `choices` does not list, because it is made on request only.
 
         Raises:
             SpecError: the node cannot be computed like that.
         """
-        node, known = context.node, (str(choice.name) for choice in self.choices(context))
+        node, known = context.node, (str(choice) for choice in self.choices(context))
         raise SpecError(
-            f"node {node.name or node.outputs[0]!r} ({node.op}) has no way {name!r}; expected one "
-            f"of {', '.join(known)}"
+            f"node {node.name or node.outputs[0]!r} ({node.op}) cannot be computed by "
+            f"{str(choice)!r}; expected one of {', '.join(known)}"
         )
 
     @abstractmethod
-    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """Make the kernels of a node.
 
         Args:
             context: the node, its formats such as the other methods allow.
-            choice: the name of one of `choices`, None for the first.
+            choice: one of `choices`; `AUTO` for the first.
 
         Returns:
             Calls, packed constants and scratch; no calls for a result without elements.

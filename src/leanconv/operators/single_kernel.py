@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
-from leanconv.operators.operator import FormatPolicy, NodeChoice, NodeContext, Operator
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.target import Costs
 
 
@@ -29,12 +31,13 @@ class SingleKernel(Operator):
         """As the module says."""
         return self._module.accepts_blocked(node, graph, block)
 
-    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[NodeChoice]:
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
-        return [NodeChoice(None, _cycles(context.node, context.graph, context.target.costs), 0.0)]
+        cycles = _cycles(context.node, context.graph, context.target.costs)
+        return [replace(AUTO, cycles=cycles, error=0.0)]
 
-    def lower(self, context: NodeContext, choice: str | None = None) -> Lowered:
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The module's kernels; none for a result without elements."""
         del choice
         node, graph = context.node, context.graph

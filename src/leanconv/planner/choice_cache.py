@@ -1,4 +1,4 @@
-"""Which way is taken where a plan leaves it to the model: chosen once, and remembered.
+"""Which choices are made where a plan leaves them to the cost model: once, and remembered.
 
 Choosing for a network takes tenths of a second, and depends on shapes only: nodes that are equal
 but for their weights share a choice, and later processes find those of the whole network on disk.
@@ -12,10 +12,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
-from leanconv.graph.ir import Graph
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.progress import steps
@@ -25,10 +27,10 @@ from leanconv.target import Target
 _STORE_BYTES = 16 * 2**20
 
 
-def settled(
+def resolved_choices(
     graph: Graph, target: Target, accuracy: Accuracy, decisions: Sequence[Decision]
 ) -> list[Decision]:
-    """Decisions with the model's ways filled in wherever there are several and none is named.
+    """Decisions with the cost model's choices where there are several and none is made.
 
     Args:
         graph: the network.
@@ -38,22 +40,23 @@ def settled(
     texts = {
         number: node_key(node, graph, decision)
         for number, (node, decision) in enumerate(zip(graph.nodes, decisions, strict=True))
-        if decision.way is None and operator_of(node).has_choices
+        if decision.choice == AUTO and operator_of(node).algorithms
     }
     numbers = {text: number for number, text in reversed(texts.items())}
+    nodes = [graph.nodes[number] for number in numbers.values()]
     key = _key(list(numbers), target, accuracy)
-    ways = _recall(key, len(numbers)) if numbers else []
-    if ways is None:
-        ways = [
+    choices = _recall(key, nodes) if nodes else []
+    if choices is None:
+        choices = [
             operator_of(graph.nodes[number]).default_choice(
                 decisions[number].context(graph.nodes[number], graph, target, accuracy)
             )
             for number in steps("choosing algorithms", numbers.values(), len(numbers))
         ]
-        _store().put(key, json.dumps(ways).encode())
-    way = dict(zip(numbers, ways, strict=True))
+        _store().put(key, json.dumps([str(choice) for choice in choices]).encode())
+    choice_of = dict(zip(numbers, choices, strict=True))
     return [
-        replace(decision, way=way[texts[number]]) if number in texts else decision
+        replace(decision, choice=choice_of[texts[number]]) if number in texts else decision
         for number, decision in enumerate(decisions)
     ]
 
@@ -70,14 +73,14 @@ def _store() -> DiskCache:
     return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
 
 
-def _recall(key: str, count: int) -> list[str | None] | None:
+def _recall(key: str, nodes: Sequence[Node]) -> list[Choice] | None:
+    """What was chosen for these nodes, None where that is not known."""
     body = _store().get(key)
     if body is None:
         return None
     try:
         found = json.loads(body)
-    except (ValueError, RecursionError):
+        pairs = zip(nodes, found, strict=True)
+        return [operator_of(node).choice_named(text) for node, text in pairs]
+    except (ValueError, TypeError, AttributeError, RecursionError, SpecError):
         return None
-    if not isinstance(found, list) or not all(way is None or isinstance(way, str) for way in found):
-        return None
-    return found if len(found) == count else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, NodeContext
@@ -19,12 +20,12 @@ class Decision:
     Attributes:
         reads: the format wanted of each image that it reads.
         writes: the format of its output.
-        way: the name of one of its operator's choices, None for the first.
+        choice: one of its operator's choices; `AUTO` leaves it to the cost model.
     """
 
     reads: Mapping[str, Format]
     writes: Format
-    way: str | None = None
+    choice: Choice = AUTO
 
     def formats(self, node: Node) -> dict[str, Format]:
         """How each value of the node stands in memory."""
@@ -37,7 +38,7 @@ class Decision:
 
 
 def node_key(node: Node, graph: Graph, decision: Decision) -> str:
-    """All that a node's ways depend on besides target and accuracy: not names, not weights."""
+    """All that a node's choices depend on besides target and accuracy: not names, not weights."""
     names = (*node.inputs, *node.outputs)
     return canonical_text(
         (

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from leanconv.algorithms import select
-from leanconv.algorithms.parameters import AUTO
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
@@ -189,7 +188,7 @@ def _facts(outline: Outline, threads: int) -> dict[str, Any]:
     decision = outline.decision
     return {
         "algorithm": outline.algorithm,
-        "way": decision.way,
+        "way": str(decision.choice) or None,
         "reads": {name: str(form) for name, form in decision.reads.items()},
         "writes": str(decision.writes),
         "time_ns": shared_ns(outline.time_ns, threads),
@@ -215,29 +214,26 @@ class _Words:
             `words`: `"winograd F(4x4, 3x3)"`; `parameters`: what else was chosen; `selector`: the
             text that selects it for a convolution, as `algorithm=` takes it, None for others.
         """
-        way, algorithm = outline.decision.way or "", outline.algorithm
+        choice, algorithm = outline.decision.choice, outline.algorithm
         if node.op not in convolution.OPS:
-            name, _, rest = way.partition(":")
-            words = f"layer by layer ({algorithm})" if name == conv_chain.LAYERS else ""
-            given = {
-                "words": words or algorithm,
-                "parameters": rest.replace("=", " ").replace(",", ", "),
-            }
-            return {**given, "selector": None}
+            words = f"layer by layer ({algorithm})" if choice == conv_chain.LAYERS else algorithm
+            shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
+            return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, outline.decision)
         form = re.match(r"F\([^)]*\)", parameters)
         words = f"{algorithm} {form[0]}" if form else algorithm
-        return {"words": words, "parameters": parameters, "selector": way or None}
+        return {"words": words, "parameters": parameters, "selector": str(choice) or None}
 
     def _parameters(self, node: Node, decision: Decision) -> str:
         planner = self._planner
-        key = node_key(node, planner.graph, decision), decision.way
+        key = node_key(node, planner.graph, decision), decision.choice
         if key not in self._known:
             accuracy = planner.accuracy
             context = decision.context(node, planner.graph, planner.target, accuracy)
-            choice = select.choice_named(decision.way) if decision.way else AUTO
             made = [
-                select.choose(problem, planner.target, choice, accuracy.reproducible).details
+                select.choose(
+                    problem, planner.target, decision.choice, accuracy.reproducible
+                ).details
                 for problem, _ in convolution.problems(context)
             ]
             self._known[key] = "; ".join(dict.fromkeys(made))

@@ -12,7 +12,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators import Accuracy, operator_of
-from leanconv.planner.choice_cache import settled
+from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
@@ -109,7 +109,7 @@ def lower_graph(
     """
     if decisions is None:
         decisions = default_decisions(format_rules(graph, target))
-    decisions = settled(graph, target, accuracy, decisions)
+    decisions = resolved_choices(graph, target, accuracy, decisions)
     return _Lowering(graph, target, accuracy).run(decisions)
 
 
@@ -151,7 +151,7 @@ class _Lowering(ValuePlacer[Format]):
         output, wanted, form = node.outputs[0], decision.reads, decision.writes
         renamed = {name: self.read(name, wanted[name]) for name in wanted}
         context = decision.context(node, self.graph, self._target, self._accuracy)
-        lowered = operator_of(node).lower(context, decision.way)
+        lowered = operator_of(node).lower(context, decision.choice)
         self.define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self.fresh(name)

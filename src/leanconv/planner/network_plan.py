@@ -138,7 +138,7 @@ class NetworkPlan(Unpicklable):
                 output=node.outputs[0],
                 reads=outline.decision.reads,
                 writes=outline.decision.writes,
-                way=outline.decision.way,
+                way=str(outline.decision.choice) or None,
                 algorithm=outline.algorithm,
                 weight_bytes=outline.weight_bytes,
                 time_ns=shared_ns(outline.time_ns, self.threads),

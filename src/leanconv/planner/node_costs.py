@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import Accuracy, NodeChoice, operator_of
+from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import Format
@@ -163,7 +164,7 @@ class Outliner:
         return self._accuracy.reproducible
 
     def outlines(
-        self, node: Node, default: Decision, others: list[Decision], every: bool = True
+        self, node: Node, default: Decision, others: list[Decision], vary_parameters: bool = True
     ) -> list[Outline]:
         """All ways of a node.
 
@@ -172,15 +173,17 @@ class Outliner:
             default: its formats in a plan without limits; the first outline is the way taken there.
             others: other formats. No way with these counts as faster than the first outline: they
                 are considered for the bytes that they save.
-            every: whether parameters of an algorithm are varied, too.
+            vary_parameters: whether parameters of an algorithm are varied, too.
         """
-        found = list(self._with(node, default, every))
+        found = list(self._with(node, default, vary_parameters))
         if self.fixed:  # the first way is that of one image, whatever the batch and the limit
             found = found[:1]
         first = self.least_ns(node, default)
         if found[0].alias is None:
             for decision in others:
-                found += [o for o in self._with(node, decision, every=False) if o.alias is None]
+                found += [
+                    o for o in self._with(node, decision, vary_parameters=False) if o.alias is None
+                ]
         return [_at_least(first, outline) for outline in found]
 
     def chosen(self, node: Node, default: Decision, decision: Decision) -> Outline:
@@ -199,35 +202,34 @@ class Outliner:
     def least_ns(self, node: Node, default: Decision) -> int:
         """What no way of a node counts as faster than: its time in a plan without limits."""
         known = (node_key(node, self._graph, default), True) in self._known
-        first = next(self._with(node, default, every=known)).time_ns
+        first = next(self._with(node, default, vary_parameters=known)).time_ns
         return max(first, self._floors().get(node.outputs[0], 0))
 
     def _chosen(self, node: Node, decision: Decision) -> Outline:
-        found = list(self._with(node, decision, every=False))
-        name = decision.way
-        if name is None:
+        found = list(self._with(node, decision, vary_parameters=False))
+        if decision.choice == AUTO:
             return found[0]
-        if not any(outline.decision.way == name for outline in found):
-            found = list(self._with(node, decision, every=True))
+        if not any(outline.decision.choice == decision.choice for outline in found):
+            found = list(self._with(node, decision, vary_parameters=True))
         for outline in found:
-            if outline.decision.way == name:
+            if outline.decision.choice == decision.choice:
                 return outline
-        return self._asked_for(node, decision, name)
+        return self._on_request(node, decision)
 
-    def _asked_for(self, node: Node, decision: Decision, name: str) -> Outline:
-        """The outline of a way that is not considered unless the user asks for it."""
+    def _on_request(self, node: Node, decision: Decision) -> Outline:
+        """The outline of a choice that is not considered unless the user asks for it."""
         context = decision.context(node, self._graph, self._target, self._accuracy)
-        operator = operator_of(node)
-        choice = operator.named_choice(context, name)
-        found = self._outline(node, decision, choice, operator.lower(context, name))
+        operator, choice = operator_of(node), decision.choice
+        costed = operator.estimated(context, choice)
+        found = self._outline(node, decision, costed, operator.lower(context, choice))
         return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
 
-    def _with(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
-        key = node_key(node, self._graph, decision), every
+    def _with(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[Outline]:
+        key = node_key(node, self._graph, decision), vary_parameters
         if key not in self._known:
-            self._known[key] = list(self._find(node, decision, every))
+            self._known[key] = list(self._find(node, decision, vary_parameters))
         for known in self._known[key]:
-            own = Decision(decision.reads, decision.writes, known.decision.way)
+            own = replace(decision, choice=known.decision.choice)
             shared = tuple(node.inputs[int(number)] for number in known.shared)
             yield Outline(
                 own,
@@ -241,17 +243,14 @@ class Outliner:
                 known.alias,
             )
 
-    def _find(self, node: Node, decision: Decision, every: bool) -> Iterator[Outline]:
+    def _find(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[Outline]:
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator = operator_of(node)
-        for choice in operator.choices(context, every):
-            lowered = operator.lower(context, choice.name)
-            named = Decision(decision.reads, decision.writes, choice.name)
-            yield self._outline(node, named, choice, lowered)
+        for choice in operator.choices(context, vary_parameters):
+            own = replace(decision, choice=choice)
+            yield self._outline(node, own, choice, operator.lower(context, choice))
 
-    def _outline(
-        self, node: Node, decision: Decision, choice: NodeChoice, lowered: Lowered
-    ) -> Outline:
+    def _outline(self, node: Node, decision: Decision, choice: Choice, lowered: Lowered) -> Outline:
         numbers: dict[str, int | str] = {node.outputs[0]: "y"}
         for number, name in enumerate(node.inputs):
             if name and name not in self._graph.constants:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from leanconv.algorithms.parameters import AUTO
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, convolution
+from leanconv.operators.convolution import CONVOLUTION
 from leanconv.planner import tuner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
@@ -38,8 +40,8 @@ def with_algorithms(
         )
     decisions = default_decisions(format_rules(graph, target))
     return tuple(
-        replace(decision, way=algorithms.get(_name(node), decision.way))
-        if node.op in convolution.OPS
+        replace(decision, choice=CONVOLUTION.choice_named(algorithms[_name(node)]))
+        if node.op in convolution.OPS and _name(node) in algorithms
         else decision
         for node, decision in zip(graph.nodes, decisions, strict=True)
     )
@@ -58,7 +60,7 @@ def tuned(
     """
     weights = sum(array.nbytes for array in graph.constants.values())
     nodes, result = graph.nodes, list(decisions)
-    left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.way is None]
+    left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.choice == AUTO]
     for number in steps("tuning layers", left, len(left)):
         node, decision = nodes[number], result[number]
         context = decision.context(node, graph, target, accuracy)
@@ -67,7 +69,7 @@ def tuned(
             found = tuner.tune_for_any_batch(problem, target, weights)
         else:
             found = tuner.tune(problem, target, threads, other_weight_bytes=weights)
-        result[number] = replace(decision, way=found.name or None)
+        result[number] = replace(decision, choice=found.choice)
     return tuple(result)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from leanconv.canonical import canonical_text
-from leanconv.errors import InputError, short
+from leanconv.errors import InputError, SpecError, short
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.ir import Graph
+from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import LoweredGraph
@@ -38,7 +39,7 @@ class PlannedNode:
         output: the value that it defines, which identifies it.
         reads: format of each image that it reads, by name.
         writes: format of its output.
-        way: the name of the way chosen, None where there is only one.
+        way: the choice as text, None where there is only one.
         kernels: digest of the kernels' descriptions; other code has another one.
     """
 
@@ -56,8 +57,15 @@ class PlannedNode:
 
     @property
     def decision(self) -> Decision:
-        """What the node is lowered with."""
-        return Decision(self.reads, self.writes, self.way)
+        """What the node is lowered with.
+
+        Raises:
+            SpecError: its choice is none of the operation's.
+        """
+        if self.op not in OPERATORS:
+            raise SpecError(f"node {self.name!r}: no kernel for {self.op}")
+        choice = OPERATORS[self.op].choice_named(self.way or "")
+        return Decision(self.reads, self.writes, choice)
 
 
 @dataclass(frozen=True)

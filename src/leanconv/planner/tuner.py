@@ -8,12 +8,13 @@ import json
 import logging
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.algorithms import Candidate, Problem
-from leanconv.algorithms.select import choices, choose
+from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import generator_hash
@@ -44,14 +45,14 @@ class Tuned:
     """What was measured for one problem.
 
     Attributes:
-        name: the fastest choice, as the user would select it.
+        choice: the fastest one; `AUTO` where there is none.
         seconds: of one run, for every choice that was measured to the end.
         model: the choice of the model, which is measured to the end.
     """
 
-    name: str
-    seconds: Mapping[str, float]
-    model: str
+    choice: Choice
+    seconds: Mapping[Choice, float]
+    model: Choice
 
 
 def tune(
@@ -81,7 +82,7 @@ def tune(
     if tuned is None:
         tuned = measure(problem, target, threads, other_weight_bytes, memory_limit)
         if tuned.seconds:
-            _store().put(key, json.dumps(asdict(tuned)).encode())
+            _store().put(key, _document(tuned))
     return tuned
 
 
@@ -119,18 +120,17 @@ def measure(
     found = _promising(problem, target, fits)
     own = choose(problem, target)
     kernels = [use.kernel for use in own.kernels]
-    same = (name for name, c in found if [use.kernel for use in c.kernels] == kernels)
+    same = (choice for choice, c in found if [use.kernel for use in c.kernels] == kernels)
     model = next(same, None)
     if model is None and fits(own):
-        model = str(own.choice)
-        found = [(model, own), *found]
-    model = model or (found[0][0] if found else "")
+        model, found = own.choice, [(own.choice, own), *found]
+    model = model or (found[0][0] if found else AUTO)
     if len(found) < 2:
         return Tuned(model, {}, model)
     log.info("tuning %s: %d choices", problem, len(found))
-    rigs = {name: _Rig(problem, c, target, threads, other_weight_bytes) for name, c in found}
+    rigs = {choice: _Rig(problem, c, target, threads, other_weight_bytes) for choice, c in found}
     times = _race(rigs, model)
-    best = min(times, key=lambda name: times[name])
+    best = min(times, key=lambda choice: times[choice])
     if times[best] > _MARGIN * times[model]:
         best = model
     log.info("tuned %s: %s, %.1f us", problem, best, times[best] * 1e6)
@@ -139,26 +139,26 @@ def measure(
 
 def _promising(
     problem: Problem, target: Target, fits: Callable[[Candidate], bool]
-) -> list[tuple[str, Candidate]]:
+) -> list[tuple[Choice, Candidate]]:
     """Choices that fit and are not far above the least estimate, the cheapest first."""
-    found: list[tuple[str, Candidate]] = []
+    found: list[tuple[Choice, Candidate]] = []
     least = 0.0
-    for option, candidate in choices(problem, target):
+    for choice, candidate in choices(problem, target):
         if not fits(candidate):
             continue
-        least = least or option.cycles
-        if option.cycles > _FACTOR * least and len(found) > 1:
+        least = least or choice.cycles
+        if choice.cycles > _FACTOR * least and len(found) > 1:
             break
-        found.append((str(option), candidate))
+        found.append((choice, candidate))
     return _varied(found)
 
 
-def _varied(found: list[tuple[str, Candidate]]) -> list[tuple[str, Candidate]]:
+def _varied(found: list[tuple[Choice, Candidate]]) -> list[tuple[Choice, Candidate]]:
     """The first few, but the best of every algorithm among them."""
-    firsts = {candidate.choice.algorithm: name for name, candidate in reversed(found)}
+    firsts = {choice.algorithm: choice for choice, _ in reversed(found)}
     kept = [pair for pair in found if pair[0] in firsts.values()]
     others = [pair for pair in found if pair[0] not in firsts.values()]
-    chosen = {name for name, _ in (kept + others)[:_MOST]}
+    chosen = {choice for choice, _ in (kept + others)[:_MOST]}
     return [pair for pair in found if pair[0] in chosen]
 
 
@@ -244,18 +244,20 @@ def _constants(
     return candidate.pack(w.astype(problem.dtype), channels)
 
 
-def _race(rigs: Mapping[str, _Rig], kept: str) -> dict[str, float]:
+def _race(rigs: Mapping[Choice, _Rig], kept: Choice) -> dict[Choice, float]:
     """Seconds of each choice in its best round; but for the one kept, the hopeless drop out."""
-    rounds: dict[str, list[float]] = {name: [] for name in rigs}
+    rounds: dict[Choice, list[float]] = {choice: [] for choice in rigs}
     for _ in steps("measuring choices", range(ROUNDS), ROUNDS):
-        for name, row in rounds.items():
-            row.append(rigs[name].time())
+        for choice, row in rounds.items():
+            row.append(rigs[choice].time())
         least = min(min(row) for row in rounds.values())
         rounds = {
-            name: row for name, row in rounds.items() if name == kept or min(row) <= _DROP * least
+            choice: row
+            for choice, row in rounds.items()
+            if choice == kept or min(row) <= _DROP * least
         }
     # The least: whole rounds may fall into a time in which the threads share one core.
-    return {name: min(row) * 1e-9 for name, row in rounds.items()}
+    return {choice: min(row) * 1e-9 for choice, row in rounds.items()}
 
 
 def _key(
@@ -273,13 +275,19 @@ def _store() -> DiskCache:
     return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
 
 
+def _document(tuned: Tuned) -> bytes:
+    seconds = {str(choice): value for choice, value in tuned.seconds.items()}
+    found = {"name": str(tuned.choice), "seconds": seconds, "model": str(tuned.model)}
+    return json.dumps(found).encode()
+
+
 def _recall(key: str) -> Tuned | None:
     body = _store().get(key)
     if body is None:
         return None
     try:
         found = json.loads(body)
-        seconds = {str(name): float(value) for name, value in found["seconds"].items()}
-        return Tuned(str(found["name"]), seconds, str(found["model"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        seconds = {choice_named(name): float(s) for name, s in found["seconds"].items()}
+        return Tuned(choice_named(found["name"]), seconds, choice_named(found["model"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError):
         return None

@@ -13,6 +13,7 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.algorithms.interface import KernelUse
+from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
@@ -61,6 +62,15 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class ChainParameters(Parameters):
+    """Output rows of a chunk, parts of the inner channels, output rows of a step."""
+
+    rows: int | None = parameter(COUNT)
+    parts: int | None = parameter(COUNT)
+    step: int | None = parameter(COUNT)
+
+
+@dataclass(frozen=True)
 class Form:
     """One way to go through a chain.
 
@@ -76,10 +86,13 @@ class Form:
     step: int
     parts: int = 1
 
-    def __str__(self) -> str:
+    @property
+    def choice(self) -> Choice:
+        """As a plan names it: `"rows:rows=14,step=2"`, `"split:parts=2,step=1"`."""
+        given = ChainParameters(step=self.step)
         if self.parts > 1:
-            return f"{self.name}:parts={self.parts},step={self.step}"
-        return f"{self.name}:rows={self.rows},step={self.step}"
+            return Choice(self.name, replace(given, parts=self.parts))
+        return Choice(self.name, replace(given, rows=self.rows))
 
 
 @dataclass(frozen=True)
