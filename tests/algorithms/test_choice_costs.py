@@ -32,7 +32,7 @@ def test_tiles_whose_weights_are_not_allowed_leave_smaller_ones() -> None:
     for text in ("ic256ih52oc512oh26kh3sh2ph1", "ic1024ih28oc1024oh28kh3ph1"):
         problem = problem_of(text)
         chosen = choose(problem, TARGET)
-        assert chosen.algorithm == "winograd"
+        assert chosen.choice.algorithm == "winograd"
         assert chosen.weight_bytes <= most_weight_bytes(problem)
 
 
