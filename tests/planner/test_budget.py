@@ -70,8 +70,8 @@ class Plan:
 def every_plan(planner: Planner) -> list[Plan]:
     """All combinations of the nodes' ways whose formats can be had, lowered and placed."""
     graph, plans = planner.graph, []
-    for chosen in product(*planner.search_graph.outlines):
-        decisions = [outline.decision for outline in chosen]
+    for chosen in product(*planner.search_graph.node_costs):
+        decisions = [node_cost.decision for node_cost in chosen]
         lowered = lower_graph(graph, planner.target, planner.accuracy, decisions)
         storage = place(lowered, planner.threads)
         moves = [step.calls[0].values[-1] for step in lowered.steps if step.op == "Reorder"]
@@ -79,8 +79,8 @@ def every_plan(planner: Planner) -> list[Plan]:
         reorders = sum(reorder_ns(lowered.bytes[result], costs) for result in moves)
         plans.append(
             Plan(
-                sum(outline.time_ns for outline in chosen) + reorders,
-                sum(error_units(outline.passed_error, "float32") for outline in chosen),
+                sum(node_cost.time_ns for node_cost in chosen) + reorders,
+                sum(error_units(node_cost.passed_error, "float32") for node_cost in chosen),
                 storage.peak_bytes + lowered.constants.places()[1],
             )
         )
@@ -194,8 +194,8 @@ def test_reproducible_plans_keep_their_bits_under_a_limit() -> None:
 
 def test_a_decision_names_formats_that_can_be_had() -> None:
     planner = Planner(chain(), host(), 1, Accuracy(1e-4))
-    for outlines in planner.search_graph.outlines:
-        for outline in outlines:
-            assert isinstance(outline.decision, Decision)
-            assert outline.decision.writes in (PLAIN, planner.outliner.rules.blocked)
-            assert outline.time_ns >= outlines[0].time_ns
+    for node_costs in planner.search_graph.node_costs:
+        for node_cost in node_costs:
+            assert isinstance(node_cost.decision, Decision)
+            assert node_cost.decision.writes in (PLAIN, planner.evaluator.rules.blocked)
+            assert node_cost.time_ns >= node_costs[0].time_ns

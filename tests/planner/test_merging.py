@@ -116,7 +116,7 @@ def test_limits_of_bytes_and_error_are_kept_together() -> None:
 def test_no_limit_changes_the_bits_of_reproducible_plans() -> None:
     plans = planner(reproducible=True)
     assert plans.family == [plans]
-    assert {len(outlines) for outlines in plans.search_graph.outlines} == {1}
+    assert {len(node_costs) for node_costs in plans.search_graph.node_costs} == {1}
 
 
 def test_only_blocks_that_are_there_are_merged() -> None:

@@ -195,4 +195,4 @@ def test_a_transposed_convolution_keeps_the_error_of_a_layer() -> None:
     x = np.random.default_rng(1).standard_normal((1, 64, 40, 40)).astype("f4")
     y = exact(usual, built, x)
     for net in (usual, tight):
-        assert relative_error(net(x), y) < net.plan.outlines[0].error < 2e-6
+        assert relative_error(net(x), y) < net.plan.node_costs[0].error < 2e-6

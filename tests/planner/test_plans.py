@@ -107,7 +107,7 @@ def test_a_network_that_states_more_than_is_aimed_at_says_why() -> None:
     assert stated > 1e-5
     said = net.explain()
     assert f"expected error {stated:.1e}, more than the 1e-05 aimed at" in said
-    most = max(net.plan.outlines, key=lambda outline: outline.passed_error)
+    most = max(net.plan.node_costs, key=lambda node_cost: node_cost.passed_error)
     assert f"{most.passed_error:.1e}" in said
     assert said.splitlines()[-1] in net.report(front=False)["text"]
     little = lc.load(model("shufflenet_like"))

@@ -23,7 +23,7 @@ from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
 )
-from leanconv.planner.node_costs import Outline, Outliner, error_units, skeleton, units_error
+from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units, skeleton, units_error
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
@@ -156,13 +156,13 @@ class Planner:
         return merge_blocks(graph, self.merged) if self.merged else graph
 
     @cached_property
-    def outliner(self) -> Outliner:
+    def evaluator(self) -> NodeEvaluator:
         """Evaluates the nodes' choices."""
         rules = format_rules(self.graph, self.target)
-        outliner = Outliner(self.graph, rules, self.target, self.accuracy)
+        evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy)
         if self.merged:
-            outliner.follow(self._unmerged.outliner, lambda: self._merged_times)
-        return outliner
+            evaluator.follow(self._unmerged.evaluator, lambda: self._merged_times)
+        return evaluator
 
     @cached_property
     def _merged_times(self) -> dict[str, int]:
@@ -170,13 +170,13 @@ class Planner:
         plain = self._unmerged
         outputs = [node.outputs[0] for node in blocks_to_merge(plain.graph)[: self.merged]]
         pairs = zip(plain.graph.nodes, plain.defaults, strict=True)
-        times = [plain.outliner.least_ns(n, d) for n, d in pairs if n.outputs[0] in outputs]
+        times = [plain.evaluator.least_ns(n, d) for n, d in pairs if n.outputs[0] in outputs]
         return {outputs[-1]: sum(times)}
 
     @cached_property
     def defaults(self) -> list[Decision]:
         """The formats of a plan without limits."""
-        return default_decisions(self.outliner.rules)
+        return default_decisions(self.evaluator.rules)
 
     def check(self, outputs: Sequence[str], decisions: Sequence[Decision]) -> None:
         """Check decisions that come from outside.
@@ -193,7 +193,7 @@ class Planner:
                 f"it has {len(outputs)} levels of other names; expected the network's "
                 f"{len(self.graph.nodes)}: plan anew"
             )
-        rules = self.outliner.rules
+        rules = self.evaluator.rules
         for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
             asked = (dict(decision.reads), decision.writes)
             if asked != (dict(default.reads), default.writes) and asked not in rules.possible(node):
@@ -203,15 +203,15 @@ class Planner:
                     f"write {decision.writes}; expected formats that its kernels take: plan anew"
                 )
 
-    def chosen(self, decisions: Sequence[Decision]) -> tuple[Outline, ...]:
+    def chosen(self, decisions: Sequence[Decision]) -> tuple[NodeCost, ...]:
         """What is estimated for the nodes of a plan."""
         triples = zip(self.graph.nodes, self.defaults, decisions, strict=True)
-        return tuple(self.outliner.chosen(node, default, d) for node, default, d in triples)
+        return tuple(self.evaluator.chosen(node, default, d) for node, default, d in triples)
 
     @cached_property
     def search_graph(self) -> SearchGraph:
         """All plans."""
-        return make_search_graph(self.outliner, self.threads)
+        return make_search_graph(self.evaluator, self.threads)
 
     @cached_property
     def smallest(self) -> PlacedPlan:
@@ -253,7 +253,7 @@ class Planner:
     @cached_property
     def _plain_graph(self) -> SearchGraph:
         """The plans in which each node is computed by its fastest choice between given formats."""
-        return make_search_graph(self.outliner, self.threads, every=False)
+        return make_search_graph(self.evaluator, self.threads, vary_parameters=False)
 
     @cached_property
     def needs_no_reorder(self) -> bool:
@@ -265,9 +265,9 @@ class Planner:
         graph, formats = self.graph, dict.fromkeys(self.graph.types, PLAIN)
         for node, decision in zip(graph.nodes, self.defaults, strict=True):
             if any(formats[name] != form for name, form in decision.reads.items()):
-                return self.outliner.fixed
+                return self.evaluator.fixed
             formats[node.outputs[0]] = decision.writes
-        return self.outliner.fixed or all(formats[name] == PLAIN for name in graph.outputs)
+        return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
 
     @property
     def _error_limit(self) -> int | None:

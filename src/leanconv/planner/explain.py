@@ -15,7 +15,7 @@ from leanconv.operators.accuracy import NETWORK_ERROR
 from leanconv.planner.arena import Lifetime
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.planner.node_costs import Outline, shared_ns
+from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.units import format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
@@ -37,16 +37,16 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
     swaps, words = _Swaps(plan), _Words(plan)
     layers = []
     walked = 0.0
-    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.outlines, strict=True)):
+    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
         walked += chosen.passed_error**2
         candidates = [
             {
-                **_facts(outline, plan.threads),
-                **words.of(node, outline),
-                "chosen": outline == chosen,
-                "reason": swaps.reason(number, outline, chosen),
+                **_facts(node_cost, plan.threads),
+                **words.of(node, node_cost),
+                "chosen": node_cost == chosen,
+                "reason": swaps.reason(number, node_cost, chosen),
             }
-            for outline in _different(planner.search_graph.outlines[number], chosen)
+            for node_cost in _different(planner.search_graph.node_costs[number], chosen)
         ]
         facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
         if not any(candidate["chosen"] for candidate in candidates):
@@ -159,7 +159,7 @@ def error_text(plan: NetworkPlan) -> str:
     if planner.max_error is not None or stated <= aim:
         return text
     share = planner.accuracy.layer_error
-    pairs = zip(planner.graph.nodes, plan.outlines, strict=True)
+    pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
     layers = sorted(
         ((o, node.name or node.outputs[0]) for node, o in pairs if o.error),
         key=lambda layer: -layer[0].passed_error,
@@ -184,19 +184,19 @@ def _peak(buffers: Sequence[Lifetime]) -> tuple[int, list[Lifetime]]:
     return best, alive
 
 
-def _facts(outline: Outline, threads: int) -> dict[str, Any]:
-    decision = outline.decision
+def _facts(node_cost: NodeCost, threads: int) -> dict[str, Any]:
+    decision = node_cost.decision
     return {
-        "algorithm": outline.algorithm,
+        "algorithm": node_cost.algorithm,
         "way": str(decision.choice) or None,
         "reads": {name: str(form) for name, form in decision.reads.items()},
         "writes": str(decision.writes),
-        "time_ns": shared_ns(outline.time_ns, threads),
-        "weight_bytes": outline.weight_bytes,
-        "scratch_bytes": outline.scratch_bytes,
-        "temporary_bytes": sum(outline.temporaries.values()),
-        "error": outline.error,
-        "passed_error": outline.passed_error,
+        "time_ns": shared_ns(node_cost.time_ns, threads),
+        "weight_bytes": node_cost.weight_bytes,
+        "scratch_bytes": node_cost.scratch_bytes,
+        "temporary_bytes": sum(node_cost.temporaries.values()),
+        "error": node_cost.error,
+        "passed_error": node_cost.passed_error,
     }
 
 
@@ -207,19 +207,19 @@ class _Words:
         self._planner = plan.planner
         self._known: dict[object, str] = {}
 
-    def of(self, node: Node, outline: Outline) -> dict[str, Any]:
+    def of(self, node: Node, node_cost: NodeCost) -> dict[str, Any]:
         """What there is to say of one way to compute a node.
 
         Returns:
             `words`: `"winograd F(4x4, 3x3)"`; `parameters`: what else was chosen; `selector`: the
             text that selects it for a convolution, as `algorithm=` takes it, None for others.
         """
-        choice, algorithm = outline.decision.choice, outline.algorithm
+        choice, algorithm = node_cost.decision.choice, node_cost.algorithm
         if node.op not in convolution.OPS:
             words = f"layer by layer ({algorithm})" if choice == conv_chain.LAYERS else algorithm
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
             return {"words": words, "parameters": shown, "selector": None}
-        parameters = self._parameters(node, outline.decision)
+        parameters = self._parameters(node, node_cost.decision)
         form = re.match(r"F\([^)]*\)", parameters)
         words = f"{algorithm} {form[0]}" if form else algorithm
         return {"words": words, "parameters": parameters, "selector": str(choice) or None}
@@ -247,13 +247,13 @@ def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, st
     return operator_of(node).rejections(context)
 
 
-def _different(outlines: Sequence[Outline], chosen: Outline) -> list[Outline]:
-    """The outlines without those that are another name for the same: the chosen name stays."""
-    found: dict[object, Outline] = {}
-    for outline in sorted(outlines, key=lambda o: (o.time_ns, o != chosen)):
-        facts = _facts(outline, 1)
+def _different(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
+    """The node_costs without those that are another name for the same: the chosen name stays."""
+    found: dict[object, NodeCost] = {}
+    for node_cost in sorted(node_costs, key=lambda o: (o.time_ns, o != chosen)):
+        facts = _facts(node_cost, 1)
         del facts["way"]
-        found.setdefault(canonical_text(facts), outline)
+        found.setdefault(canonical_text(facts), node_cost)
     return list(found.values())
 
 
@@ -262,19 +262,19 @@ class _Swaps:
 
     def __init__(self, plan: NetworkPlan) -> None:
         self._plan, self._left = plan, _MOST_SWAPS
-        self._decisions = [outline.decision for outline in plan.outlines]
+        self._decisions = [node_cost.decision for node_cost in plan.node_costs]
         self._known: dict[object, int] = {}
 
-    def reason(self, number: int, outline: Outline, chosen: Outline) -> str:
-        """Why an outline lost against the chosen one; empty for the chosen one itself."""
-        if outline == chosen:
+    def reason(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
+        """Why an node_cost lost against the chosen one; empty for the chosen one itself."""
+        if node_cost == chosen:
             return ""
-        if outline.time_ns >= chosen.time_ns:
-            return _slower(outline, chosen, self._plan.threads)
+        if node_cost.time_ns >= chosen.time_ns:
+            return _slower(node_cost, chosen, self._plan.threads)
         plan = self._plan
         allowed = plan.planner.max_error
         others = max(0.0, plan.predicted_error**2 - chosen.passed_error**2)
-        error = math.sqrt(others + outline.passed_error**2)
+        error = math.sqrt(others + node_cost.passed_error**2)
         if allowed is not None and error > allowed:
             return f"the error would be {error:.2g}, over {allowed:.2g}"
         if plan.limit is None:
@@ -283,7 +283,7 @@ class _Swaps:
             return "faster, but the limit is better spent on other layers"
         self._left -= 1
         decisions = [*self._decisions]
-        decisions[number] = outline.decision
+        decisions[number] = node_cost.decision
         needed = plan.planner.place_plan(decisions, None).memory_bytes
         over = needed - plan.limit
         if over > 0:
@@ -291,8 +291,8 @@ class _Swaps:
         return "its layouts cost its neighbours more"
 
 
-def _slower(outline: Outline, chosen: Outline, threads: int) -> str:
-    if outline.time_ns == chosen.time_ns:
+def _slower(node_cost: NodeCost, chosen: NodeCost, threads: int) -> str:
+    if node_cost.time_ns == chosen.time_ns:
         return "no faster"
-    times = [format_ns(shared_ns(each.time_ns, threads)) for each in (outline, chosen)]
+    times = [format_ns(shared_ns(each.time_ns, threads)) for each in (node_cost, chosen)]
     return f"slower, {times[0]} against {times[1]}"

@@ -23,7 +23,7 @@ from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
 )
-from leanconv.planner.node_costs import Outline, reorder_ns, shared_ns
+from leanconv.planner.node_costs import NodeCost, reorder_ns, shared_ns
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
@@ -112,7 +112,7 @@ class NetworkPlan(Unpicklable):
         )
 
     @cached_property
-    def outlines(self) -> tuple[Outline, ...]:
+    def node_costs(self) -> tuple[NodeCost, ...]:
         """Estimates for every node of the graph, in order."""
         return self.planner.chosen(self.decisions)
 
@@ -121,31 +121,31 @@ class NetworkPlan(Unpicklable):
         """Estimated time of a run."""
         moved = [step.output_bytes for step in self.steps if step.op == "Reorder"]
         costs = self.planner.target.costs
-        alone = sum(outline.time_ns for outline in self.outlines)
+        alone = sum(node_cost.time_ns for node_cost in self.node_costs)
         alone += sum(reorder_ns(size, costs) for size in moved)
         return shared_ns(alone, self.threads)
 
     def file(self) -> PlanFile:
         """The plan as it is written to a file."""
         planner, graph = self.planner, self.planner.graph
-        outlines = self.outlines
-        ways = tuple(outline.decision for outline in outlines)
+        node_costs = self.node_costs
+        ways = tuple(node_cost.decision for node_cost in node_costs)
         digests = kernel_digests(planner.place_plan(ways, None).lowered, graph)
         nodes = tuple(
             PlannedNode(
                 name=node.name,
                 op=node.op,
                 output=node.outputs[0],
-                reads=outline.decision.reads,
-                writes=outline.decision.writes,
-                way=str(outline.decision.choice) or None,
-                algorithm=outline.algorithm,
-                weight_bytes=outline.weight_bytes,
-                time_ns=shared_ns(outline.time_ns, self.threads),
-                error=outline.error,
+                reads=node_cost.decision.reads,
+                writes=node_cost.decision.writes,
+                way=str(node_cost.decision.choice) or None,
+                algorithm=node_cost.algorithm,
+                weight_bytes=node_cost.weight_bytes,
+                time_ns=shared_ns(node_cost.time_ns, self.threads),
+                error=node_cost.error,
                 kernels=digests[node.outputs[0]],
             )
-            for node, outline in zip(graph.nodes, outlines, strict=True)
+            for node, node_cost in zip(graph.nodes, node_costs, strict=True)
         )
         places = self.storage.places
         return PlanFile(
@@ -184,9 +184,9 @@ class NetworkPlan(Unpicklable):
     def predicted_error(self) -> float:
         """Expected relative error of the outputs: those of the layers add up like independent ones.
 
-        To first order; `Outline.passed_error` says what a layer's error becomes.
+        To first order; `NodeCost.passed_error` says what a layer's error becomes.
         """
-        return math.sqrt(sum(outline.passed_error**2 for outline in self.outlines))
+        return math.sqrt(sum(node_cost.passed_error**2 for node_cost in self.node_costs))
 
     @property
     def memory_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""A node's ways in outline: what the solver needs to know of them, without packing or emitting."""
+"""What the choices of a node cost: all that the solver needs, without packing or emitting."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def shared_ns(time_ns: int, threads: int) -> int:
 
 
 @dataclass(frozen=True)
-class OutlinedCall:
-    """One call: which local values it reads and writes, and its scratch.
+class CallFootprint:
+    """What one call does to memory: the local values that it reads and writes, its scratch.
 
     A local value is an input by its number, a temporary by its name, or `"y"`; constants are left
     out.
@@ -58,11 +58,11 @@ class OutlinedCall:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """One way to compute a node between given formats.
+class NodeCost:
+    """What one choice for a node costs between given formats.
 
     Attributes:
-        decision: formats and the way's name.
+        decision: formats and the choice.
         algorithm: for people.
         time_ns: estimated, of one thread alone: what is chosen must not depend on their number.
         error: expected relative error of what it computes.
@@ -79,7 +79,7 @@ class Outline:
     error: float
     weight_bytes: int
     shared: tuple[str, ...]
-    calls: tuple[OutlinedCall, ...]
+    calls: tuple[CallFootprint, ...]
     temporaries: Mapping[str, int]
     alias: int | None
 
@@ -126,8 +126,8 @@ def skeleton(graph: Graph) -> Graph:
     return Graph(graph.inputs, graph.outputs, graph.nodes, graph.types, constants)
 
 
-class Outliner:
-    """Finds the ways of nodes; equal nodes are looked into once.
+class NodeEvaluator:
+    """Evaluates the choices of nodes; equal nodes once.
 
     Args:
         graph: the network.
@@ -140,11 +140,11 @@ class Outliner:
     ) -> None:
         self.rules, self._graph = rules, graph
         self._target, self._accuracy = target, accuracy
-        self._known: dict[object, list[Outline]] = {}
+        self._known: dict[object, list[NodeCost]] = {}
         self._floors: Callable[[], Mapping[str, int]] = dict
 
-    def follow(self, other: Outliner, floors: Callable[[], Mapping[str, int]]) -> None:
-        """Share what another outliner of the same target knows of equal nodes.
+    def follow(self, other: NodeEvaluator, floors: Callable[[], Mapping[str, int]]) -> None:
+        """Share what the evaluator of another graph for the same target knows of equal nodes.
 
         Args:
             other: of a graph of which this one was made by merging nodes.
@@ -163,20 +163,20 @@ class Outliner:
         """Whether no batch and no limit may change the bits, so that nothing is left to choose."""
         return self._accuracy.reproducible
 
-    def outlines(
+    def node_costs(
         self, node: Node, default: Decision, others: list[Decision], vary_parameters: bool = True
-    ) -> list[Outline]:
-        """All ways of a node.
+    ) -> list[NodeCost]:
+        """What all choices of a node cost.
 
         Args:
             node: the node.
-            default: its formats in a plan without limits; the first outline is the way taken there.
-            others: other formats. No way with these counts as faster than the first outline: they
+            default: its formats in a plan without limits; the first result is the choice there.
+            others: other formats. No choice with these counts as faster than the first result: they
                 are considered for the bytes that they save.
             vary_parameters: whether parameters of an algorithm are varied, too.
         """
         found = list(self._with(node, default, vary_parameters))
-        if self.fixed:  # the first way is that of one image, whatever the batch and the limit
+        if self.fixed:  # the first choice is that of one image, whatever the batch and the limit
             found = found[:1]
         first = self.least_ns(node, default)
         if found[0].alias is None:
@@ -184,10 +184,10 @@ class Outliner:
                 found += [
                     o for o in self._with(node, decision, vary_parameters=False) if o.alias is None
                 ]
-        return [_at_least(first, outline) for outline in found]
+        return [_at_least(first, node_cost) for node_cost in found]
 
-    def chosen(self, node: Node, default: Decision, decision: Decision) -> Outline:
-        """The outline of a decision that is made; the first way where it names none.
+    def chosen(self, node: Node, default: Decision, decision: Decision) -> NodeCost:
+        """What a decision costs; that of the first choice where it names none.
 
         Args:
             node: the node.
@@ -195,43 +195,43 @@ class Outliner:
             decision: what is asked about.
 
         Raises:
-            SpecError: there is no way of that name.
+            SpecError: there is no choice of that name.
         """
         return _at_least(self.least_ns(node, default), self._chosen(node, decision))
 
     def least_ns(self, node: Node, default: Decision) -> int:
-        """What no way of a node counts as faster than: its time in a plan without limits."""
+        """The least time that any choice of a node counts with: that of a plan without limits."""
         known = (node_key(node, self._graph, default), True) in self._known
         first = next(self._with(node, default, vary_parameters=known)).time_ns
         return max(first, self._floors().get(node.outputs[0], 0))
 
-    def _chosen(self, node: Node, decision: Decision) -> Outline:
+    def _chosen(self, node: Node, decision: Decision) -> NodeCost:
         found = list(self._with(node, decision, vary_parameters=False))
         if decision.choice == AUTO:
             return found[0]
-        if not any(outline.decision.choice == decision.choice for outline in found):
+        if not any(node_cost.decision.choice == decision.choice for node_cost in found):
             found = list(self._with(node, decision, vary_parameters=True))
-        for outline in found:
-            if outline.decision.choice == decision.choice:
-                return outline
+        for node_cost in found:
+            if node_cost.decision.choice == decision.choice:
+                return node_cost
         return self._on_request(node, decision)
 
-    def _on_request(self, node: Node, decision: Decision) -> Outline:
-        """The outline of a choice that is not considered unless the user asks for it."""
+    def _on_request(self, node: Node, decision: Decision) -> NodeCost:
+        """The node_cost of a choice that is not considered unless the user asks for it."""
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator, choice = operator_of(node), decision.choice
         costed = operator.estimated(context, choice)
-        found = self._outline(node, decision, costed, operator.lower(context, choice))
+        found = self._node_cost(node, decision, costed, operator.lower(context, choice))
         return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
 
-    def _with(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[Outline]:
+    def _with(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[NodeCost]:
         key = node_key(node, self._graph, decision), vary_parameters
         if key not in self._known:
             self._known[key] = list(self._find(node, decision, vary_parameters))
         for known in self._known[key]:
             own = replace(decision, choice=known.decision.choice)
             shared = tuple(node.inputs[int(number)] for number in known.shared)
-            yield Outline(
+            yield NodeCost(
                 own,
                 known.algorithm,
                 known.time_ns,
@@ -243,14 +243,16 @@ class Outliner:
                 known.alias,
             )
 
-    def _find(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[Outline]:
+    def _find(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[NodeCost]:
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator = operator_of(node)
         for choice in operator.choices(context, vary_parameters):
             own = replace(decision, choice=choice)
-            yield self._outline(node, own, choice, operator.lower(context, choice))
+            yield self._node_cost(node, own, choice, operator.lower(context, choice))
 
-    def _outline(self, node: Node, decision: Decision, choice: Choice, lowered: Lowered) -> Outline:
+    def _node_cost(
+        self, node: Node, decision: Decision, choice: Choice, lowered: Lowered
+    ) -> NodeCost:
         numbers: dict[str, int | str] = {node.outputs[0]: "y"}
         for number, name in enumerate(node.inputs):
             if name and name not in self._graph.constants:
@@ -261,12 +263,12 @@ class Outliner:
             reads = tuple(numbers.get(name) for name in call.values[:-1])
             result = numbers[call.values[-1]]
             calls.append(
-                OutlinedCall(reads, result, call.in_place, aligned(call.kernel.scratch_bytes))
+                CallFootprint(reads, result, call.in_place, aligned(call.kernel.scratch_bytes))
             )
             taken.update({n: str(node.inputs.index(n)) for n in call.values if n in node.inputs})
         own = [array.nbytes for array in lowered.constants.values()]
         own += [size for packing in lowered.packings for size in packing.bytes.values()]
-        return Outline(
+        return NodeCost(
             decision,
             lowered.algorithm,
             self.costs.ns(choice.cycles),
@@ -279,8 +281,8 @@ class Outliner:
         )
 
 
-def _at_least(time_ns: int, outline: Outline) -> Outline:
-    return outline if outline.time_ns >= time_ns else replace(outline, time_ns=time_ns)
+def _at_least(time_ns: int, node_cost: NodeCost) -> NodeCost:
+    return node_cost if node_cost.time_ns >= time_ns else replace(node_cost, time_ns=time_ns)
 
 
 def other_decisions(

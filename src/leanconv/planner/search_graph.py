@@ -21,8 +21,8 @@ from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse, peak_bytes
 from leanconv.planner.lowering import default_decisions
 from leanconv.planner.node_costs import (
-    Outline,
-    Outliner,
+    NodeCost,
+    NodeEvaluator,
     error_units,
     other_decisions,
     reorder_ns,
@@ -61,47 +61,49 @@ class SearchGraph:
 
     Attributes:
         levels: what the solver is given: one level for each node and one for the delivery.
-        outlines: the ways of each node; the first is that of a plan without limits.
-        chosen: for each level, the number of the outline of each of its transitions.
+        node_costs: the choices of each node; the first is that of a plan without limits.
+        chosen: for each level, the number of the node_cost of each of its transitions.
         base_bytes: weights that every plan has.
     """
 
     levels: tuple[Level, ...]
-    outlines: tuple[tuple[Outline, ...], ...]
+    node_costs: tuple[tuple[NodeCost, ...], ...]
     chosen: tuple[tuple[int, ...], ...]
     base_bytes: int
 
     def decisions(self, transitions: Sequence[int]) -> list[Decision]:
         """The decisions of a path through the levels."""
         return [
-            self.outlines[number][self.chosen[number][transition]].decision
-            for number, transition in enumerate(transitions[: len(self.outlines)])
+            self.node_costs[number][self.chosen[number][transition]].decision
+            for number, transition in enumerate(transitions[: len(self.node_costs)])
         ]
 
 
-def make_search_graph(outliner: Outliner, threads: int, every: bool = True) -> SearchGraph:
-    """Find the ways of every node, and the transitions between all states that they lead to.
+def make_search_graph(
+    evaluator: NodeEvaluator, threads: int, vary_parameters: bool = True
+) -> SearchGraph:
+    """Find the choices of every node, and the transitions between all states that they lead to.
 
     Args:
-        outliner: knows the nodes' ways.
+        evaluator: of the nodes' choices.
         threads: how many need scratch.
-        every: whether ways are varied that are no faster, but save bytes or are more accurate.
+        vary_parameters: whether to add choices that are no faster, but save bytes or error.
     """
-    rules = outliner.rules
+    rules = evaluator.rules
     defaults = default_decisions(rules)
     allowed = _allowed_formats(rules, defaults)
-    outlines = []
+    node_costs = []
     for node, default in zip(rules.graph.nodes, defaults, strict=True):
-        others = [] if outliner.fixed else other_decisions(node, rules, default, allowed)
-        outlines.append(tuple(outliner.outlines(node, default, others, every)))
+        others = [] if evaluator.fixed else other_decisions(node, rules, default, allowed)
+        node_costs.append(tuple(evaluator.node_costs(node, default, others, vary_parameters)))
     try:
-        return _Builder(rules, outlines, threads, outliner.costs).build()
+        return _Builder(rules, node_costs, threads, evaluator.costs).build()
     except _ManyStatesError:
         kept = [
             tuple(o for o in found if _same_formats(o.decision, default))
-            for found, default in zip(outlines, defaults, strict=True)
+            for found, default in zip(node_costs, defaults, strict=True)
         ]
-        return _Builder(rules, kept, threads, outliner.costs).build()
+        return _Builder(rules, kept, threads, evaluator.costs).build()
 
 
 def _same_formats(a: Decision, b: Decision) -> bool:
@@ -155,12 +157,12 @@ class _Builder:
     def __init__(
         self,
         rules: FormatRules,
-        outlines: Sequence[tuple[Outline, ...]],
+        node_costs: Sequence[tuple[NodeCost, ...]],
         threads: int,
         costs: Costs,
     ) -> None:
         graph = rules.graph
-        self._graph, self._outlines, self._threads = graph, outlines, threads
+        self._graph, self._node_costs, self._threads = graph, node_costs, threads
         self._costs = costs
         self._uses = dict.fromkeys(graph.types, 0)
         for node in graph.nodes:
@@ -177,7 +179,7 @@ class _Builder:
     def _find_aliases(self) -> dict[Key, Key]:
         """Results that are the bytes of an input, whatever is chosen elsewhere."""
         aliases: dict[Key, Key] = {}
-        for node, found in zip(self._graph.nodes, self._outlines, strict=True):
+        for node, found in zip(self._graph.nodes, self._node_costs, strict=True):
             number = found[0].alias
             if number is None:
                 continue
@@ -217,25 +219,25 @@ class _Builder:
         shared: set[str] = set()
         base = 0
         dtype = next(iter({self._graph.types[n].dtype for n in self._graph.inputs}), "float32")
-        for node, outlines in zip(self._graph.nodes, self._outlines, strict=True):
+        for node, node_costs in zip(self._graph.nodes, self._node_costs, strict=True):
             for name in set(node.inputs):
                 if name:
                     uses[name] -= 1
-            taken = [n for o in outlines[:1] for n in o.shared if n not in shared]
+            taken = [n for o in node_costs[:1] for n in o.shared if n not in shared]
             base += sum(aligned(self._graph.constants[name].nbytes) for name in set(taken))
             shared.update(taken)
             rows: list[tuple[int, ...]] = []
             after: dict[State, int] = {}
             for state, number in states.items():
-                for index, outline in enumerate(outlines):
-                    extra = [n for n in outline.shared if n not in shared]
-                    weights = outline.weight_bytes + sum(
+                for index, node_cost in enumerate(node_costs):
+                    extra = [n for n in node_cost.shared if n not in shared]
+                    weights = node_cost.weight_bytes + sum(
                         aligned(self._graph.constants[name].nbytes) for name in extra
                     )
-                    error = error_units(outline.passed_error, dtype)
-                    for step in self._steps(state, node, outline, uses):
+                    error = error_units(node_cost.passed_error, dtype)
+                    for step in self._steps(state, node, node_cost, uses):
                         place = after.setdefault(step.after, len(after))
-                        time = outline.time_ns + step.reorder_ns
+                        time = node_cost.time_ns + step.reorder_ns
                         rows.append((number, place, time, weights, error, step.peak, index))
             if len(after) > _MOST_STATES:
                 raise _ManyStatesError
@@ -247,7 +249,7 @@ class _Builder:
         ends = [(number, self._delivery(state)) for state, number in states.items()]
         rows = [(number, 0, time, 0, 0, peak, 0) for number, (time, peak) in ends]
         level, transitions = _level(rows, 1)
-        return SearchGraph((*levels, level), tuple(self._outlines), (*chosen, transitions), base)
+        return SearchGraph((*levels, level), tuple(self._node_costs), (*chosen, transitions), base)
 
     def _start(self) -> State:
         plain = Format()
@@ -275,12 +277,12 @@ class _Builder:
         return sum(self._size(root) for root in roots)
 
     def _steps(
-        self, state: State, node: Node, outline: Outline, uses: Mapping[str, int]
+        self, state: State, node: Node, node_cost: NodeCost, uses: Mapping[str, int]
     ) -> Iterator[_Step]:
         """What a choice does to a state: nothing if a format that it needs cannot be had."""
         live = dict(state)
         wanted = {name: Format() for name in node.inputs if name and name in live}
-        wanted.update(outline.decision.reads)
+        wanted.update(node_cost.decision.reads)
         reorders: list[tuple[Key, Key]] = []
         for name, form in wanted.items():
             entry = live[name]
@@ -290,7 +292,7 @@ class _Builder:
                 return
             reorders.append(((name, entry.produced), (name, form)))
             live[name] = Live(entry.produced, entry.held | {form}, entry.dropped)
-        output, writes = node.outputs[0], outline.decision.writes
+        output, writes = node.outputs[0], node_cost.decision.writes
         keeps = [(name, list(self._keeps(name, live[name], wanted, uses))) for name in wanted]
         for choice in product(*(options for _, options in keeps)):
             after = dict(live)
@@ -302,7 +304,7 @@ class _Builder:
             if uses[output]:
                 after[output] = Live(writes, frozenset({writes}))
             following = tuple(sorted(after.items(), key=lambda item: item[0]))
-            peak = self._peak(state, following, node, outline, wanted, reorders)
+            peak = self._peak(state, following, node, node_cost, wanted, reorders)
             nanoseconds = sum(self._reorder_ns(new) for _, new in reorders)
             yield _Step(following, peak, nanoseconds)
 
@@ -328,7 +330,7 @@ class _Builder:
         before: State,
         after: State,
         node: Node,
-        outline: Outline,
+        node_cost: NodeCost,
         wanted: Mapping[str, Format],
         reorders: Sequence[tuple[Key, Key]],
     ) -> int:
@@ -338,9 +340,9 @@ class _Builder:
             for form in live.held:
                 root = self._root((name, form))
                 sizes[root] = self._size(root)
-        output = self._root((node.outputs[0], outline.decision.writes))
+        output = self._root((node.outputs[0], node_cost.decision.writes))
         sizes[output] = self._size(output)
-        sizes.update(outline.temporaries)
+        sizes.update(node_cost.temporaries)
         uses: list[BufferUse[object]] = []
         for source, result in reorders:
             sizes[result] = self._size(result)
@@ -355,7 +357,7 @@ class _Builder:
                 return self._root((name, wanted[name]))
             return value
 
-        for call in outline.calls:
+        for call in node_cost.calls:
             reads = tuple(None if value is None else buffer(value) for value in call.reads)
             uses.append(BufferUse(reads, buffer(call.result), call.in_place, call.scratch))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
