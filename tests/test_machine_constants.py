@@ -62,6 +62,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "roundoff, and errors expected or accepted": (
         "algorithms/fft:error_of()",
+        "algorithms/fft:scale()",
         "algorithms:DEFAULT_ERROR",
         "algorithms:walk_error()",
         "algorithms/winograd:_AIM",
