@@ -81,7 +81,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "operators:LAYER_SHARE",
         "operators:NETWORK_ERROR",
         "planner:_ERROR_GRAIN",
-        "planner:_PASSED_ON _TRANSFORMED_PASSED_ON",
+        "planner:_ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",
         "winograd:_PEAK_2D _PEAK_2D_PARTS _PEAK _FEW",
         "winograd:_TOLERANCE",
     ),

@@ -87,20 +87,20 @@ def plan_conv2d(
         slope: (K,), the slopes of "prelu".
         device: "cpu", or "cuda" or "cuda:1" for a GPU, whose arrays come and go through DLPack.
         precision: on a GPU, how products are made: None is as accurate as the arrays' dtype;
-            "ieee", "tf32x3" and "fp16x3" name a way, "tf32" accepts its 10 bits.
-        progress: a function of (stage, done, total) that is called meanwhile, as by `load`.
+            "ieee", "tf32x3" and "fp16x3" name a method, "tf32" accepts its 10 bits.
+        progress: a function of (stage, done, total), called while this plans, as by `load`.
 
     Returns:
         The plan; call it with x. A `ConvPlan` on the CPU.
 
     Raises:
         SpecError: the arguments describe no convolution, or the algorithm rejects it; or `tune` and
-            `reproducible` are asked for together where there is no cache.
+            `reproducible` are given together while no cache is allowed.
         InputError: w, bias or slope is no array of the dtype and shape expected.
         BudgetError: the plan does not keep the memory limit or the error.
     """
     options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
-    asked = ConvArguments(stride, padding, dilation, groups, activation, layout)
+    arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
     residual, constants = checked_flag("residual", residual), Constants(w, bias, slope)
     checked_progress(progress)
     if device != "cpu":
@@ -109,11 +109,11 @@ def plan_conv2d(
         backend.check_options(**options.of_cpu)
         with working("convolution", progress):
             return backend.plan_conv(
-                device, precision, x_shape, constants, asked, residual, options.limits
+                device, precision, x_shape, constants, arguments, residual, options.limits
             )
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    spec = checked_spec(x_shape, constants, asked, residual)
+    spec = checked_spec(x_shape, constants, arguments, residual)
     with working(str(spec), progress):
         return ConvPlan(spec, constants, options)
 
@@ -121,7 +121,7 @@ def plan_conv2d(
 class ConvPlan(Unpicklable):
     """One convolution, ready to run. Calls from several threads run in turn.
 
-    Of `copy.deepcopy(plan)` the memory is its own, so that both can run at the same time;
+    `copy.deepcopy(plan)` has memory of its own, so that both can run at the same time;
     `copy.copy` shares it. A plan cannot be pickled: its weights are packed for this CPU.
 
     Attributes:
@@ -143,10 +143,10 @@ class ConvPlan(Unpicklable):
         self._target: Target = preset(name) if name else host()
         self._problem = conv_problem(spec, options.max_error)
         # Choose the algorithm and its parameters.
-        asked = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
-        if options.tune and asked == AUTO:
-            asked = self._tuned(options.reproducible, options.memory_limit)
-        candidate, needed = self._choose(asked, options.reproducible, options.memory_limit)
+        requested = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
+        if options.tune and requested == AUTO:
+            requested = self._tuned(options.reproducible, options.memory_limit)
+        candidate, needed = self._choose(requested, options.reproducible, options.memory_limit)
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
         self._check_error(options.max_error)
@@ -176,17 +176,17 @@ class ConvPlan(Unpicklable):
             )
 
     def _choose(
-        self, asked: Choice, reproducible: bool, memory_limit: int | None
+        self, requested: Choice, reproducible: bool, memory_limit: int | None
     ) -> tuple[Candidate, int]:
         """The fastest candidate that keeps the limit, and the bytes that it takes.
 
         Raises:
             BudgetError: there is none.
         """
-        first = select.choose(self._problem, self._target, asked, reproducible)
+        first = select.choose(self._problem, self._target, requested, reproducible)
         needed = self._needed(first)
         if memory_limit is not None and needed > memory_limit:
-            first, needed = self._leaner(first, asked, reproducible, memory_limit)
+            first, needed = self._leaner(first, requested, reproducible, memory_limit)
         if memory_limit is not None and needed > memory_limit:
             raise BudgetError(
                 f"{self.spec} needs {needed} bytes at least, the limit is {memory_limit}; "
@@ -201,19 +201,19 @@ class ConvPlan(Unpicklable):
         return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed))
 
     def _leaner(
-        self, first: Candidate, asked: Choice, reproducible: bool, limit: int
+        self, first: Candidate, requested: Choice, reproducible: bool, limit: int
     ) -> tuple[Candidate, int]:
         """The fastest candidate within the limit, else the one of fewest bytes, with its bytes.
 
-        All algorithms and their parameters count, those too that are never chosen for their time.
-        Asked for an algorithm, there is only that one, with the parameters that are left open; for
-        the bits of one image, there are only those that sum in the order of the first.
+        Candidates are all algorithms with all parameters, also those that are never chosen for
+        their time. If an algorithm is requested, only its open parameters vary, and none do if the
+        request names any. A reproducible plan accepts only the choice of `first`.
         """
-        open_ = not asked.parameters.given()
+        varies = not requested.parameters.given()
         found = [
             candidate
             for choice, candidate in select.choices(self._problem, self._target, lean=True)
-            if asked == AUTO or (choice.algorithm == asked.algorithm and open_)
+            if requested == AUTO or (choice.algorithm == requested.algorithm and varies)
             if not reproducible or candidate.choice == first.choice
         ]
         pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
@@ -221,7 +221,7 @@ class ConvPlan(Unpicklable):
         return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
 
     def _tuned(self, reproducible: bool, memory_limit: int | None) -> Choice:
-        """The fastest choice by measurement; of one image where the batch must not matter."""
+        """The fastest choice by measurement, on one image if the plan is to be reproducible."""
         if reproducible:
             found = tuner.tune_for_any_batch(self._problem, self._target)
         else:
@@ -230,7 +230,7 @@ class ConvPlan(Unpicklable):
         return found.choice
 
     def _allocate(self) -> None:
-        """Take memory, and make the program that works in it."""
+        """Allocate weights and workspace, and bind the program to them."""
         self._memory = Memory()
         self._weights = self._memory.allocate("weights", self.weight_bytes)
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
@@ -341,7 +341,7 @@ class ConvPlan(Unpicklable):
         takes = (
             f"{format_bytes(self._needed(candidate))}, expected error {candidate.choice.error:.1e}"
         )
-        if self.algorithm not in best:  # the user named it
+        if self.algorithm not in best:  # the user requested it
             return takes
         ratio = cycles / max(1.0, best[self.algorithm][0])
         return f"{ratio:.2f} times the time by estimate, {takes}"
@@ -363,7 +363,7 @@ class ConvPlan(Unpicklable):
     def repack(
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None = None
     ) -> None:
-        """Take over other weights of the same shapes; no run may be under way."""
+        """Replace the weights by others of the same shapes; no run may be under way."""
         self._fill(self._pack(Constants(w, bias, slope)))
 
 

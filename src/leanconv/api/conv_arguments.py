@@ -32,13 +32,13 @@ class Constants(NamedTuple):
 
 
 def checked_spec(
-    x_shape: Sequence[int], constants: Constants, asked: ConvArguments, residual: bool
+    x_shape: Sequence[int], constants: Constants, arguments: ConvArguments, residual: bool
 ) -> ConvSpec:
     """The convolution that the arguments of `plan_conv2d` describe.
 
     Args:
         x_shape: of the input.
-        constants, asked: what is given besides.
+        constants, arguments: the arrays, and the other arguments.
         residual: whether a tensor of y's shape is added.
 
     Raises:
@@ -55,7 +55,7 @@ def checked_spec(
         raise InputError(
             f"w is {w.dtype}; expected float32 or float64: convert it with .astype('float32')"
         )
-    spec = spec_of(x_shape, w.shape, asked, dtype, bias is not None, residual)
+    spec = spec_of(x_shape, w.shape, arguments, dtype, bias is not None, residual)
     for label, values in (("bias", bias), ("slope", slope)):
         if values is not None:
             fitting_array(label, values, (spec.out_channels,), spec.dtype)
@@ -88,7 +88,7 @@ def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> 
 
 
 def check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:
-    """Check where the result goes; `inputs` are x and the residual, if there is one."""
+    """Check the array of the result; `inputs` are x and the residual, if there is one."""
     checked = fitting_array("out", out, spec.output_shape, spec.dtype)
     if checked is not out or not out.flags.writeable:
         raise InputError("out is not contiguous and writeable; expected an array that is")

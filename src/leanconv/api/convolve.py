@@ -59,14 +59,14 @@ def conv2d(
         SpecError, InputError, BudgetError: as `plan_conv2d` and `ConvPlan.__call__` do.
     """
     options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
-    asked = ConvArguments(stride, padding, dilation, groups, activation, layout)
+    arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
     constants = Constants(w, bias, slope)
     if device != "cpu":
         from leanconv.gpu import backend
 
         backend.check_options(**options.of_cpu)
         y: np.ndarray = backend.convolve(
-            x, residual, constants, asked, options.limits, device=device, precision=precision
+            x, residual, constants, arguments, options.limits, device=device, precision=precision
         )
         return y
     if precision is not None:
@@ -75,13 +75,13 @@ def conv2d(
         raise InputError(
             f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, 'float32')}"
         )
-    spec = checked_spec(x.shape, constants, asked, residual is not None)
+    spec = checked_spec(x.shape, constants, arguments, residual is not None)
     # Layers of one shape have a plan each, found by the address of their weights.
     key = spec, options, w.ctypes.data
     cache = _cache()
-    kept = cache.take(key)  # out of it, so that no other thread runs it with other weights
+    kept = cache.take(key)  # removed, so that no other thread repacks it meanwhile
     if kept is None or not kept.holds(constants):
-        packed = copied_bytes(constants)  # first: what changes now is seen later
+        packed = copied_bytes(constants)  # before packing: the next call notices a change
         if kept is None:
             with working(str(spec)):
                 plan = ConvPlan(spec, constants, options)

@@ -60,7 +60,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = preset(settings.target) if settings.target else host()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
-        self._tried: tuple[tuple[Shape, ...], OwnedGraph] | None = None
+        self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -69,8 +69,8 @@ class CpuBackend:
 
     def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
         """Plan, emit and compile for input shapes."""
-        tried, self._tried = self._tried, None
-        owned = tried[1] if tried and tried[0] == shapes else OwnedGraph(self.graph(shapes))
+        probed, self._probed = self._probed, None
+        owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
         return FastCall(shapes, self._compiled(owned), self.dtype)
 
     def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
@@ -78,7 +78,7 @@ class CpuBackend:
         error = self._options.max_error
         planner = Planner(owned.graph, self._target, self._threads, accuracy, error)
         pinned, limit = self._pinned, self._options.memory_limit
-        if pinned is not None and self._wants(pinned, owned.graph):
+        if pinned is not None and self._is_for(pinned, owned.graph):
             try:
                 compiled = CompiledNetwork(owned, planner, limit, pinned)
             except (BudgetError, SpecError) as error:
@@ -90,7 +90,7 @@ class CpuBackend:
         return CompiledNetwork(owned, planner, limit, decisions=self._decisions(owned.graph))
 
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
-        """How nodes are computed where that is not left to the planner."""
+        """The decisions of nodes where an option overrides the planner's, else None."""
         if not (self._options.algorithms or self._options.tune):
             return None
         decided = with_algorithms(graph, self._target, self._options.algorithms)
@@ -99,7 +99,7 @@ class CpuBackend:
             decided = tuned(graph, self._target, self._threads, accuracy, decided)
         return decided
 
-    def _wants(self, pinned: PlanFile, graph: Graph) -> bool:
+    def _is_for(self, pinned: PlanFile, graph: Graph) -> bool:
         """Whether a pinned plan is for this network, these shapes and this machine."""
         reason = other_target(pinned, self._target)
         shapes = {name: graph.types[name].shape for name in graph.inputs}
@@ -134,12 +134,12 @@ class CpuBackend:
             shapes.append(tuple(extent for extent in extents if isinstance(extent, int)))
             if spec.shape is None or len(shapes[-1]) != len(spec.shape):
                 return
-        # Another batch may fit where one image does not; the first call will tell.
+        # Another batch may fit where one image does not: then the first call succeeds.
         with contextlib.suppress(ModelError, InputError):
-            self._tried = (tuple(shapes), OwnedGraph(self.graph(tuple(shapes))))
+            self._probed = (tuple(shapes), OwnedGraph(self.graph(tuple(shapes))))
 
     def copied(self, compiled: Compiled | None) -> CpuBackend:
-        """For a copy: what was measured here may be measured otherwise there."""
+        """For a copy; it follows a tuned plan, since a second measurement may choose otherwise."""
         pinned = self._pinned
         if self._options.tune and isinstance(compiled, FastCall):
             pinned = compiled.plan.file()

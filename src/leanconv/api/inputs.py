@@ -74,7 +74,7 @@ def array_mend(given: object, dtype: str) -> str:
 
 
 def _mend(array: np.ndarray, spec: InputSpec) -> str:
-    """What makes the array fit, as far as that can be told from its dtype and shape."""
+    """What makes the array fit, as far as its dtype and shape show that."""
     text, then = mended("x", array.shape, spec.shape), ""
     if not text and not spec.takes(array.shape):
         text = resized("x", array.shape, spec.shape)

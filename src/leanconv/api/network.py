@@ -21,10 +21,10 @@ _NOTHING: Any = object()
 
 
 class Network:
-    """A network, its plans for the input shapes seen, and the way to run them.
+    """A network, its plans for the input shapes seen, and how to run them.
 
-    Calls from several Python threads at once are allowed; on one network they run in turn. Of
-    `copy.deepcopy(net)` the memory is its own, so that it can run at the same time; `copy.copy`
+    Calls from several Python threads at once are allowed; on one network they run in turn. A
+    `copy.deepcopy(net)` has memory of its own, so that it can run at the same time; `copy.copy`
     shares plans and memory. A pickled network is its model, weights included, with `load`'s
     options, and is planned anew where it is unpickled; where weights are many, send the path and
     call `load` there. A forked process can use the networks of its parent. On a GPU
@@ -153,7 +153,7 @@ class Network:
 
         Args:
             shapes: the shape of every input by name, or that of the only input.
-            progress: a function that is called meanwhile, as by `load`.
+            progress: a function that is called while this plans, as by `load`.
 
         Returns:
             The plan, which is now the one that `plan` shows.

@@ -15,10 +15,10 @@ _OVERHEAD_BYTES = 64 * 2**10
 
 
 class PlanCache(Generic[_Plan]):
-    """Plans by what they were made for; the one not used for longest leaves first.
+    """Plans by key; the least recently used one is evicted first.
 
-    To a signal handler that interrupts a call of the cache's on its own thread it is empty, and
-    keeps nothing.
+    A signal handler that interrupts a call of the cache on its thread finds it empty, and what it
+    puts in is not kept.
 
     Args:
         limit_bytes: the most that all plans may hold together.
@@ -41,7 +41,7 @@ class PlanCache(Generic[_Plan]):
         return self._held_bytes
 
     def get(self, key: object) -> _Plan | None:
-        """Return a plan, which counts as its use, or None."""
+        """The plan of a key, now the most recently used one, or None."""
         if self._lock.mine():
             return None
         with self._lock.bare:
@@ -63,15 +63,15 @@ class PlanCache(Generic[_Plan]):
             return found[0]
 
     def put(self, key: object, plan: _Plan, plan_bytes: int) -> None:
-        """Keep a plan that holds so many bytes, and let others go until all fit."""
+        """Keep a plan that holds `plan_bytes`, and evict others until all fit."""
         if self._lock.mine():
             return
-        leaving = []  # let go outside the lock: what it holds may be large
+        evicted = []  # freed outside the lock: what it holds may be large
         with self._lock.bare:
             before = self._plans.pop(key, None)
             if before is not None:
                 self._held_bytes -= before[1]
-                leaving.append(before)
+                evicted.append(before)
             self._plans[key] = plan, plan_bytes + _OVERHEAD_BYTES
             self._held_bytes += plan_bytes + _OVERHEAD_BYTES
             if self._held_bytes > self._limit_bytes:  # an interrupted call may have lost count
@@ -81,5 +81,5 @@ class PlanCache(Generic[_Plan]):
             ):
                 _, oldest = self._plans.popitem(last=False)
                 self._held_bytes -= oldest[1]
-                leaving.append(oldest)
-        del leaving
+                evicted.append(oldest)
+        del evicted

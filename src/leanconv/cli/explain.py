@@ -209,12 +209,12 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _promise(report: dict[str, Any]) -> str:
-    """Time and error of a plan, and what it was to keep."""
-    asked = report["asked"]
-    limit, most = asked["memory_limit"], asked["max_error"]
+    """Time and error of a plan, and its limits."""
+    requested = report["asked"]
+    limit, most = requested["memory_limit"], requested["max_error"]
     return (
-        f"predicted {format_ns(report['predicted_ns'])} with {asked['threads']} "
-        f"thread{'s' if asked['threads'] > 1 else ''}, expected error "
+        f"predicted {format_ns(report['predicted_ns'])} with {requested['threads']} "
+        f"thread{'s' if requested['threads'] > 1 else ''}, expected error "
         f"{report['predicted_error']:.1e}\n"
         f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, "
         f"max. error {'not said' if most is None else f'{most:.1e}'}"

@@ -24,7 +24,7 @@ _DIGEST = 32
 MOST_ENTRY_BYTES = 64 * 2**20  # the largest objects have 1 MiB
 _PART_S = 600  # nobody takes longer to write an entry; older ones are of processes that were killed
 _PART_NAME = re.compile(rf"(tmp\w{{8}}|[0-9a-f]{{24}}){re.escape(PART)}")  # earlier versions, now
-_told: set[tuple[Path, str]] = set()  # caches that are not used, and why
+_warned: set[tuple[Path, str]] = set()  # caches that are not used, and why
 
 
 class DiskCache:
@@ -82,12 +82,12 @@ class DiskCache:
             self._refuse(str(error))
         except FileNotFoundError as error:
             if not self._folder.exists():
-                self._tell(error.strerror or str(error))
+                self._warn(error.strerror or str(error))
             # Otherwise another process has dropped the file before it got its name.
         except OSError as error:
             if error.errno is None:  # a signal handler's own
                 raise
-            self._tell(error.strerror or str(error))
+            self._warn(error.strerror or str(error))
 
     def _checked(self, folder: OwnFolder, name: str) -> bytes | None:
         """The body of an entry; one that is damaged, or not as this user writes them, goes."""
@@ -109,9 +109,9 @@ class DiskCache:
         """Warn once in a process of folders that others may write: they keep all of a cache."""
         assert self._folder is not None
         key = self._folder.parent, "refused"
-        if key in _told:
+        if key in _warned:
             return
-        _told.add(key)
+        _warned.add(key)
         log.warning(
             "the cache in %s is not used, since what it holds is run: %s; or set "
             "LEANCONV_CACHE_DIR to a folder that you alone may write. Until then code is compiled "
@@ -120,13 +120,13 @@ class DiskCache:
             reason,
         )
 
-    def _tell(self, reason: str) -> None:
+    def _warn(self, reason: str) -> None:
         """Warn once in a process: what keeps one folder of a cache from being written keeps all."""
         assert self._folder is not None
         key = self._folder.parent, reason
-        if key in _told:
+        if key in _warned:
             return
-        _told.add(key)
+        _warned.add(key)
         log.warning(
             "the cache in %s cannot be written (%s): code is compiled anew by every process; set "
             "LEANCONV_CACHE_DIR to a folder that can be written, or LEANCONV_CACHE_BYTES=0 to do "

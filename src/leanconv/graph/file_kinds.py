@@ -130,7 +130,7 @@ _NAMES: tuple[tuple[tuple[str, ...], FileKind], ...] = (
 
 
 def file_kind(data: bytes | memoryview, name: str = "") -> FileKind | None:
-    """Tell what a file is that is no ONNX model.
+    """The kind of a file that is no ONNX model.
 
     Args:
         data: all of its bytes, or as many from its beginning as are at hand.

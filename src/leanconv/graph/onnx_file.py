@@ -99,7 +99,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
         outputs=tuple(each.get("name", "") for each in outputs),
-        output_shapes=tuple(_told_shape(each, reader) for each in outputs),
+        output_shapes=tuple(_declared_shape(each, reader) for each in outputs),
         nodes=tuple(nodes),
         constants=constants,
         metadata=metadata,
@@ -159,8 +159,8 @@ def _input(data: memoryview, reader: Reader, constants: dict[str, Array]) -> Fil
     return FileInput(name, dtype, _shape(tensor, reader, what))
 
 
-def _told_shape(value: Message, reader: Reader) -> Extents | None:
-    """The shape that the file tells of an output: nothing depends on it, so it may be damaged."""
+def _declared_shape(value: Message, reader: Reader) -> Extents | None:
+    """The shape that the file declares for an output; nothing needs it, so it may be damaged."""
     try:
         kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
         tensor = kind.get("tensor_type", memoryview(b""))

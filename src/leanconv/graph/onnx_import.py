@@ -58,7 +58,7 @@ class Model:
     Attributes:
         inputs: what the user gives.
         outputs: names of what the user gets.
-        output_shapes: what the file tells of their shapes, which nobody has checked.
+        output_shapes: their shapes as the file declares them, unchecked.
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.

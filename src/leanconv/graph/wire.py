@@ -1,7 +1,7 @@
 """Protobuf's wire format, one message at a time and without copying.
 
-A message is decoded one level deep: what it contains stays a view of the file until someone
-asks for it. Nothing is allocated for what the bytes claim, only for the bytes that are there,
+A message is decoded one level deep: what it contains stays a view of the file until it
+is read. Nothing is allocated for what the bytes claim, only for the bytes that are there,
 and every field counts against a limit. That is what makes an untrusted file harmless, and a
 weight of a gigabyte free to read.
 

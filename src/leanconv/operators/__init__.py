@@ -1,7 +1,7 @@
 """From nodes of a graph to kernels: one table finds the operator of every operation.
 
-`operator` is what may be asked of any node: the formats that it takes, the choices of how to
-compute it with their estimates, its kernels. `convolution` computes single convolutions,
+`operator` is the interface: the formats that a node takes, the choices of how to compute it with
+their estimates, its kernels. `convolution` computes single convolutions,
 `conv_chain` and `block_chain` several at once, `single_kernel` all other operations.
 """
 

@@ -1,4 +1,4 @@
-"""What is asked of the arithmetic of a network."""
+"""What is required of the arithmetic of a network."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from leanconv.graph.ir import Graph
 from leanconv.target import Target
 
-# The error of a network that is aimed at if the user does not say, and one layer's share of it.
+# The error of a network that is aimed at without a max_error, and one layer's share of it.
 NETWORK_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 LAYER_SHARE = 0.12
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What is asked of the arithmetic of each layer.
+    """What is required of the arithmetic of each layer.
 
     Attributes:
         layer_error: relative error accepted of one layer; the default of one layer if None.

@@ -1,4 +1,4 @@
-"""BlockChain nodes, which only a lack of memory makes: several blocks in one pass."""
+"""BlockChain nodes, several blocks in one pass: `merge_blocks` makes them to save memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from leanconv.target import Target
 
 _STEPS = (1, 2, 4)
 _MOST_WARM = 4
-_RUNS = 4  # begins of the pass, each of which fills the rings anew
+_RUNS = 4  # times that the pass is begun; each fills the rings anew
 
 
 _BLOCKS = Kind(
@@ -44,7 +44,7 @@ _BLOCKS = Kind(
 
 @dataclass(frozen=True)
 class StreamParameters(Parameters):
-    """Output rows of a step, and for each block whether it keeps rows (r) or panels (p) of e."""
+    """Output rows of a step; for each block, rows (r) or panels (p) of its expansion are kept."""
 
     step: int | None = parameter(COUNT)
     blocks: str | None = parameter(_BLOCKS)
@@ -52,7 +52,7 @@ class StreamParameters(Parameters):
 
 @dataclass(frozen=True)
 class _Pass:
-    """One way to go through the blocks: output rows of a step, which blocks keep rows of e."""
+    """A pass over the blocks: output rows of a step, which blocks keep rows of their expansion."""
 
     step: int
     keeps: tuple[bool, ...]
@@ -72,12 +72,12 @@ def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]]]:
 
 @lru_cache(maxsize=64)
 def _alone(chain: Chain, target: Target) -> BlockKernels:
-    """A block by itself, with rows of e kept."""
+    """A block by itself, which keeps rows of its expansion."""
     return block_kernels(chain, target, 1, ring=True)
 
 
 def _passes(chains: Sequence[Chain], target: Target) -> Iterator[_Pass]:
-    """Rows of e kept in all blocks, then panels in the neediest ones."""
+    """All blocks keep rows of their expansion; then those of the most scratch keep panels."""
     height = chains[-1].depthwise.output_size[0]
     sizes = [_alone(chain, target).scratch_bytes for chain in chains]
     for step in sorted({min(step, height) for step in _STEPS}):
@@ -86,7 +86,7 @@ def _passes(chains: Sequence[Chain], target: Target) -> Iterator[_Pass]:
 
 
 def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
-    """As `ring_rows` is told of a block."""
+    """A block as `ring_rows` takes it: expanded rows, output rows, stride, padding, reach."""
     window = block.depthwise.window
     return (window.size[1], window.out[1], window.stride[1], window.pad[1], block.input_rows)
 
@@ -118,7 +118,7 @@ def _build(chains: tuple[Chain, ...], one: _Pass, target: Target) -> BlockStream
 
 
 def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> float:
-    """Estimated cycles of one core: rows of e that are made again, weights read in each step."""
+    """Estimated cycles of one core: expanded rows computed again, weights read in each step."""
     total, step = 0.0, kernel.step
     for block in reversed(kernel.blocks):
         height, out, stride, _, reach = _shape(block)
@@ -143,7 +143,7 @@ class BlockChain(ChainOperator):
     algorithms = MappingProxyType({"stream": StreamParameters})
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
-        """The ways to compute a BlockChain, the cheapest by estimate first.
+        """The choices for a BlockChain, the cheapest by estimate first.
 
         Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
         """

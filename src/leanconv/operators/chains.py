@@ -81,7 +81,7 @@ def unfold(node: Node, graph: Graph) -> tuple[list[Node], Graph]:
 
 
 def chain_of(convs: list[Node], graph: Graph, context: NodeContext) -> Chain:
-    """What is to be fused; where no format is given a tensor stands in blocks."""
+    """The layers to fuse; a tensor without a given format is in blocks of channels."""
     formats, target = context.formats, context.target
     specs = [conv_spec(conv, graph) for conv in convs]
     blocked = Format(target.lanes(specs[0].dtype))

@@ -49,7 +49,7 @@ class ConvChain(ChainOperator):
     )
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
-        """All ways to compute a chain, the cheapest by estimate first."""
+        """All choices for a chain, the cheapest by estimate first."""
         del vary_parameters
         convs, wide = unfold(context.node, context.graph)
         chain, target = chain_of(convs, wide, context), context.target
@@ -62,7 +62,7 @@ class ConvChain(ChainOperator):
         return sorted(found, key=lambda choice: choice.cycles)
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
-        """One call or two where the block is fused, those of its convolutions otherwise."""
+        """One or two calls if the block is fused, else those of its convolutions."""
         node, graph = context.node, context.graph
         convs, wide = unfold(node, graph)
         chain = chain_of(convs, wide, context)

@@ -31,7 +31,7 @@ class Convolution(Operator):
     algorithms = select.PARAMETERS
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Whether input and output may both stand in blocks of channels."""
+        """Whether input and output may both be in blocks of channels."""
         groups = node.attributes["group"]
         if groups == 1:
             return True

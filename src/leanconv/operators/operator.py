@@ -33,9 +33,9 @@ class NodeContext:
     Attributes:
         node: an operation in normal form.
         graph: types and constants of its values.
-        formats: how each of its values stands in memory.
+        formats: the format in which each of its values is stored.
         target: the machine.
-        accuracy: what is asked of the arithmetic.
+        accuracy: what is required of the arithmetic.
     """
 
     node: Node
@@ -50,7 +50,7 @@ class NodeContext:
 
 
 class Operator(ABC):
-    """One or several operations of a graph, and all that a plan asks about their nodes.
+    """One or several operations of a graph, and what the planner needs to know of their nodes.
 
     Attributes:
         ops: names of the operations.
@@ -65,14 +65,14 @@ class Operator(ABC):
 
     @abstractmethod
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Whether a node can be done with its tensors in blocks of `block` channels.
+        """Whether a node can be computed with its tensors in blocks of `block` channels.
 
         If so, all its inputs of rank 3 and more that are no constants may be blocked together with
         its output, if that is of rank 3 or more; otherwise all are plain.
         """
 
     def accepts_mixed(self, node: Node) -> bool:
-        """Whether the first input may stand in another format than the others and the output."""
+        """Whether the first input may have another format than the others and the output."""
         del node
         return False
 

@@ -1,8 +1,8 @@
 """The fastest plan of a network within a budget of bytes and of error.
 
-Where the levels one by one need too much, the first blocks of a network can be one operation that
-stores nothing between them (`merge_blocks`): a limit is met by the fastest plan of the network as
-it is and with its first 2, 3, … blocks merged.
+`merge_blocks` makes the first blocks of a network one operation that stores nothing between them.
+That saves memory and costs time. Within a limit of bytes, the plan is the fastest one of the
+network as it is and with its first 2, 3, … blocks merged.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from leanconv.units import format_bytes
 
 log = logging.getLogger(__name__)
 
-_TRIES = 8  # at a limit, where buffers cannot be laid out without gaps
+_TRIES = 8  # with smaller and smaller limits, where buffers cannot be laid out without gaps
 
 
 @dataclass(frozen=True, eq=False)
 class PlacedPlan:
-    """A plan with its places.
+    """A plan that is lowered, with the places of its buffers.
 
     Attributes:
         planner: of the graph that is computed, whose first blocks may be merged.
         decisions: how each node is computed.
-        lowered, storage: what that becomes.
+        lowered, storage: its calls, and where their values are stored.
         weight_bytes: of all constants.
         path: the solver's view of it; None for the plan without limits.
     """
@@ -93,11 +93,11 @@ class Planner:
     Args:
         graph: after the passes; its constants are not kept.
         target, threads: of the plan.
-        accuracy: what is asked of each layer; `layer_error` is a bound for one layer.
-        max_error: for the whole network, None if only the levels are bounded.
+        accuracy: what is required of each layer; `layer_error` is a bound for one layer.
+        max_error: for the whole network, None if only the layers are bounded.
 
     Attributes:
-        merged: how many of the first blocks are one operation here; 0 in what the user makes.
+        merged: how many of the first blocks are one operation here; 0 for the network as it is.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Planner:
             count: of blocks, 0 for none.
 
         Raises:
-            SpecError: so many blocks cannot be merged.
+            SpecError: the network has fewer blocks that can be merged, or `count` is 1.
         """
         if self.merged:
             return self._unmerged.merging(count)
@@ -145,14 +145,13 @@ class Planner:
     def family(self) -> list[Planner]:
         """The planners of the network as it is and with any number of first blocks merged.
 
-        Merged blocks compute with plain sums whatever the batch; but where no limit may change the
-        bits, there is nothing to choose.
+        A reproducible plan merges none: a limit must not change its bits.
         """
         counts = [] if self.accuracy.reproducible else range(2, mergeable(self._unmerged.graph) + 1)
         return [self._unmerged, *(self.merging(count) for count in counts)]
 
     def merge(self, graph: Graph) -> Graph:
-        """Bring the graph that the network was given as to the form that is planned here."""
+        """Merge the first blocks of the network's graph as this planner's graph has them."""
         return merge_blocks(graph, self.merged) if self.merged else graph
 
     @cached_property
@@ -182,7 +181,7 @@ class Planner:
         """Check decisions that come from outside.
 
         Args:
-            outputs: the values that the nodes define, as the decisions were made for.
+            outputs: the values that the nodes defined when the decisions were made.
             decisions: one for each node.
 
         Raises:
@@ -195,8 +194,9 @@ class Planner:
             )
         rules = self.evaluator.rules
         for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
-            asked = (dict(decision.reads), decision.writes)
-            if asked != (dict(default.reads), default.writes) and asked not in rules.possible(node):
+            formats = (dict(decision.reads), decision.writes)
+            usual = (dict(default.reads), default.writes)
+            if formats != usual and formats not in rules.possible(node):
                 shown = {name: str(form) for name, form in decision.reads.items()}
                 raise SpecError(
                     f"node {node.name or node.outputs[0]!r} ({node.op}) cannot read {shown} and "
@@ -204,7 +204,7 @@ class Planner:
                 )
 
     def chosen(self, decisions: Sequence[Decision]) -> tuple[NodeCost, ...]:
-        """What is estimated for the nodes of a plan."""
+        """The estimated costs of the nodes of a plan."""
         triples = zip(self.graph.nodes, self.defaults, decisions, strict=True)
         return tuple(self.evaluator.chosen(node, default, d) for node, default, d in triples)
 
@@ -246,7 +246,7 @@ class Planner:
         """The plan of the fewest bytes for this graph, which has one."""
         path = self._smallest_path
         assert path is not None
-        # Of the plans of so few bytes, the fastest.
+        # The fastest plan of this size.
         path = fastest(self.search_graph.levels, path.bytes, self._error_limit) or path
         return self.place_plan(self.search_graph.decisions(path.transitions), path)
 

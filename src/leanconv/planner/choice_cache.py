@@ -1,7 +1,7 @@
-"""Which choices are made where a plan leaves them to the cost model: once, and remembered.
+"""The cost model's choices for nodes whose decisions leave them open, cached on disk.
 
 Choosing for a network takes tenths of a second, and depends on shapes only: nodes that are equal
-but for their weights share a choice, and later processes find those of the whole network on disk.
+but for their weights share a choice, and later processes read those of the whole network from disk.
 """
 
 from __future__ import annotations

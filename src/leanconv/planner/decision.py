@@ -28,12 +28,12 @@ class Decision:
     choice: Choice = AUTO
 
     def formats(self, node: Node) -> dict[str, Format]:
-        """How each value of the node stands in memory."""
+        """The format in which each value of the node is stored."""
         formats = {name: PLAIN for name in node.inputs if name}
         return {**formats, **self.reads, node.outputs[0]: self.writes}
 
     def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
-        """What the node's operator is asked with."""
+        """What the methods of the node's operator take."""
         return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 

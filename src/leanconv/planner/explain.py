@@ -19,7 +19,7 @@ from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.units import format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
-_MOST_SWAPS = 40  # candidates for which a whole plan is made to see what they would cost
+_MOST_SWAPS = 40  # candidates for which a whole plan is placed, to find its bytes
 
 
 def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
@@ -31,14 +31,14 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
 
     Returns:
         JSON: `layers` with their `candidates`, `arena` with the buffers and the peak, `front`,
-        and what was asked for and is promised.
+        the requested limits, and the plan's bytes, time and error.
     """
     planner = plan.planner
-    swaps, words = _Swaps(plan), _Words(plan)
+    swaps, words = _Swaps(plan), _Names(plan)
     layers = []
-    walked = 0.0
+    squares = 0.0
     for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
-        walked += chosen.passed_error**2
+        squares += chosen.passed_error**2
         candidates = [
             {
                 **_facts(node_cost, plan.threads),
@@ -58,7 +58,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
                 "output": node.outputs[0],
                 "shape": list(planner.graph.types[node.outputs[0]].shape),
                 **facts,
-                "error_so_far": math.sqrt(walked),
+                "error_so_far": math.sqrt(squares),
                 "candidates": candidates,
                 "rejected": _rejected(plan, node, chosen.decision),
             }
@@ -161,10 +161,10 @@ def error_text(plan: NetworkPlan) -> str:
     share = planner.accuracy.layer_error
     pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
     layers = sorted(
-        ((o, node.name or node.outputs[0]) for node, o in pairs if o.error),
+        ((cost, node.name or node.outputs[0]) for node, cost in pairs if cost.error),
         key=lambda layer: -layer[0].passed_error,
     )
-    most = ", ".join(f"{name} {o.passed_error:.1e}" for o, name in layers[:3])
+    most = ", ".join(f"{name} {cost.passed_error:.1e}" for cost, name in layers[:3])
     return (
         f"{text}, more than the {aim:.0e} aimed at: the errors of {len(layers)} layers add up like "
         f"independent ones, each at most {share:.1e} or that of plain sums, and grow on their way "
@@ -200,15 +200,15 @@ def _facts(node_cost: NodeCost, threads: int) -> dict[str, Any]:
     }
 
 
-class _Words:
-    """How nodes are computed, in words and as the user would select it."""
+class _Names:
+    """Choices of nodes as text for people, and as the user would select them."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         self._planner = plan.planner
         self._known: dict[object, str] = {}
 
     def of(self, node: Node, node_cost: NodeCost) -> dict[str, Any]:
-        """What there is to say of one way to compute a node.
+        """The name, the parameters and the selector of one choice for a node.
 
         Returns:
             `words`: `"winograd F(4x4, 3x3)"`; `parameters`: what else was chosen; `selector`: the
@@ -248,9 +248,9 @@ def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, st
 
 
 def _different(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
-    """The node_costs without those that are another name for the same: the chosen name stays."""
+    """One of all choices that differ in name only, the chosen one if it is among them."""
     found: dict[object, NodeCost] = {}
-    for node_cost in sorted(node_costs, key=lambda o: (o.time_ns, o != chosen)):
+    for node_cost in sorted(node_costs, key=lambda cost: (cost.time_ns, cost != chosen)):
         facts = _facts(node_cost, 1)
         del facts["way"]
         found.setdefault(canonical_text(facts), node_cost)
@@ -258,7 +258,7 @@ def _different(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCos
 
 
 class _Swaps:
-    """What would become of a plan with one node computed in another way."""
+    """Why a plan with another choice for one node is worse."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         self._plan, self._left = plan, _MOST_SWAPS
@@ -266,7 +266,7 @@ class _Swaps:
         self._known: dict[object, int] = {}
 
     def reason(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
-        """Why an node_cost lost against the chosen one; empty for the chosen one itself."""
+        """Why a choice lost against the chosen one; empty for the chosen one itself."""
         if node_cost == chosen:
             return ""
         if node_cost.time_ns >= chosen.time_ns:

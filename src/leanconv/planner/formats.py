@@ -12,7 +12,7 @@ from leanconv.spec import PLAIN, Format
 
 @dataclass(frozen=True)
 class FormatRules:
-    """What the kernels of a graph can work on.
+    """The formats that the kernels of a graph take.
 
     Attributes:
         graph: the network.
@@ -23,11 +23,11 @@ class FormatRules:
     blocked: Format
 
     def accepts_blocked(self, node: Node) -> bool:
-        """Whether all of a node's images may stand in blocks."""
+        """Whether all of a node's images may be in blocks of channels."""
         return operator_of(node).accepts_blocked(node, self.graph, self.blocked.block)
 
     def accepts_mixed(self, node: Node) -> bool:
-        """Whether the first input may stand in another format than the others and the output."""
+        """Whether the first input may have another format than the others and the output."""
         return operator_of(node).accepts_mixed(node) and node.inputs[0] not in node.inputs[1:]
 
     def images(self, node: Node) -> list[str]:
@@ -54,7 +54,7 @@ class FormatRules:
                 yield {**reads, node.inputs[0]: other}, written
 
     def is_image(self, name: str) -> bool:
-        """Whether a value can stand in blocks: it has channels, and is not constant."""
+        """Whether a value can be in blocks: it has channels, and is not constant."""
         return name not in self.graph.constants and len(self.graph.types[name].shape) >= 3
 
 
@@ -65,7 +65,7 @@ def choose_formats(
 
     Args:
         rules: what the kernels accept.
-        now: the format in which a value stands already.
+        now: the format in which a value was computed.
         node: the node, all of whose inputs are placed.
         users: the nodes that read its output.
 

@@ -57,9 +57,9 @@ class LoweredGraph:
 
     Attributes:
         steps: in order.
-        bytes: size of every value that is computed or given, as it stands in memory.
+        bytes: size of every value that is computed or given, in its format.
         views: values that are the bytes of another one: name to name.
-        constants: by the names that calls use; filling the plan's weights takes them.
+        constants: by the names that calls use; `fill_weights` takes them out.
         inputs, outputs: names of what the user gives and gets, plain.
     """
 
@@ -72,7 +72,7 @@ class LoweredGraph:
 
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
-    """What the kernels of a graph can work on."""
+    """The formats that the kernels of a graph take."""
     dtypes = {graph.types[n].dtype for n in graph.inputs}
     return FormatRules(graph, Format(target.lanes(next(iter(dtypes), "float32"))))
 
@@ -100,7 +100,7 @@ def lower_graph(
     Args:
         graph: after the passes.
         target: what to emit for.
-        accuracy: what is asked of the arithmetic.
+        accuracy: what is required of the arithmetic.
         decisions: how each node is computed; the default ones if None.
 
     Raises:

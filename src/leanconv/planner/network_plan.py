@@ -75,11 +75,11 @@ class NetworkPlan(Unpicklable):
         peak_bytes: the most that one call needs of both; no arena can be smaller.
         weight_bytes: packed weights and tables.
         threads: threads that take part.
-        limit: bytes that arena and weights were to keep, None if there was no limit.
+        limit: bytes that arena and weights may take together, None for no limit.
         exact: whether no plan within the limits is predicted to be faster, which is proved.
-        planner: what else could have been planned.
+        planner: it made the plan, and finds those for other limits.
         decisions: how each node of the graph is computed.
-        storage: where each value stands.
+        storage: where each value is stored.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -129,8 +129,8 @@ class NetworkPlan(Unpicklable):
         """The plan as it is written to a file."""
         planner, graph = self.planner, self.planner.graph
         node_costs = self.node_costs
-        ways = tuple(node_cost.decision for node_cost in node_costs)
-        digests = kernel_digests(planner.place_plan(ways, None).lowered, graph)
+        decisions = tuple(node_cost.decision for node_cost in node_costs)
+        digests = kernel_digests(planner.place_plan(decisions, None).lowered, graph)
         nodes = tuple(
             PlannedNode(
                 name=node.name,
@@ -169,7 +169,7 @@ class NetworkPlan(Unpicklable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON: equal plans are equal files, line by line.
 
-        `leanconv.load(model, plan=path)` takes it up again, without planning or tuning, and gives
+        `leanconv.load(model, plan=path)` follows it, without planning or tuning, and gives
         the same bits on the same CPU.
 
         Args:
@@ -182,7 +182,7 @@ class NetworkPlan(Unpicklable):
 
     @property
     def predicted_error(self) -> float:
-        """Expected relative error of the outputs: those of the layers add up like independent ones.
+        """Expected relative error of the outputs: the root of the layers' summed squares.
 
         To first order; `NodeCost.passed_error` says what a layer's error becomes.
         """
@@ -207,16 +207,16 @@ class CompiledNetwork:
             weights are held twice once they are packed.
         planner: of the same graph, nothing merged; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
-        pinned: a plan made before, to be taken as it is; what the planner finds if None.
-        decisions: how each node is computed, if that is decided without the planner.
+        pinned: a plan to follow as it is; None lets the planner find one.
+        decisions: how each node is computed; None leaves it to the planner.
 
     Attributes:
         plan: what runs.
-        misfits: where the pinned plan could not be followed to the letter.
+        misfits: how the network differs from the pinned plan that it follows.
 
     Raises:
         BudgetError: no plan keeps the limits, or the pinned one does not.
-        SpecError: the pinned plan asks for something that there is not.
+        SpecError: the pinned plan names nodes, formats or choices that do not exist here.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ class CompiledNetwork:
         if pinned is not None:
             decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
             planner.check([node.output for node in pinned.nodes], decisions)
-        asked = memory_limit is not None or planner.max_error is not None
-        if decisions is None and (asked or not planner.needs_no_reorder):
+        limited = memory_limit is not None or planner.max_error is not None
+        if decisions is None and (limited or not planner.needs_no_reorder):
             found = planner.within(memory_limit)
             decisions, planner = found.decisions, found.planner
             exact = found.path is None or found.path.exact
@@ -273,7 +273,7 @@ class CompiledNetwork:
         release_llvm_pages()
         self.code_bytes = library.code_bytes
         files = mapped_files(graph.constants.values())
-        del graph, merged  # so that weights are let go as they are packed
+        del graph, merged  # so that weights are freed as they are packed
         fill_weights(weights, lowered.constants, places, files)
 
         def operand(name: str) -> int | Slot:
@@ -308,7 +308,7 @@ class CompiledNetwork:
 def _misfits(
     pinned: PlanFile, lowered: LoweredGraph, graph: Graph, storage: Storage
 ) -> tuple[str, ...]:
-    """Where a plan that is followed gives something else than when it was made."""
+    """How the network differs from the pinned plan that it follows."""
     found = []
     digests = kernel_digests(lowered, graph)
     changed = [node.name for node in pinned.nodes if digests.get(node.output) != node.kernels]

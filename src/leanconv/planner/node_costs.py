@@ -21,19 +21,19 @@ from leanconv.target import Costs, Target
 
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
 _ERROR_GRAIN = 1 / 16
-# Networks pass relative errors on up to five times as large (where a layer's values are more peaked
-# than the answers, as VGG-16's). Sums state three times what they err by, which makes up for some
-# of it; what Winograd and FFT state is close.
-_PASSED_ON, _TRANSFORMED_PASSED_ON = 2.5, 4.0
+# A layer's relative error grows up to 5 times on its way to the outputs (largest where the layer's
+# values are more peaked than the outputs, as in VGG-16). Plain sums state 3 times their true error,
+# so a smaller factor does for them; Winograd and FFT state nearly their true error.
+_ERROR_GROWTH, _TRANSFORMED_ERROR_GROWTH = 2.5, 4.0
 
 
 def reorder_ns(result_bytes: int, costs: Costs) -> int:
-    """Estimated time of one thread to bring a tensor of so many bytes into another format."""
+    """Estimated time of one thread to reorder a tensor to a result of `result_bytes`."""
     return round(2 * result_bytes / (costs.dram_copy * costs.ghz)) + costs.ns(costs.stage)
 
 
 def shared_ns(time_ns: int, threads: int) -> int:
-    """Estimated time of several threads for what takes one alone so long."""
+    """Estimated time of `threads` threads for what takes one alone `time_ns`."""
     return round(time_ns / threads)
 
 
@@ -85,9 +85,9 @@ class NodeCost:
 
     @property
     def passed_error(self) -> float:
-        """What it adds to the network's error, to be added up like independent ones."""
+        """What it adds to the network's error, which is the root of the summed squares."""
         transformed = self.algorithm in ("winograd", "fft")
-        return self.error * (_TRANSFORMED_PASSED_ON if transformed else _PASSED_ON)
+        return self.error * (_TRANSFORMED_ERROR_GROWTH if transformed else _ERROR_GROWTH)
 
     @property
     def scratch_bytes(self) -> int:
@@ -102,14 +102,14 @@ def error_units(error: float, dtype: str, up: bool = True) -> int:
 
 
 def units_error(units: int, dtype: str) -> float:
-    """The error whose square is so many units."""
+    """The error whose square is `units` units."""
     return math.sqrt(units) * ROUNDOFF[dtype] * _ERROR_GRAIN
 
 
 def skeleton(graph: Graph) -> Graph:
     """The graph with the shapes of the convolutions' weights, but not their bytes.
 
-    Other constants keep their values, which may decide what becomes of a node.
+    Other constants keep their values, as the lowering of a node may depend on them.
     """
     weights: set[str] = set()
     others: set[str] = set(graph.outputs)
@@ -131,7 +131,7 @@ class NodeEvaluator:
 
     Args:
         graph: the network.
-        rules: what its kernels can work on.
+        rules: the formats that its kernels take.
         target, accuracy: of the plan.
     """
 
@@ -148,8 +148,8 @@ class NodeEvaluator:
 
         Args:
             other: of a graph of which this one was made by merging nodes.
-            floors: gives the estimated times of merged nodes one by one, by their output: together
-                they do not count as faster, since they are considered for the bytes that they save.
+            floors: for each output of a merged node, the estimated time of its blocks one by one:
+                a merged node never counts as faster, since it is there to save bytes.
         """
         self._known, self._floors = other._known, floors
 
@@ -175,24 +175,26 @@ class NodeEvaluator:
                 are considered for the bytes that they save.
             vary_parameters: whether parameters of an algorithm are varied, too.
         """
-        found = list(self._with(node, default, vary_parameters))
+        found = list(self._known_costs(node, default, vary_parameters))
         if self.fixed:  # the first choice is that of one image, whatever the batch and the limit
             found = found[:1]
         first = self.least_ns(node, default)
         if found[0].alias is None:
             for decision in others:
                 found += [
-                    o for o in self._with(node, decision, vary_parameters=False) if o.alias is None
+                    cost
+                    for cost in self._known_costs(node, decision, vary_parameters=False)
+                    if cost.alias is None
                 ]
         return [_at_least(first, node_cost) for node_cost in found]
 
     def chosen(self, node: Node, default: Decision, decision: Decision) -> NodeCost:
-        """What a decision costs; that of the first choice where it names none.
+        """What a decision costs; with the choice `AUTO`, what the first choice costs.
 
         Args:
             node: the node.
             default: its formats in a plan without limits; nothing counts as faster than these.
-            decision: what is asked about.
+            decision: formats and choice.
 
         Raises:
             SpecError: there is no choice of that name.
@@ -202,32 +204,34 @@ class NodeEvaluator:
     def least_ns(self, node: Node, default: Decision) -> int:
         """The least time that any choice of a node counts with: that of a plan without limits."""
         known = (node_key(node, self._graph, default), True) in self._known
-        first = next(self._with(node, default, vary_parameters=known)).time_ns
+        first = next(self._known_costs(node, default, vary_parameters=known)).time_ns
         return max(first, self._floors().get(node.outputs[0], 0))
 
     def _chosen(self, node: Node, decision: Decision) -> NodeCost:
-        found = list(self._with(node, decision, vary_parameters=False))
+        found = list(self._known_costs(node, decision, vary_parameters=False))
         if decision.choice == AUTO:
             return found[0]
         if not any(node_cost.decision.choice == decision.choice for node_cost in found):
-            found = list(self._with(node, decision, vary_parameters=True))
+            found = list(self._known_costs(node, decision, vary_parameters=True))
         for node_cost in found:
             if node_cost.decision.choice == decision.choice:
                 return node_cost
-        return self._on_request(node, decision)
+        return self._requested(node, decision)
 
-    def _on_request(self, node: Node, decision: Decision) -> NodeCost:
-        """The node_cost of a choice that is not considered unless the user asks for it."""
+    def _requested(self, node: Node, decision: Decision) -> NodeCost:
+        """The cost of a choice that is considered only if the user requests it."""
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator, choice = operator_of(node), decision.choice
         costed = operator.estimated(context, choice)
         found = self._node_cost(node, decision, costed, operator.lower(context, choice))
         return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
 
-    def _with(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[NodeCost]:
+    def _known_costs(
+        self, node: Node, decision: Decision, vary_parameters: bool
+    ) -> Iterator[NodeCost]:
         key = node_key(node, self._graph, decision), vary_parameters
         if key not in self._known:
-            self._known[key] = list(self._find(node, decision, vary_parameters))
+            self._known[key] = list(self._evaluated(node, decision, vary_parameters))
         for known in self._known[key]:
             own = replace(decision, choice=known.decision.choice)
             shared = tuple(node.inputs[int(number)] for number in known.shared)
@@ -243,7 +247,9 @@ class NodeEvaluator:
                 known.alias,
             )
 
-    def _find(self, node: Node, decision: Decision, vary_parameters: bool) -> Iterator[NodeCost]:
+    def _evaluated(
+        self, node: Node, decision: Decision, vary_parameters: bool
+    ) -> Iterator[NodeCost]:
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator = operator_of(node)
         for choice in operator.choices(context, vary_parameters):
@@ -294,7 +300,7 @@ def other_decisions(
         node: the node.
         rules: what kernels accept.
         default: the formats of a plan without limits.
-        allowed: the formats in which each value may stand.
+        allowed: the formats that each value may have.
     """
     output = node.outputs[0]
     found: list[Decision] = []

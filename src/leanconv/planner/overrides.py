@@ -1,4 +1,4 @@
-"""Plans in which some layers are computed as the user says, or as the clock says."""
+"""Decisions that override the cost model: algorithms that the user names, and tuned ones."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def tuned(
 ) -> tuple[Decision, ...]:
     """Decisions in which every convolution by itself is the fastest by measurement.
 
-    Each is measured with its weights as far away as the rest of the network leaves them. What is
-    decided already stays, and how fused blocks are computed is left to the model.
+    Each is measured with its weights in the level of memory in which the rest of the network leaves
+    them. Overrides stay, and the choices of fused blocks are left to the cost model.
 
     Raises:
-        SpecError: the accuracy is reproducible, and nothing keeps what is measured.
+        SpecError: the accuracy is reproducible, and no cache keeps what is measured.
     """
     weights = sum(array.nbytes for array in graph.constants.values())
     nodes, result = graph.nodes, list(decisions)

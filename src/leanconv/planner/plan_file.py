@@ -40,7 +40,7 @@ class PlannedNode:
         reads: format of each image that it reads, by name.
         writes: format of its output.
         way: the choice as text, None where there is only one.
-        kernels: digest of the kernels' descriptions; other code has another one.
+        kernels: digest of the kernels' descriptions, which changes when their code does.
     """
 
     name: str
@@ -76,9 +76,9 @@ class PlanFile:
         network: digest of the graph, weights left out, before blocks are merged.
         merged_blocks: how many first blocks are one operation, 0 for none.
         target: facts of the CPU that it was made for.
-        threads, dtype, reproducible, memory_limit, max_error: what was asked for.
+        threads, dtype, reproducible, memory_limit, max_error: the options.
         inputs: shapes by name.
-        arena_bytes, weight_bytes, predicted_ns, predicted_error: what was promised.
+        arena_bytes, weight_bytes, predicted_ns, predicted_error: of the plan.
         nodes: in the order of the graph.
         buffers: of the arena, with their offsets.
     """
@@ -106,7 +106,7 @@ class PlanFile:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where each buffer stands."""
+        """The offset of each buffer in the arena."""
         return {buffer.name: offset for buffer, offset in self.buffers}
 
 
@@ -126,7 +126,7 @@ def graph_digest(graph: Graph) -> str:
 
 
 def target_facts(target: Target) -> dict[str, Any]:
-    """What of a target decides the code of given choices, as JSON: all but its costs."""
+    """The fields of a target that determine the code of given choices: all but its costs."""
     return {f.name: getattr(target, f.name) for f in fields(target) if f.name != "costs"}
 
 
@@ -230,7 +230,7 @@ def write_plan(plan: PlanFile, path: str | os.PathLike[str]) -> None:
 
 # -- reading -----------------------------------------------------------------------------------
 def read_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """Read a plan that nobody vouches for.
+    """Read a plan from an untrusted file.
 
     Raises:
         InputError: the file cannot be read, is too large, or is no plan.

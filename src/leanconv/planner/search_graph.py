@@ -62,7 +62,7 @@ class SearchGraph:
     Attributes:
         levels: what the solver is given: one level for each node and one for the delivery.
         node_costs: the choices of each node; the first is that of a plan without limits.
-        chosen: for each level, the number of the node_cost of each of its transitions.
+        chosen: for each level, the index in `node_costs` of each of its transitions.
         base_bytes: weights that every plan has.
     """
 
@@ -100,7 +100,7 @@ def make_search_graph(
         return _Builder(rules, node_costs, threads, evaluator.costs).build()
     except _ManyStatesError:
         kept = [
-            tuple(o for o in found if _same_formats(o.decision, default))
+            tuple(cost for cost in found if _same_formats(cost.decision, default))
             for found, default in zip(node_costs, defaults, strict=True)
         ]
         return _Builder(rules, kept, threads, evaluator.costs).build()
@@ -145,8 +145,8 @@ class _ManyStatesError(Exception):
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What happens to one state in one transition."""
+class _Transition:
+    """What one transition makes of one state."""
 
     after: State
     peak: int
@@ -223,7 +223,7 @@ class _Builder:
             for name in set(node.inputs):
                 if name:
                     uses[name] -= 1
-            taken = [n for o in node_costs[:1] for n in o.shared if n not in shared]
+            taken = [n for cost in node_costs[:1] for n in cost.shared if n not in shared]
             base += sum(aligned(self._graph.constants[name].nbytes) for name in set(taken))
             shared.update(taken)
             rows: list[tuple[int, ...]] = []
@@ -235,10 +235,11 @@ class _Builder:
                         aligned(self._graph.constants[name].nbytes) for name in extra
                     )
                     error = error_units(node_cost.passed_error, dtype)
-                    for step in self._steps(state, node, node_cost, uses):
-                        place = after.setdefault(step.after, len(after))
-                        time = node_cost.time_ns + step.reorder_ns
-                        rows.append((number, place, time, weights, error, step.peak, index))
+                    for transition in self._transitions(state, node, node_cost, uses):
+                        place = after.setdefault(transition.after, len(after))
+                        time = node_cost.time_ns + transition.reorder_ns
+                        peak = transition.peak
+                        rows.append((number, place, time, weights, error, peak, index))
             if len(after) > _MOST_STATES:
                 raise _ManyStatesError
             assert rows, f"no choice for node {node.name!r}"
@@ -276,10 +277,10 @@ class _Builder:
         roots = {self._root((name, form)) for name, live in state for form in live.held}
         return sum(self._size(root) for root in roots)
 
-    def _steps(
+    def _transitions(
         self, state: State, node: Node, node_cost: NodeCost, uses: Mapping[str, int]
-    ) -> Iterator[_Step]:
-        """What a choice does to a state: nothing if a format that it needs cannot be had."""
+    ) -> Iterator[_Transition]:
+        """The transitions by a choice; none if it needs a format that cannot be made any more."""
         live = dict(state)
         wanted = {name: Format() for name in node.inputs if name and name in live}
         wanted.update(node_cost.decision.reads)
@@ -306,7 +307,7 @@ class _Builder:
             following = tuple(sorted(after.items(), key=lambda item: item[0]))
             peak = self._peak(state, following, node, node_cost, wanted, reorders)
             nanoseconds = sum(self._reorder_ns(new) for _, new in reorders)
-            yield _Step(following, peak, nanoseconds)
+            yield _Transition(following, peak, nanoseconds)
 
     def _keeps(
         self, name: str, live: Live, wanted: Mapping[str, Format], uses: Mapping[str, int]

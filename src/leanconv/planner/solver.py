@@ -1,9 +1,9 @@
 """The least time, or the fewest bytes, of a path through a layered graph: exact.
 
-The graph is a sequence of levels. A state (what is kept in memory, in which layout) stands before
-and after each of them; a transition leads from one state to the next, and has a time, weights that
-stay for the whole run, an error, and a peak of memory while it runs. A path has one transition for
-each level. Wanted is the path with
+The graph is a sequence of levels. Between two levels there are states (what is kept in memory, in
+which layout); a transition leads from a state before its level to one after it, and has a time,
+weights that stay for the whole run, an error, and a peak of memory while it runs. A path has one
+transition for each level. Wanted is the path with
 
     sum of times least,   max of peaks + sum of weights <= limit,   sum of errors <= error limit
 

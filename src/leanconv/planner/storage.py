@@ -22,8 +22,8 @@ class Storage:
     """The places of a network's values.
 
     Attributes:
-        offsets: place in the arena of each value that stands there.
-        slots: the user's array (inputs first, then outputs) of each value that stands in one.
+        offsets: offset in the arena of each value that is stored there.
+        slots: the user's array (inputs first, then outputs) of each value that is stored in one.
         scratch: place in the arena of each call's scratch, of all threads one after the other.
         arena_bytes: size of the arena.
         peak_bytes: the most bytes that are needed at once; no arena can be smaller.
@@ -118,7 +118,7 @@ def place(lowered: Placeable, threads: int = 0, wanted: Mapping[str, int] | None
     Args:
         lowered: the network.
         threads: how many need scratch.
-        wanted: offsets by buffer, taken if they serve every buffer.
+        wanted: offsets by buffer, used if `check_offsets` accepts them.
     """
     owner = _view_owners(lowered)
     ends = [*lowered.inputs, *lowered.outputs]

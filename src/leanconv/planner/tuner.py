@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 _FACTOR = 1.8  # estimates above the least one times this are not measured
 _MOST = 10  # choices measured
 ROUNDS = 5
-_DROP = 1.25  # after a round: choices this much slower than the best one are out
-_RUN_NS = 4_000_000  # that one choice runs in a round, warming up apart
-_MARGIN = 0.98  # what a choice must reach of the model's own to be preferred to it
+_DROP = 1.25  # after a round, choices slower than the best one by this factor are dropped
+_RUN_NS = 4_000_000  # for which one choice runs in a round, after warming up
+_MARGIN = 0.98  # largest share of the time of the model's choice with which another one wins
 _COPIES_BYTES = 64 * 2**20  # at most, of copies of weights to walk through
 _STORE_BYTES = 16 * 2**20
 
@@ -69,7 +69,7 @@ def tune(
         target: this machine.
         threads: threads that take part.
         other_weight_bytes: weights that the network around the problem reads between two of its
-            runs: a choice is measured with weights that have left the caches they would have left
+            runs: a choice is measured with weights that are evicted from the caches as they are
             there. 0 measures with warm weights.
         memory_limit: bytes that workspace and packed weights may take; None for no limit.
 
@@ -92,7 +92,7 @@ def tune_for_any_batch(problem: Problem, target: Target, other_weight_bytes: int
     One image is measured, on one thread, without a limit of memory.
 
     Raises:
-        SpecError: nothing keeps what is measured, so that a second plan may choose otherwise.
+        SpecError: no cache keeps what is measured, so that a second plan may choose otherwise.
     """
     if not current_settings().cache_bytes:
         raise SpecError(
@@ -203,7 +203,10 @@ class _Rig:
     def _copies(
         self, packed: Mapping[str, np.ndarray], other_weight_bytes: int, data: list[int]
     ) -> list[list[int]]:
-        """Operands of successive runs: so many copies of the constants that no cache holds them."""
+        """Operands of successive runs, which take the copies of the constants in turn.
+
+        Between two uses of a copy `other_weight_bytes` are read, `_COPIES_BYTES` at most.
+        """
         places, size = aligned_offsets({role: a.nbytes for role, a in packed.items()})
         size = max(1, size)
         count = 1 + min(other_weight_bytes, _COPIES_BYTES) // size
@@ -245,7 +248,7 @@ def _constants(
 
 
 def _race(rigs: Mapping[Choice, _Rig], kept: Choice) -> dict[Choice, float]:
-    """Seconds of each choice in its best round; but for the one kept, the hopeless drop out."""
+    """Seconds of each choice in its best round; slow ones are dropped, but never `kept`."""
     rounds: dict[Choice, list[float]] = {choice: [] for choice in rigs}
     for _ in steps("measuring choices", range(ROUNDS), ROUNDS):
         for choice, row in rounds.items():

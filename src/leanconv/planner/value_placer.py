@@ -57,7 +57,7 @@ class ValuePlacer(ABC, Generic[F]):
         return name
 
     def define(self, name: str, form: F) -> str:
-        """Let a computed or given value be in a buffer of the same name."""
+        """Place a value that is computed or given in a buffer of its own name."""
         self._formats[name] = form
         self._places[name] = {form: name}
         self.bytes[name] = self.size(name, form)

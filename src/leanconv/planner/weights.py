@@ -1,4 +1,4 @@
-"""Where a network's constants stand: one block, filled once."""
+"""Pack a network's constants into one block of memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def fill_weights(
 ) -> None:
     """Bring all constants to their places, so that hardly anything is in memory twice.
 
-    What is packed on the way is let go at once, and so are the weights that it was made of, by
-    the pool: they are taken out of it.
+    The pool gives up each array when it is copied, so that it and the weights that it was packed
+    from are freed at once.
 
     Args:
         weights: the block.

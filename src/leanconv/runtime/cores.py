@@ -59,7 +59,7 @@ class Cores:
 
 @functools.cache
 def _current_core() -> Callable[[], int] | None:
-    """The system's function that tells the core of the calling thread, None if there is none."""
+    """The system's function that returns the core of the calling thread, None if there is none."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     try:

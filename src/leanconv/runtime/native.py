@@ -165,9 +165,9 @@ claim:
   %wanted = select i1 %is.fixed, i64 %fixed, i64 %guided
   %odd = trunc i64 %thread to i1
   %singly = icmp eq i64 %fixed, {singly}
-  %asked = select i1 %singly, i64 1, i64 %wanted
-  %few = icmp ult i64 %rest, %asked
-  %take = select i1 %few, i64 %rest, i64 %asked
+  %requested = select i1 %singly, i64 1, i64 %wanted
+  %few = icmp ult i64 %rest, %requested
+  %take = select i1 %few, i64 %rest, i64 %requested
   %from.end = and i1 %both, %odd
   %shift = select i1 %from.end, i64 {half_bits}, i64 0
   %step = shl i64 %take, %shift
@@ -193,12 +193,12 @@ go:
   %last.begin = load i64, ptr %last.begin.at
   %last.end = load i64, ptr %last.end.at
   %same = icmp eq i64 %last.stage, %stage
-  %told = and i1 %same, %singly
+  %marked = and i1 %same, %singly
   %after = icmp eq i64 %last.end, %begin
   %before = icmp eq i64 %last.begin, %end
   %back.mark = select i1 %before, i64 {scratch_of_next}, i64 0
   %either.mark = select i1 %after, i64 {scratch_of_previous}, i64 %back.mark
-  %mark = select i1 %told, i64 %either.mark, i64 0
+  %mark = select i1 %marked, i64 %either.mark, i64 0
   %first = or i64 %begin, %mark
   store i64 %stage, ptr %last.stage.at
   store i64 %begin, ptr %last.begin.at

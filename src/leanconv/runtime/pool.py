@@ -95,7 +95,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._growing = threading.RLock()
         self._enough = 1  # threads, the caller counted, that are there or cannot be had
-        self._retry_at, self._told = 0, False
+        self._retry_at, self._warned = 0, False
         self._patience = 0
         self._waking = False
         self._ended = False
@@ -123,7 +123,7 @@ class Pool:
         """
         if threads <= self._enough or self._ended:
             return
-        # A handler that interrupts the growing, or a refusal of late: with those there are.
+        # In a signal handler that interrupts `ensure`, or soon after a refusal: no more workers.
         if owned(self._growing)() or time.monotonic_ns() < self._retry_at:
             return
         with self._growing:
@@ -137,7 +137,7 @@ class Pool:
                 if not refused(error):
                     raise
                 self._retry_at = time.monotonic_ns() + _RETRY_NS
-                self._tell(threads, error)
+                self._warn(threads, error)
             self._enough = 1 + len(self._workers)
 
     def _start_one(self) -> None:
@@ -158,9 +158,9 @@ class Pool:
             raise
         worker.started = True
 
-    def _tell(self, threads: int, error: Exception) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, threads: int, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "runs take %d of %d threads: the system starts no more (%s); results are the same, "
                 "later; raise `ulimit -u` or the control group's pids.max (where memory is short, "
@@ -184,10 +184,10 @@ class Pool:
     def wake(self, workers: int) -> None:
         """Release the first `workers` of them where any are parked.
 
-        Those beyond stay parked; whether they are is then not known, and read again next time.
+        Whether the others are parked is not known then, and looked up again next time.
         """
         if self._words[n.SLEEPERS // 8] or self._waking:
-            self._waking = True  # those whom an exception keeps from being released are next time
+            self._waking = True  # an exception may interrupt the loop: then all are woken next time
             self._words[n.SLEEPERS // 8] = workers < len(self._workers)
             for worker in self._workers[:workers]:
                 worker.wake()

@@ -137,7 +137,7 @@ def _factors(editor: Editor, name: str) -> _Product:
 
 
 def _close(editor: Editor, name: str, got: float, expected: float) -> bool:
-    """Whether a number is the expected one, as far as the dtype of a value can tell."""
+    """Whether a number is the expected one, within the rounding of a value's dtype."""
     tolerance = _TOLERANCE.get(editor.types[name].dtype, 0.0)
     return abs(got - expected) <= tolerance * abs(expected)
 
