@@ -14,8 +14,8 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
+from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.constant_pool import ConstantPool, OwnedGraph
-from leanconv.planner.network_plan import CompiledNetwork
 from support.network_models import model
 
 

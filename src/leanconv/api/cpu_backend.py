@@ -22,9 +22,9 @@ from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
+from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
-from leanconv.planner.network_plan import CompiledNetwork
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.runtime.memory import give_back, mapped_files

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import Shape
+from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
-from leanconv.planner.network_plan import CompiledNetwork, NetworkPlan
+from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import new_array
 

@@ -1,0 +1,184 @@
+"""A network made ready for fixed input shapes, and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leanconv.codegen import compiler
+from leanconv.codegen.llvm_pages import release_llvm_pages
+from leanconv.errors import BudgetError
+from leanconv.graph.ir import Graph
+from leanconv.planner.budget import Planner
+from leanconv.planner.constant_pool import OwnedGraph
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import (
+    LoweredGraph,
+    Step,
+    default_decisions,
+    format_rules,
+    lower_graph,
+)
+from leanconv.planner.network_plan import NetworkPlan, PlannedStep
+from leanconv.planner.plan_file import PlanFile, kernel_digests
+from leanconv.planner.storage import Storage, place
+from leanconv.planner.weight_prefetch import add_weight_prefetch
+from leanconv.planner.weights import fill_weights
+from leanconv.runtime.memory import Memory, mapped_files
+from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.units import format_bytes
+
+
+class CompiledNetwork:
+    """A network made ready for fixed input shapes: plan, code, weights, arena.
+
+    Args:
+        owned: the graph after the passes; it is taken once its plan keeps the limits, so that no
+            weights are held twice once they are packed.
+        planner: of the same graph, nothing merged; its target must be able to run here.
+        memory_limit: bytes that weights and arena may take together, None for no limit.
+        pinned: a plan to follow as it is; None lets the planner find one.
+        decisions: how each node is computed; None leaves it to the planner.
+
+    Attributes:
+        plan: what runs.
+        misfits: how the network differs from the pinned plan that it follows.
+
+    Raises:
+        BudgetError: no plan keeps the limits, or the pinned one does not.
+        SpecError: the pinned plan names nodes, formats or choices that do not exist here.
+    """
+
+    def __init__(
+        self,
+        owned: OwnedGraph,
+        planner: Planner,
+        memory_limit: int | None = None,
+        pinned: PlanFile | None = None,
+        decisions: Sequence[Decision] | None = None,
+    ) -> None:
+        target = planner.target
+        decisions, planner, exact = _decided(planner, memory_limit, pinned, decisions)
+        merged = planner.merge(owned.graph)
+        if decisions is None:
+            decisions = default_decisions(format_rules(merged, target))
+        lowered = lower_graph(merged, target, planner.accuracy, decisions)
+        storage = place(lowered, planner.threads, pinned.offsets if pinned else None)
+        self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
+        calls = add_weight_prefetch([c for step in lowered.steps for c in step.calls], target)
+        places, weight_bytes = lowered.constants.places()
+        self.plan = NetworkPlan(
+            steps=tuple(_planned(step, lowered) for step in lowered.steps),
+            inputs={name: owned.graph.types[name] for name in owned.graph.inputs},
+            outputs={name: owned.graph.types[name] for name in owned.graph.outputs},
+            arena_bytes=storage.arena_bytes,
+            live_bytes=storage.live_bytes,
+            scratch_bytes=storage.scratch_bytes,
+            peak_bytes=storage.peak_bytes,
+            weight_bytes=weight_bytes,
+            threads=planner.threads,
+            limit=memory_limit,
+            exact=exact,
+            planner=planner,
+            decisions=tuple(decisions),
+            storage=storage,
+        )
+        _check_limit(self.plan.memory_bytes, memory_limit)
+        files = mapped_files(owned.graph.constants.values())
+        owned.take()
+        del merged  # so that weights are freed as they are packed
+        self.memory = Memory()
+        weights = self.memory.allocate("weights", weight_bytes)
+        arena = self.memory.allocate("arena", storage.arena_bytes)
+        # Before memory is filled: compiling needs some, too.
+        library = compiler.load([call.kernel for call in calls], target)
+        release_llvm_pages()
+        self.code_bytes = library.code_bytes
+        fill_weights(weights, lowered.constants, places, files)
+
+        def operand(name: str) -> int | Slot:
+            if name in places:
+                return weights.address + places[name]
+            if name in storage.slots:
+                return storage.slots[name]
+            return arena.address + storage.offsets[name]
+
+        stages = [
+            Stage(c.kernel, tuple(operand(v) for v in c.values), arena.address + scratch)
+            for c, scratch in zip(calls, storage.scratch, strict=True)
+        ]
+        slots = len(lowered.inputs) + len(lowered.outputs)
+        self._program = Program(stages, library, slots, 0, 0, planner.threads)
+        self._step_calls = [len(step.calls) for step in lowered.steps]
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Run on arrays at these addresses: inputs, then outputs."""
+        self._program.run(addresses)
+
+    def time_steps(self, addresses: Sequence[int], repeats: int) -> list[list[int]]:
+        """Run step by step and return, for each step, the nanoseconds of every repeat."""
+        rows: list[list[int]] = [[] for _ in self._step_calls]
+        for _ in range(repeats):
+            times = iter(self._program.time_stages(addresses))
+            for row, count in zip(rows, self._step_calls, strict=True):
+                row.append(sum(next(times) for _ in range(count)))
+        return rows
+
+
+def _decided(
+    planner: Planner,
+    memory_limit: int | None,
+    pinned: PlanFile | None,
+    decisions: Sequence[Decision] | None,
+) -> tuple[Sequence[Decision] | None, Planner, bool]:
+    """The decisions (None: the defaults), the planner to use, and whether it proved them."""
+    exact = True
+    if pinned is not None:
+        decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
+        planner.check([node.output for node in pinned.nodes], decisions)
+    limited = memory_limit is not None or planner.max_error is not None
+    if decisions is None and (limited or not planner.needs_no_reorder):
+        found = planner.within(memory_limit)
+        decisions, planner = found.decisions, found.planner
+        exact = found.path is None or found.path.exact
+    return decisions, planner, exact
+
+
+def _misfits(
+    pinned: PlanFile, lowered: LoweredGraph, graph: Graph, storage: Storage
+) -> tuple[str, ...]:
+    """How the network differs from the pinned plan that it follows."""
+    found = []
+    digests = kernel_digests(lowered, graph)
+    changed = [node.name for node in pinned.nodes if digests.get(node.output) != node.kernels]
+    if changed:
+        found.append(
+            f"the code of {len(changed)} of {len(pinned.nodes)} layers is generated in another "
+            f"way now, {changed[0]!r} first: results may differ in the last bits"
+        )
+    if storage.places != pinned.offsets:
+        found.append("its buffers have other sizes or lives now, and were laid out anew")
+    return tuple(found)
+
+
+def _check_limit(needed: int, limit: int | None) -> None:
+    if limit is not None and needed > limit:
+        raise BudgetError(
+            f"the plan needs {needed} bytes ({format_bytes(needed)}), the limit is {limit}; "
+            f"give memory_limit={needed} or more",
+            needed,
+        )
+
+
+def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
+    sizes = lowered.constants.bytes
+    constants = {v for call in step.calls for v in call.values if v in sizes}
+    results = {call.values[-1] for call in step.calls}
+    return PlannedStep(
+        name=step.name,
+        op=step.op,
+        algorithm=step.algorithm,
+        flops=step.flops,
+        kernels=tuple(type(call.kernel).__name__ for call in step.calls),
+        weight_bytes=sum(sizes[c] for c in constants),
+        output_bytes=sum(lowered.bytes[r] for r in results if r in lowered.bytes),
+    )
