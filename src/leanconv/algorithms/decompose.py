@@ -140,7 +140,7 @@ def with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bo
     Args:
         problem: what is cut; its results are bias, residual and all parts' sums, activated.
         taps: first tap and one past the last, along height and width.
-        first: whether it starts from bias and residual; the others add to what is in the output.
+        first: whether it starts from bias and residual; later parts add to the output.
         last: whether it applies the activation.
     """
     window, epilogue = problem.window, problem.epilogue
@@ -167,7 +167,7 @@ class TransposedPhase:
 
     Attributes:
         window: of the ordinary convolution of stride 1 that computes it.
-        taps: which taps of the kernel it has, along each axis; it takes the last one first.
+        taps: its taps of the kernel along each axis; they are applied in reverse order.
         first: its first output along each axis; the next ones are the stride further on.
     """
 
@@ -222,7 +222,7 @@ def _phase(window: Window, axis: int, p: int) -> _AxisPhase:
     start = max(0, ceil_div(pad - p, stride))
     first = start * stride + p - pad
     count = ceil_div(window.out[axis] - first, stride)
-    # Its taps k are those with k·dilation = p modulo the stride: every so many, or none.
+    # Its taps k are those with k·dilation = p modulo the stride: every `split.count`-th, or none.
     split = residues(dilation, stride)
     apart, step = split.count, split.stride
     low = p // (stride // apart) * pow(step, -1, apart) % apart

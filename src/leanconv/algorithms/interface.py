@@ -32,7 +32,7 @@ Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np
 
 
 def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
-    """Bytes of each constant that kernels read as they have packed it, by role."""
+    """Bytes of each packed constant, by role."""
     return {
         role: use.kernel.constant_bytes[operand]
         for use in kernels
@@ -43,18 +43,18 @@ def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice made ready for a problem: its kernels, and how its constants are packed.
+    """The kernels of a choice for one problem, and how their constants are packed.
 
     Attributes:
-        choice: the algorithm and those parameters that decide in which order is summed, with the
-            error to expect.
+        choice: the algorithm, the parameters that decide the order of summation, and the
+            expected error.
         kernels: run one after the other.
         pack: packs (weights, {"bias": …, "slope": …}) into constants by role.
         temporaries: bytes of each buffer between the kernels.
         details: what was chosen, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
         stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
-            other; None where there is only the whole.
+            other; None if the constants can only be packed at once.
     """
 
     choice: Choice
@@ -99,11 +99,11 @@ class Algorithm(Generic[P]):
         cost: estimated cycles of one core for a problem that is not rejected.
         make: the best candidate with the parameters that are given, for a problem that is not
             rejected; raises SpecError for a parameter that makes no sense there.
-        automatic: whether it is considered when the user does not ask for an algorithm.
-        plausible: says cheaply whether it may be the best; its cost is not asked for otherwise.
-        choices: those of its parameters that may be the fastest, the cheapest by estimate first,
-            and if asked the fastest of those that take less memory; None if there is only the one
-            that it makes itself.
+        automatic: whether it is considered if the user names no algorithm.
+        plausible: a cheap test whether it may be the fastest; otherwise it is not costed.
+        choices: those of its parameters that may be the fastest, the cheapest by estimate first;
+            with `lean` also the fastest of those that need less memory. None if `make` is the
+            only choice.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""How something is computed, by name: typed in the code, text at the API, the CLI and in files.
+"""Choices: an algorithm and its parameters, typed in the code, text at the API and in files.
 
     "winograd:m=4x4,rows=7"  <->  Choice("winograd", WinogradParameters(m=(4, 4), rows=7))
 
-An algorithm declares its parameters as a frozen dataclass whose fields are called as the user calls
-them, each with its kind. None leaves a parameter to the cost model.
+An algorithm declares its parameters as a frozen dataclass; field names are the names that users
+write, and each field has a kind. None leaves a parameter to the cost model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from leanconv.errors import SpecError, short
 
-_LONGEST_VALUE = 64  # characters of a parameter; numbers stay such that float can hold them
+_LONGEST_VALUE = 64  # characters of a parameter; a number of this length still fits a float
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Parameters")
@@ -27,8 +27,8 @@ class Kind(Generic[T]):
     """What a parameter may be.
 
     Attributes:
-        read: the value of a text, None if it has none.
-        expected: for the message then.
+        read: parses text; None if the text is no such value.
+        expected: for the message of that error: what the text should be.
     """
 
     read: Callable[[str], T | None]
@@ -76,16 +76,16 @@ class Parameters:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """As the user calls them."""
+        """Their names, as users write them."""
         return tuple(each.name for each in fields(cls))
 
     def given(self) -> dict[str, object]:
-        """Those that are not left open."""
+        """The parameters that are not left open."""
         pairs = ((name, getattr(self, name)) for name in self.names())
         return {name: value for name, value in pairs if value is not None}
 
     def filled(self: P, other: P) -> P:
-        """Those of another where they are left open here."""
+        """These parameters, with the open ones taken from another record."""
         return replace(other, **self.given())
 
     def __str__(self) -> str:
@@ -103,9 +103,9 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm with its parameters, and what it is expected to cost one problem.
+    """An algorithm with its parameters, and its estimated cost and error for one problem.
 
-    Choices are equal if algorithm and parameters are. What has been read from text has no costs.
+    Choices are equal if algorithm and parameters are. A choice parsed from text has no costs.
 
     Attributes:
         algorithm: its name; empty where there is nothing to choose, or nothing has been chosen.

@@ -1,4 +1,4 @@
-"""A convolution with the places of its operands: what every algorithm is asked about."""
+"""A convolution with the strides of its operands: the input of every algorithm's planning."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _L3_PARTS = 3  # input and output of at most one part of L3 leave room for what 
 # The error accepted of one layer if the user does not say.
 DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 
-# Transformed weights of one layer may take so many bytes, and so many times the weights given, if
-# the user does not ask for an algorithm: 43 times is what FFT tiles of 16 take for a 3x3 kernel.
+# The limit of one layer's transformed weights where the user names no algorithm: a constant, and a
+# multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One convolution, or a part of one, with the places of its operands.
+    """One convolution, or a part of one, with the strides of its operands.
 
     All sizes are those of the part: a phase of a transposed convolution, or a residue of a dilated
     one, is a convolution with a window of its own over tensors that it shares with the others.
@@ -37,8 +37,8 @@ class Problem:
         dtype: `"float32"` or `"float64"`.
         epilogue: bias, residual, activation.
         window: the sliding window.
-        x, y: where input and output (and residual) lie.
-        label: what it is a part of, or itself, as messages name it.
+        x, y: strides of the input, and of output and residual.
+        label: the problem string of the whole convolution, for messages.
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
@@ -89,7 +89,7 @@ class Problem:
         return self.label
 
     def alone(self) -> Problem:
-        """The same for one image of the batch."""
+        """The same problem with a batch of one."""
         return replace(self, batch=1)
 
     @property
@@ -138,14 +138,14 @@ class Problem:
 
 
 def strided_walk_cycles(problem: Problem, target: Target, line: float | None = None) -> float:
-    """Cycles of bringing input and output through the caches where channels are planes.
+    """Cycles of cache misses on input and output where channels are planes.
 
-    A walk along the channels takes a line of another page at every step, which no hardware
-    prefetcher follows. Rows of few planes are prefetched: as many as the TLB has pages for, if
-    their lines do not share a set of L1 and L3 has room.
+    A walk along the channels reads a line of another page at every step, and no hardware prefetcher
+    follows that. The rows of a few planes are prefetched: at most as many planes as the TLB has
+    entries, with lines in different sets of L1, and both tensors together at most a third of L3.
 
     Args:
-        problem: what is computed. Tensors whose channels are neighbours cost nothing here: their
+        problem: what is computed. Tensors with contiguous channels cost nothing here: their
             lines are prefetched.
         target: the machine.
         line: cycles of one line; those of a walk along the channels if None.
@@ -156,7 +156,7 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
     item, costs = problem.itemsize, target.costs
     tensors = []
     for access, channels in ((problem.x, problem.in_channels), (problem.y, problem.out_channels)):
-        # A part of a tensor whose columns lie apart still touches every line of its rows.
+        # A strided part of a tensor still touches every line of its rows.
         size = problem.batch * channels * access.positions(channels) * item
         tensors.append((access, channels // problem.groups, size))
     everything = sum(size for _, _, size in tensors)
@@ -178,5 +178,5 @@ def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
 
 
 def most_weight_bytes(problem: Problem) -> int:
-    """The most bytes that transformed weights may take unasked."""
+    """The most bytes of transformed weights if the user names no algorithm."""
     return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.weight_bytes

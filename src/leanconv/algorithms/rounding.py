@@ -10,7 +10,7 @@ from leanconv.dtypes import ROUNDOFF
 
 
 def products(problem: Problem) -> int:
-    """The most products that any output is the sum of, those with padding left out."""
+    """The largest number of products in one output, without those with padding."""
     window = problem.window
     return problem.group_inputs * prod(window.most_taps(axis) for axis in range(3))
 

@@ -35,14 +35,14 @@ def estimated_cycles(choice: Choice, problem: Problem, target: Target) -> float:
 def ranked(
     problem: Problem, target: Target, choice: Choice = AUTO, reproducible: bool = False
 ) -> Iterator[Candidate]:
-    """The candidates for a problem, the cheapest first; only the one that is chosen, if one is.
+    """The candidates for a problem, the cheapest first; only that of `choice` if one is given.
 
     Args:
         problem: the convolution.
         target: the machine.
         choice: an algorithm with its parameters.
         reproducible: choose as for one image, so that the batch does not change the bits: the
-            algorithm where none is asked for, and the parameters that are left open.
+            algorithm if none is named, and the parameters that are left open.
 
     Raises:
         SpecError: the algorithm rejects the problem, or no kernel has the parameters.
@@ -60,7 +60,7 @@ def ranked(
 
 
 def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
-    """The algorithms to consider where the user asks for none."""
+    """The algorithms to consider if the user names none."""
     return [
         a
         for a in ALGORITHMS
@@ -69,10 +69,10 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
 
 
 def _allowed(candidate: Candidate, problem: Problem) -> bool:
-    """Whether a candidate keeps the error and the bound of transformed weights.
+    """Whether a candidate keeps the limits of error and of transformed weights.
 
-    Sums in the plain order are always allowed, however small the error that is accepted, but for
-    those of some 50,000 products, which err more than the default: partial sums are there for them.
+    Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
+    default (from some 50,000 products on); such sums are computed as partial sums.
     """
     plain = min(sum_error(problem), DEFAULT_ERROR[problem.dtype])
     if candidate.choice.error > max(problem.max_error, plain):
@@ -85,8 +85,8 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
 
     Args:
         problem, target: what is computed, and where.
-        lean: whether algorithms and parameters count that are not considered for their time, as
-            they may take less memory.
+        lean: whether to add algorithms and parameters that are never the fastest but may need
+            less memory.
 
     Returns:
         Choices with all their parameters, each with its candidate.
@@ -110,10 +110,10 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
 def choose(
     problem: Problem, target: Target, choice: Choice = AUTO, reproducible: bool = False
 ) -> Candidate:
-    """The first of `ranked`; the most accurate one where all are expected to err too much.
+    """The first of `ranked`; the most accurate candidate if none keeps the limits.
 
     Raises:
-        SpecError: no algorithm computes the problem, or the one that is asked for does not.
+        SpecError: no algorithm computes the problem, or the one that is named does not.
     """
     for candidate in ranked(problem, target, choice, reproducible):
         return candidate
@@ -130,7 +130,7 @@ def _made(
 ) -> Candidate:
     """The candidate of a choice, with the parameters that it leaves open chosen for the problem.
 
-    Reproducible, those that change the bits are chosen for one image of it.
+    With `reproducible`, open parameters that change the bits are chosen as for a batch of one.
     """
     algorithm, given = _BY_NAME[choice.algorithm], choice.parameters
     reason = algorithm.reject(problem, target)

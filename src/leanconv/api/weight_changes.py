@@ -15,7 +15,7 @@ from leanconv.errors import memory_reported
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A plan with a copy of the constants that it has packed: the caller may write into his own."""
+    """A plan with a copy of the constants that it packed; the caller may change the originals."""
 
     plan: ConvPlan
     packed: tuple[bytearray, ...]
@@ -37,5 +37,5 @@ def copied_bytes(constants: Constants) -> tuple[bytearray, ...]:
 
 
 def _bytes(constants: Constants) -> Iterator[memoryview]:
-    """The memory of those that are given; a `bytearray` compares with it at memory's speed."""
+    """The memory of each array given; comparing it with a `bytearray` is a `memcmp`."""
     return (np.ascontiguousarray(array).data for array in constants if array is not None)

@@ -110,7 +110,7 @@ def _taps(window: Window, o: int) -> tuple[int, int]:
 
 
 def _next_change(window: Window, o: int) -> int:
-    """The first column after `o` whose taps may be others: up to there, all are the same."""
+    """The first column after `o` whose taps may differ; all columns before have the same."""
     step, apart, pad = window.stride[2], window.dilation[2], window.pad[2]
     size, width = window.size[2], window.out[2]
     reach = (window.kernel[2] - 1) * apart

@@ -92,7 +92,7 @@ class Function:
         return Value(self, kind, "zeroinitializer" if kind[0] == "<" else literal(kind, 0))
 
     def poison(self, kind: str) -> Value:
-        """A value that is never read."""
+        """LLVM's poison: for operands that are never used."""
         return Value(self, kind, "poison")
 
     def emit(self, line: str) -> None:
@@ -281,8 +281,8 @@ class Function:
         Args:
             label: name of the index, seen in the emitted code.
             stop: bound of the index.
-            carry: lists of values that the body may replace item by item; each iteration, and the
-                code after the loop, sees what the iteration before left there.
+            carry: lists of loop-carried values. The body replaces items in place; the next
+                iteration and the code after the loop read the replaced items.
             start: first index.
             step: increment of the index.
         """

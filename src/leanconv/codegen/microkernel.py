@@ -5,8 +5,8 @@
         for i < rows:     a     = broadcast(A + i·row_stride + k·strides_A)      one element
             for j < vectors:  acc[i][j] = fma(a, b[j], acc[i][j])
 
-Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; an unfolding method (im2col,
-MEC, im2win) is the same loops over its unfolded tensor. rows·vectors accumulators, `vectors`
+Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; the unfolding methods (im2col,
+MEC, im2win) run the same loops over their unfolded tensors. rows·vectors accumulators, `vectors`
 operands and one broadcast stay in registers.
 
 The inner loop is not unrolled: one step of 14x2 already fills the multiply-add units, and more
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from leanconv.codegen.emitter import Carry, Function, Value
 
-UNROLL_LIMIT = 4  # steps of a reduction that are written out instead of looped over
+UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class RegisterTile:
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
         tail_lanes: lanes of the last vector that may be loaded from B, 0: all of them.
-        b_prefetch_distance: how many elements of B ahead of its own each step prefetches into L2,
-            0: none. It is for a B that is one stream out of a cache that all cores share.
-        prefetch_offsets: elements of B between those of a step and other lines that the step
-            prefetches into L2: what is read after B.
+        b_prefetch_distance: elements from those of B that a step loads to those that it prefetches
+            into L2; 0: none. For a B that is one stream from a shared L3.
+        prefetch_offsets: elements from those of B that a step loads to other lines that it
+            prefetches into L2: data that are read after B.
     """
 
     element: str
@@ -70,12 +70,12 @@ class RegisterTile:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Memory that will be read soon, prefetched while the loops run: one address a step.
+    """A prefetch stream beside the loops: one address for each step of the innermost loop.
 
-    It moves along with A, but for the innermost loop.
+    Outer loops advance it as they advance A; the innermost advances it by `stride`.
 
     Attributes:
-        address: of the innermost loop's first step, while the indices around it are zero.
+        address: that of the innermost loop's first step, at index zero of all outer loops.
         stride: elements from one step of the innermost loop to the next.
     """
 
@@ -111,8 +111,8 @@ def multiply_accumulate(
         rows: the rows that take part; the others keep their values.
         a, b: addresses at index zero of every loop.
         loops: outermost first.
-        unroll: most steps that are written out instead of looped over.
-        fetch: what to prefetch meanwhile.
+        unroll: most steps that are unrolled instead of looped over.
+        fetch: what to prefetch in the loops; ignored in unrolled loops.
     """
     if not loops:
         _step(e, tile, acc, rows, a, b)

@@ -1,13 +1,13 @@
-"""Extents that no tile divides: the code of a whole tile, and once more that of the smaller tail.
+"""Tails: extents that a tile does not divide. A body is emitted for whole tiles and for the tail.
 
-Bodies are emitted for a number of items and never test whether it is the tail:
+A body is given its number of items and never tests whether it is the tail:
 
     for index, count in each_tile(e, "panel", channels, 16):  # a loop over panels, then the tail
         body(index, count)
-    for count in tile_at(e, panel, channels, 16):         # one panel, known when the code runs
+    for count in tile_at(e, panel, channels, 16):             # one panel, whose index is a value
         body(panel, count)
 
-What has no tail is emitted once, without a condition.
+Without a tail the body is emitted once, and no condition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def each_tile(e: Function, label: str, total: int, size: int) -> Iterator[tuple[
 def tile_at(
     e: Function, index: Value, total: int, size: int, is_tail: Literal["uge", "eq"] = "uge"
 ) -> Iterator[int]:
-    """Emit the body for one tile: for a whole one and for the tail, each behind a condition.
+    """Emit the body for a tile of run-time index: whole and tail, each under a condition.
 
     Args:
         e: the function under construction.
@@ -74,7 +74,7 @@ def tiles_of_chunk(
     Args:
         e: the function under construction.
         label: name of the loop's index.
-        chunk: which chunk; it has the tiles from `chunk * per_chunk` on.
+        chunk: index of the chunk, whose first tile is `chunk * per_chunk`.
         per_chunk: tiles of a chunk.
         total: items of all chunks.
         size: items of a whole tile.

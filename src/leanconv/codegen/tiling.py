@@ -1,4 +1,4 @@
-"""Which register tile: from the model of the machine, as arithmetic beside the choice.
+"""The choice of the register tile, by a cost model of the target.
 
 A tile of `rows x vectors` accumulators needs `rows * vectors >= units * latency` of them to keep
 the multiply-add units busy (the lower bound of the im2win thesis, section 3.4), and
@@ -29,7 +29,7 @@ def fits(target: Target, rows: int, vectors: int) -> bool:
 
 
 def step_cycles(target: Target, rows: int, vectors: int) -> float:
-    """Cycles of one reduction step: the slowest of arithmetic, loads, weights and latency."""
+    """Cycles of one reduction step: the largest of FMA throughput, loads, weights, latency."""
     arithmetic = rows * vectors / target.fma_units
     slots = 2 if target.splits_vectors else 1  # of a load port, for a vector of weights
     loads = (rows + vectors * slots) / target.costs.loads_per_cycle
@@ -81,7 +81,7 @@ def rank_tiles(
 
 
 def rows_per_chunk(rows: int, cycles_per_row: float, pieces: int, target_cycles: float) -> int:
-    """Rows that one chunk takes, so that it is worth claiming and there are enough chunks.
+    """Rows of one chunk, so that it is worth claiming and there are enough chunks.
 
     Args:
         rows: rows of one piece of work.

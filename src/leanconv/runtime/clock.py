@@ -68,7 +68,7 @@ def cycles_per_second() -> float:
 
 
 def speedup(threads: int) -> float:
-    """What that many threads do together of what one does alone, in pure arithmetic, just now.
+    """The speed-up of `threads` threads over one, in pure arithmetic, measured now.
 
     Virtual cores may be halves of one core, and which ones they are may change from second to
     second: two threads then do the work of one, and no program can do better.

@@ -1,4 +1,4 @@
-"""Which core a worker wakes up on: not that of the thread that wakes it.
+"""Waking a worker on another core than that of the thread that wakes it.
 
 Linux puts a woken thread on an idle core. In a virtual machine an idle core counts as taken while
 the host does not run it, so the worker is put on the core of its caller, waits there for the end of

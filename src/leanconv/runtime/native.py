@@ -5,10 +5,11 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
 * A thread claims chunks by swapping the ticket for one with a larger index; as the ticket carries
   epoch and stage, a late thread of an older run can claim nothing.
 * Of stages with few enough chunks the index is two counters, `back(10) | front(10)`: threads of odd
-  number claim from the end, the others from the beginning. A thread then meets the same chunks in
-  every run, and its own lines of the output still in its cache; the threads share one border.
-* Where a call can use what the thread's last one left, chunks are claimed singly from both ends,
-  and the call learns whether its chunk is the neighbour of the thread's last one.
+  number claim from the end, the others from the beginning. A thread then claims nearly the same
+  chunks in every run, and finds its lines of the output still in its cache.
+* Where a call can reuse the scratch of the thread's previous call, chunks are claimed one by one
+  from both ends, and bits of the call's first chunk say whether it follows or precedes the previous
+  one.
 * Whoever finishes a stage's last chunk publishes the next stage's ticket; after the last stage,
   stage 4095 says that the run is over ("closed").
 * The caller takes part, so a run ends with any number of workers, none included.
@@ -17,9 +18,9 @@ One 64-bit ticket holds the whole state of a run: `epoch(32) | stage(12) | index
   tables can be freed when it is zero.
 
 Idle workers spin for a bounded time, then go back to Python, which parks them in a lock. A thread
-that waits for others at the end of a stage spins too, and gives its core away now and then (by the
-system's yield, where there is one): otherwise two threads that the system has put on one core would
-wait for each other's time slices, 10 ms instead of 3 for a whole network (measured).
+that waits for others at the end of a stage spins too, and yields its core about every 10 us
+(where the system has a yield): otherwise two threads that the system has put on one core would wait
+for each other's time slices, 10 ms instead of 3 for a whole network (measured).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Noticing that more threads have become slower than one, and that they no longer are.
+"""Detecting when several threads are slower than one because another process holds a core.
 
 When another process holds a core, the thread that the system took off it leaves all others
 waiting for its chunk, for milliseconds: 2.5 times slower than quiet on a program of 1 ms, where one

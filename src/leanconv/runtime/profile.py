@@ -1,4 +1,4 @@
-"""How long each step of a network took, on a CPU or a GPU."""
+"""The time of each step of a network, on a CPU or a GPU."""
 
 from __future__ import annotations
 

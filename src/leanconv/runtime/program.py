@@ -17,14 +17,14 @@ from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
 from leanconv.spec.format import aligned, ceil_div
 
-# Most chunks of a stage that two threads claim one by one; with more, as of eight images, it gains
-# nothing.
+# Most chunks of a stage that two threads claim one by one; with more, as in a batch of eight, that
+# gains nothing.
 _MOST_ONE_BY_ONE = 256
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An operand that the caller gives with each run: its number among the caller's arrays."""
+    """An operand that the caller passes to each run: its index among the caller's arrays."""
 
     number: int
 
@@ -33,7 +33,7 @@ class Slot:
 class Stage:
     """One kernel, the addresses of its operands, and that of its threads' scratch.
 
-    Without an address of its own a stage works in the program's scratch.
+    With `scratch` None the stage uses the program's scratch.
     """
 
     kernel: Kernel
@@ -47,7 +47,7 @@ class Program:
     Args:
         stages: in order; every kernel is in the library.
         library: the compiled code.
-        slots: how many arrays the caller gives with each run.
+        slots: number of arrays that the caller passes to each run.
         scratch: address of scratch memory for all threads.
         scratch_stride: bytes of it for each thread.
         threads: threads that take part, the caller counted.
@@ -82,7 +82,7 @@ class Program:
         self._unlock()
         self._pacing = Pacing(threads)
         self._paced = paced and threads > 1
-        # A worker that comes late looks at these, sees that the run is over, and leaves.
+        # A worker that wakes late may still read these; it sees that the run is over and parks.
         self._pool.register(self, (self._header, self._table))
         self._native = n.native()
 
@@ -154,7 +154,7 @@ class Program:
         if self._mine():
             raise reentrant("a run of the same network")
         parts = self._parts()
-        with self._lock:  # they work in the same memory
+        with self._lock:  # all runs use the same memory
             return [part.run(addresses) for part in parts]
 
     def _parts(self) -> list[Program]:
@@ -175,8 +175,8 @@ class Program:
 def _claim(kernel: Kernel, threads: int) -> int:
     """How many chunks a thread claims at once, or a `ClaimPolicy`.
 
-    A thread claims one long run where neighbouring chunks share work; else fewer and fewer, so that
-    all threads end at about the same time.
+    A thread claims one long run where neighbouring chunks share work; else a decreasing number at
+    a time (guided), so that all threads end at about the same time.
     """
     if kernel.reuses_scratch and threads == 2 and kernel.chunks <= _MOST_ONE_BY_ONE:
         return n.ClaimPolicy.ONE_FROM_BOTH_ENDS

@@ -1,4 +1,4 @@
-"""What the kernels that take any number of groups have in common."""
+"""Base of the kernels that take any number of groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GroupedConv(Kernel):
         batch, groups: N and g.
         inputs, outputs: channels of one group.
         window: the sliding window.
-        x, y: where input and output lie; a residual lies like y.
+        x, y: strides of input and output; a residual has those of y.
         dtype: `"float32"` or `"float64"`.
         epilogue: bias, residual, activation.
     """

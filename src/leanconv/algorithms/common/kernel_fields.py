@@ -1,4 +1,4 @@
-"""The fields of a kernel that the problem and the machine decide, once for all algorithms."""
+"""The fields of a kernel that follow from problem and target, for all algorithms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leanconv.target import Target
 
 
 class Fields(TypedDict):
-    """What every kernel of a convolution has."""
+    """Fields of every kernel of a convolution."""
 
     batch: int
     window: Window

@@ -1,8 +1,8 @@
-"""Add up results that each hold a part of the channels' sums.
+"""Add up results that each sum over a part of the input channels.
 
     y[n, k, o] = act(bias[k] + residual[n, k, o] + sum over p of part[p, n, k, o])
 
-All stand in blocks of channels. A chunk is one block of channels of one image.
+All tensors are in blocks of channels. A chunk is one block of channels of one image.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ def prefetch_offsets(
     tile: Value,
     item: int,
 ) -> tuple[Value, ...]:
-    """How far from a step's weights lie the lines that each step of a tile prefetches.
+    """Distances from the weights of a reduction step to the lines that the step prefetches.
 
-    The tiles of a panel read its weights over and over, and all panels together read all of them:
-    each time another line for each step covers as much of what is prefetched, or a part of it.
+    Every tile of a panel reads all weights of the panel again. Each tile prefetches other lines, so
+    that all tiles together cover the later stage's weights.
 
     Args:
-        e: the function that is emitted.
-        prefetched, weights: where the later stage's weights begin, and the convolution's own.
-        sizes: bytes to prefetch, elements of the own weights, and of them those of a step.
-        tiles, tile: tiles that a panel computes, and which one this is.
+        e: the function under construction.
+        prefetched, weights: addresses of the later stage's weights and of the convolution's own.
+        sizes: bytes to prefetch; elements of the own weights; elements that one step reads.
+        tiles, tile: the number of tiles of a panel, and the index of this one.
         item: bytes of an element.
 
     Returns:

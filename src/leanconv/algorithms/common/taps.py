@@ -37,5 +37,5 @@ class Taps:
         return ReductionLoop(label, self.high, a_stride, b_stride, start=self.low)
 
     def guard(self, e: Function, acc: list[Value]) -> AbstractContextManager[None]:
-        """Context in which there is at least one tap; the accumulators pass through."""
+        """Emit the body on the condition that a tap exists; the accumulators pass through."""
         return e.when(self._condition, [acc]) if self._condition else nullcontext()

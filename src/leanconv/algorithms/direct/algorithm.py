@@ -26,18 +26,18 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_MEASURED_OVER_MODEL = 1.06  # what layers take over the sum of their tiles
-_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 while rows pass by
-# In networks whose weights come from DRAM, two threads share a 1x1 layer by pixels and not by
-# output channels, so that each finds its half of a tensor in its own L2. Weights of at most that
-# share of L2 pass by each row; those of at most the whole of it by each half of the rows.
+_MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
+_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
+# In networks whose weights come from DRAM, two threads split a 1x1 layer by pixels and not by
+# output channels, so that each finds its half of a tensor in its own L2. Weights of at most this
+# share of L2 are read again for each row; larger ones that fit L2, for each half of the rows.
 _INSIDE_SHARE = 0.25
 # Weights from DRAM: the fewest columns of a row for which tiles are chosen by the wait for them,
 # and the most accumulators of such a tile (the end of a larger one waits while the next one's
 # weights arrive).
 _DRAM_COLUMNS, _DRAM_TILE = 7, 24
 _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
-_PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where tiles pass by a part of the channels
+_PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
 
 def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
@@ -54,20 +54,20 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
     one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
     by_pixels = weights_from_dram and one_map
-    few = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
-    halves = by_pixels and few < weights <= target.l2_bytes
-    if halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
+    inside_bytes = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
+    in_halves = by_pixels and inside_bytes < weights <= target.l2_bytes
+    if in_halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
         merged = _cut_rows(merged, merged.window.out[2] // 2)
     cycles, tile = _best_tile(merged, target, weights_from_dram)
     merged = _split_row(merged, tile.rows) if weights_from_dram else merged
     rows = merged.row_count
-    bands = 2 if halves and rows % 2 == 0 else 1
+    bands = 2 if in_halves and rows % 2 == 0 else 1
     cycles /= rows
-    # Panels that L2 does not hold are read again for each row anyway: the input then
-    # stays there if all panels pass by (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
+    # Panels larger than L2 are read again for each row anyway. With all panels inside a chunk the
+    # input stays in L2 meanwhile (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
     image = prod(merged.window.size) * merged.inputs * merged.groups * item
-    long = min(_panel_bytes(merged, tile), image) > target.l2_bytes
-    inside = (long or weights <= few) and merged.batch * rows >= 16
+    neither_fits_l2 = min(_panel_bytes(merged, tile), image) > target.l2_bytes
+    inside = (neither_fits_l2 or weights <= inside_bytes) and merged.batch * rows >= 16
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
     pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
@@ -78,8 +78,8 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
 def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> tuple[float, Tile]:
     """The register tile, and the estimated cycles of all rows of one image.
 
-    The first tile of each panel waits for weights that come from DRAM: the more rows it has, the
-    less. The others find them in the cache.
+    Only the first tile of each panel waits for weights from DRAM; with more rows it hides more of
+    that latency. The other tiles find the weights in a cache.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
     ranked = _ranked(kernel, target)
@@ -101,8 +101,8 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
 def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """All register tiles, the cheapest first, with the estimated cycles of one row of output.
 
-    Every tile reads all weights of its panel; where L2 does not hold these, tiles of
-    few rows wait for them.
+    Every tile reads all weights of its panel. Where these exceed L2, tiles of few rows wait for
+    them.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
 
@@ -126,12 +126,12 @@ def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
 
 
 def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
-    """Cut the only row into rows of one tile where that leaves no rest: more chunks, same sums."""
+    """Cut the only row into rows of one tile if it divides evenly: more chunks, same sums."""
     return kernel if kernel.row_count > 1 else _cut_rows(kernel, columns)
 
 
 def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
-    """Cut rows into shorter ones of so many columns where that leaves no rest."""
+    """Cut rows into shorter ones of `columns` columns if that divides them evenly."""
     window = kernel.window
     if window.out[2] % columns:
         return kernel
@@ -140,10 +140,10 @@ def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
 
 
 def _merge(kernel: DirectConv) -> DirectConv:
-    """Make rows longer where that changes nothing: 1x1 kernels, and batches of 1x1 maps.
+    """Merge rows into longer ones where the sums stay the same: 1x1 kernels, batches of 1x1 maps.
 
-    A single image goes the way of a batch, so that partial sums, which may reach over the taps of
-    a row, are the same for both.
+    A single 1x1 map takes the same path as a batch, so that its partial sums, which may span
+    several taps of a row, have the same bounds.
     """
     window = kernel.window
     if prod(window.out) == 1 and window.pad == (0, 0, 0):
@@ -159,7 +159,7 @@ def _good_width(total: int) -> int:
 
 
 def _batch_as_columns(kernel: DirectConv) -> DirectConv:
-    """A batch of 1x1 outputs is one row of columns, an image apart."""
+    """A batch of 1x1 outputs as one row, whose columns are the images."""
     window = kernel.window
     # The kernel covers depth, height and width of the input; its width becomes a part of the
     # height so that columns are images. Only possible when the width is one tap or foldable.

@@ -4,7 +4,7 @@
         sum over kd, kh, kw, c of  x[n, c, id, ih, iw] · w[k, c, kd, kh, kw])
 
 One tile is `rows` output columns by `vectors` vectors of output channels. Input elements are
-broadcast, so the input may stand in any layout; weights stand packed as one straight stream
+broadcast, so the input may have any layout; weights are packed as one contiguous stream
 [group][panel][kd][kh][kw][c][vectors·lanes].
 
 Padding is not stored anywhere: the loops over kd and kh run over the taps that touch the input at

@@ -1,10 +1,10 @@
-"""What the kernels of direct convolution share: weights packed in panels of output channels.
+"""Base of the kernels of direct convolution: weights packed in panels of output channels.
 
     w [group][panel][kd][kh][kw][c][vectors·lanes]
 
-One straight stream, in the order in which a panel's reduction reads it. Several convolutions that
-differ in nothing but their weights and in where they write (the phases of a transposed one) are
-one kernel, whose weights follow each other.
+One contiguous stream, in the order in which a panel's reduction reads it. Several convolutions that
+differ only in their weights and in where they write (the phases of a transposed one) are one
+kernel, with their packed weights one after the other.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedConv(GroupedConv):
-    """One convolution's code, or several convolutions' (`phases`).
+    """One convolution, or several that differ in weights and output offset (`phases`).
 
     Attributes:
         lanes: lanes of a vector.
         y_offset: elements from the output's start to the first one written.
-        prefetch_bytes: bytes of one more operand, weights that a later stage reads once: they are
+        prefetch_bytes: bytes of one more operand, the weights of a later stage: they are
             prefetched into L2, line by line with the steps of the reduction. 0: none.
-        phases: how many convolutions there are that differ in nothing but their weights, which
-            follow each other, and in where they write: so many elements from the output's start
-            on as an operand of 64-bit numbers says.
+        phases: the number of these convolutions. If several, one more operand, `offsets`, has for
+            each an i64: elements from the output's start to where it writes.
     """
 
     lanes: int
@@ -85,24 +84,24 @@ class PackedConv(GroupedConv):
 
     @property
     def weight_uses(self) -> float | None:
-        """Those of every phase and image; None with groups, whose panels are small."""
+        """Multiply-adds with each packed weight; None with groups, whose panels are small."""
         if self.groups > 1:
             return None
         return self.flops * ITEMSIZE[self.dtype] / (2 * self.constant_bytes["w"])
 
     @property
     def prefetch_steps(self) -> float | None:
-        """All of its multiply-adds, unless it has groups or prefetches already."""
+        """All its vector multiply-adds; 0.0 if it has groups or prefetches already."""
         free = self.groups == 1 and not self.prefetch_bytes
         return self.flops / (2 * self.lanes) if free else 0.0
 
     def with_prefetch(self, size: int) -> PackedConv:
-        """This kernel, which prefetches that many bytes of a later one's weights."""
+        """This kernel, prefetching `size` bytes of a later kernel's weights as well."""
         return replace(self, prefetch_bytes=size)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Panels of weights for each phase, bias and slopes in whole panels, phases' places."""
+        """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
         sizes = {"w": self.phases * self.groups * self.group_weights * ITEMSIZE[self.dtype]}
         channels = self.groups * self.panels * self.panel_lanes
         sizes |= self.epilogue.channel_bytes(self.dtype, channels)
@@ -150,7 +149,7 @@ class PackedConv(GroupedConv):
     def of_phase(
         self, e: Function, pointers: dict[str, Value], n: Value
     ) -> tuple[dict[str, Value], Value]:
-        """The operands' addresses and the image for an index over phases and images."""
+        """The operands' addresses and the image, of index `n` over phases by images."""
         if self.phases == 1:
             return pointers, n
         phase, n = (n, e.const("i64", 0)) if self.batch == 1 else (n // self.batch, n % self.batch)

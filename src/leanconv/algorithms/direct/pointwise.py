@@ -1,4 +1,4 @@
-"""1x1 convolution of plain NCHW tensors with lanes along output channels, part of a sum by part.
+"""1x1 convolution of plain NCHW tensors, lanes along output channels, a blocked reduction.
 
     y[n, k, p] = act(bias[k] + residual + sum over parts, c of the part of  x[n, c, p] · w[k, c])
 
@@ -7,12 +7,12 @@ channels, whose weights stay in L1 meanwhile:
 
     for part of the channels:     128 of them: 8 KiB of weights
         for tile of pixels:
-            sums[tile] += x[part, tile] · w[part]      beginning at the bias; in the scratch
+            sums[tile] += x[part, tile] · w[part]      start value: the bias; kept in scratch
 
-A tile is one vector of accumulators wide: that halves the weights that L1 holds beside
-the lines of x (two or three for each channel, as many for 5 pixels as for 16), which come from the
-L2. Tiles are as even as can be: 289 pixels are 4 tiles of 16 and 15 of 15. No tile has
-more rows than the square that is transposed to store them along pixels.
+A tile is one vector of accumulators wide. Two vectors would double the weights that L1 holds
+beside the lines of x; these come from L2, two or three for each channel, as many for 5 pixels as
+for 16. Tiles are of nearly equal size: 289 pixels are 4 tiles of 16 and 15 of 15. No tile has more
+rows than the square that is transposed to store them along pixels.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _ROWS = 16  # pixels of a tile, at most
-_LEAST_ROWS = 8  # fewer read too many weights for each product
-_CHUNKS = 2.5  # chunks of other methods that one of these is worth: fewer read the weights again
-# Of a vector that is transposed and stored, for each multiply-add unit: where there is only one,
-# other ports transpose while the next tile begins.
+_LEAST_ROWS = 8  # with fewer, too many loads of weights for each multiply-add
+_CHUNKS = 2.5  # cycles of a chunk, over `costs.chunk`: large chunks reload fewer weights
+# Share of `costs.transposed_store` for each multiply-add unit: with only one unit, other ports
+# transpose while the next tile begins.
 _STORE_SHARE = 0.5
 
 
@@ -147,7 +147,7 @@ class _Chunk:
         self.out = y + panel * conv.y.channel(conv.lanes)
 
     def emit(self, channels: int) -> None:
-        """Emit the chunk, of whose lanes so many are output channels."""
+        """Emit the chunk; `channels` of its lanes are output channels."""
         conv, e = self.conv, self.e
         start = e.load(self.bias, self.kind) if self.bias else e.zero(self.kind)
         if conv.parts == 1:

@@ -1,4 +1,4 @@
-"""What the modules of the general direct kernel know of a convolution: tile, bands, loop order."""
+"""The shape of the general direct kernel: register tile, bands of rows, loop order."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DirectShape(PackedConv):
         unroll: most steps of the reduction's inner loops that are written out.
         fetch: whether the next tile's input is prefetched while a tile is computed.
         prefetches_residual: whether a tile prefetches its residual before it begins its sums.
-        bands: equal parts of an image's rows. All chunks of one come before those of the next, so
-            that two threads that claim from both ends share two bands by their pixels.
+        bands: equal parts of an image's rows. All chunks of one band come before those of the next,
+            so that of two threads that claim from both ends each computes its own band.
     """
 
     tile: Tile

@@ -3,18 +3,18 @@
 Dense: Y[tile, k] = sum over parts p, q, phases and c of X[tile + (p, q), phase, c] · V[…, c, k],
 complex numbers, by the micro-kernel on real ones.
 
-Four multiplications: rows of the register tile are real and imaginary parts of tiles in turn. The
-reduction runs over Im V, which leaves (Im Y, -Re Y) in each pair of rows; they change places, one
-its sign, and the reduction goes on over Re V.
+Four multiplications: rows of the register tile alternate between real and imaginary parts of tiles.
+The reduction with Im V leaves its parts of (Im Y, -Re Y) in each pair of rows; the two rows are
+swapped and one is negated, then the reduction with Re V accumulates into them.
 
-Three (Gauss): with S = Re X + Im X, which the transform has stored,
+Three (Gauss): with S = Re X + Im X, stored by the transform,
 
     Re Y = S · Re V + Im X · (-(Re V + Im V)),      Im Y = S · Re V + Re X · (Im V - Re V).
 
 Depthwise: the same sum without c and k, lanes along channels, element by element.
 
 V is the conjugate of the transform of the kernel's part, in float64, divided by T*T, and doubled
-where a transform back wants it (see `real_inverse`); then rounded to the weights' own dtype.
+where the inverse transform needs it (see `real_inverse`); then rounded to the dtype of w.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_a
 from leanconv.codegen.tails import each_tile
 from leanconv.codegen.types import ELEMENT
 
-_PARTS_UNROLLED = 16  # products of one depthwise output that are written out
+_PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 
 # -- weights -----------------------------------------------------------------------------------
@@ -39,20 +39,20 @@ _PARTS_UNROLLED = 16  # products of one depthwise output that are written out
 def _columns_matrix(length: int, taps: int) -> np.ndarray:
     """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (bins · 2, taps)."""
     bins = length // 2 + 1
-    turned = _turns(length, bins, taps)
-    return np.stack([turned.real, turned.imag], 1).reshape(bins * 2, taps)
+    twiddles = _twiddle_factors(length, bins, taps)
+    return np.stack([twiddles.real, twiddles.imag], 1).reshape(bins * 2, taps)
 
 
 @lru_cache(maxsize=64)
 def _rows_matrix(length: int, bins: int, taps: int) -> np.ndarray:
     """The same of complex numbers, real parts first: (bins · 2, 2 · taps)."""
-    turned = _turns(length, bins, taps)
-    real = np.concatenate([turned.real, -turned.imag], 1)
-    imaginary = np.concatenate([turned.imag, turned.real], 1)
+    twiddles = _twiddle_factors(length, bins, taps)
+    real = np.concatenate([twiddles.real, -twiddles.imag], 1)
+    imaginary = np.concatenate([twiddles.imag, twiddles.real], 1)
     return np.stack([real, imaginary], 1).reshape(bins * 2, 2 * taps)
 
 
-def _turns(length: int, bins: int, taps: int) -> np.ndarray:
+def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
     """e^(+2 pi i j t / length), (bins, taps)."""
     steps = np.outer(np.arange(bins), np.arange(taps)) % length
     return np.asarray(np.exp(2j * np.pi * steps / length))
@@ -61,8 +61,8 @@ def _turns(length: int, bins: int, taps: int) -> np.ndarray:
 def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
     """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
 
-    Few of the T x T inputs are not zero, and filters are many: two products of matrices are
-    several times faster than transforms of padded filters, and leave the bins in their order.
+    Most of the T x T inputs are zero, and there are many filters: two matrix products are several
+    times faster than transforms of padded filters, and give the bins in their order.
     """
     rows, columns, count = taps.shape
     length, half = layout.length, layout.length // 2
@@ -91,7 +91,7 @@ def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...]
 
 
 def _factors(layout: FftLayout, v: np.ndarray) -> list[np.ndarray]:
-    """What the passes of the reduction multiply with, in their order, of V (bins, 2, …)."""
+    """The factors of the passes of the reduction, in their order, from V (bins, 2, …)."""
     real, imaginary = v[:, 0], v[:, 1]
     if layout.products == 3:
         return [real, imaginary - real, -(real + imaginary)]
@@ -202,7 +202,7 @@ def _panel(e: Function, layout: FftLayout, x: Value, w: Value, y: Value, vectors
 
 
 def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
-    """The loops of a reduction: parts, phases, channels; those of one step are left out."""
+    """The loops of a reduction: parts, phases, channels; loops of one step are left out."""
     c, phases = layout.inputs, layout.phases
     down, across = layout.parts
     extents = [
@@ -226,16 +226,16 @@ def _four_products(
     acc: Carry = [e.zero(kind)] * (rows * vectors)
     loops = _loops(layout, width)
     multiply_accumulate(e, tile, acc, range(rows), a, b, loops)
-    turned = list(acc)
+    swapped = list(acc)
     for i in range(0, rows * vectors, 2 * vectors):
         for j in range(i, i + vectors):
-            turned[j], turned[j + vectors] = negate(e, acc[j + vectors]), acc[j]
+            swapped[j], swapped[j + vectors] = negate(e, acc[j + vectors]), acc[j]
     second = b.at(reduction_steps(layout) * width, element)
-    multiply_accumulate(e, tile, turned, range(rows), a, second, loops)
+    multiply_accumulate(e, tile, swapped, range(rows), a, second, loops)
     for i in range(rows):
         for j in range(vectors):
             place = out.at(i * layout.y_row + j * layout.lanes, element)
-            e.store(turned[i * vectors + j], place)
+            e.store(swapped[i * vectors + j], place)
 
 
 def _three_products(

@@ -18,12 +18,12 @@ ig, og: input and output channels of a group; l lanes of a vector; L = ig · kh 
 Weights are read as they are given. At stride s every s-th lane of s neighbouring vectors is taken
 (`columns.deinterleave`). Columns in the padding are masked by constants, in tiles of their own at
 both ends of a row. Depthwise layers share loads among rows of the output (`depthwise`); 1x1 layers
-take the whole map as one row, with partial sums (`pointwise`).
+treat the whole map as one row, with partial sums (`pointwise`).
 
 - Bytes: no workspace; weights as given, K · ig · kh · kw · e.
 - Error: u · (1 + 1.5 sqrt(L)); pointwise L' as direct convolution.
 - When: NCHW with few channels in a group and wide rows: no lane is idle however few output channels
-  there are, and nothing is transposed before it is stored. Refused: channels in blocks, NHWC,
+  there are, and stores need no transpose. Refused: channels in blocks, NHWC,
   strides over 4 and kernels over 64 along a row.
 - Source: no paper; the vector axis of stencil codes.
 

@@ -23,13 +23,13 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNKS = 0.75  # of the record's chunk
-# What reading weights as they are costs against a packed stream; with a stride over many channels
-# their lines, and those of the planes, are too many for L1.
+# Cost of reading unpacked weights over that of a packed stream; with a stride and many channels the
+# lines of weights and planes exceed L1.
 _UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
-_MEASURED_OVER_MODEL = 1.05  # what layers take over the sum of their tiles
+_MEASURED_OVER_MODEL = 1.05  # measured time of layers over the sum of their tiles
 _LARGEST_STRIDE = 4
-_STORES = 2  # stores that the begin and end of a tile is worth for each of its vectors
-_MOST_TAPS = 64  # along a row; each may be written out
+_STORES = 2  # cost of a tile's prologue and epilogue in stores, for each of its vectors
+_MOST_TAPS = 64  # along a row; each may be unrolled
 
 
 def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
@@ -80,7 +80,7 @@ def _planned(problem: Problem, target: Target) -> tuple[Kernel, float]:
 
 
 def _flat(window: Window) -> bool:
-    """Whether depth plays no part."""
+    """Whether the depth axis has one position only."""
     return window.size[0] == window.kernel[0] == window.out[0] == 1
 
 

@@ -1,4 +1,4 @@
-"""Rows of a plane read as vectors: tiles of output columns, and which lanes of the input exist.
+"""Rows of a plane as vectors: tiles of output columns, and the masks of their input loads.
 
 A stride takes every s-th lane of s neighbouring vectors. Columns outside the input are masked off,
 by constants, in tiles of their own at both ends of a row.
@@ -12,16 +12,17 @@ from functools import lru_cache
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
 
-# For one tap and vector: the lanes that exist of each of the `stride` vectors loaded.
+# For one tap and vector: the range of lanes inside the input, of each of the `stride` loads.
 Masks = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class ColumnVectors:
-    """Tiles of `vectors` vectors of columns, `count` of them, that differ in nothing but place.
+    """Consecutive tiles of columns with the same masks.
 
     Attributes:
         first: first output column.
+        count: number of tiles.
         live: output columns of each vector.
         masks: `masks[kw][v]`: for each vector loaded, its first and one past its last lane.
     """
@@ -32,7 +33,7 @@ class ColumnVectors:
     masks: tuple[tuple[Masks, ...], ...]
 
 
-@lru_cache(maxsize=256)  # asked for again and again while tiles are compared
+@lru_cache(maxsize=256)  # called for every tile size that is compared
 def column_vectors(window: Window, lanes: int, vectors: int) -> tuple[ColumnVectors, ...]:
     """Cut a row of output columns into tiles; equal neighbours are merged."""
     width, span, first = window.out[2], vectors * lanes, 0
@@ -55,7 +56,7 @@ def column_vectors(window: Window, lanes: int, vectors: int) -> tuple[ColumnVect
 
 
 def _alike(window: Window, lanes: int, first: int, vectors: int) -> int:
-    """How many whole tiles from column `first` on load vectors that exist just as the first's."""
+    """The number of whole tiles from column `first` on that have the masks of the first."""
     span, size = vectors * lanes, window.size[2]
     step = span * window.stride[2]
     count = (window.out[2] - first) // span
@@ -72,7 +73,7 @@ def _alike(window: Window, lanes: int, first: int, vectors: int) -> int:
 
 
 def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:
-    """Which lanes of the vectors loaded for outputs from `column` on exist, for tap kw."""
+    """The lanes inside the input of the loads for tap kw and outputs from `column` on."""
     stride = window.stride[2]
     start = column * stride + kw * window.dilation[2] - window.pad[2]
     masks = []
@@ -84,7 +85,7 @@ def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:
 
 
 def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
-    """Taps kw that are lanes of the same loaded vectors: first tap to (kw, lane) of each."""
+    """Taps kw that use the same loaded vectors: from the first tap to (kw, first lane) of each."""
     kernel, stride = window.kernel[2], window.stride[2]
     if window.dilation[2] != 1:
         return {kw: [(kw, 0)] for kw in range(kernel)}
@@ -95,7 +96,7 @@ def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
 
 
 def load_parts(e: Function, at: Value, kind: str, masks: Masks) -> list[Value] | None:
-    """Load neighbouring vectors, zero outside the masks; None where nothing exists."""
+    """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
     if all(low == high for low, high in masks):
         return None
     lanes, element = lanes_of(kind), element_of(kind)

@@ -6,10 +6,10 @@
 One tile is `planes` channels by `rows` output rows by `vectors` vectors of output columns. Each
 vector of an input row is loaded once for each tap kw (a stride's neighbouring taps share their
 loads) and used for all output rows that it reaches, whose weights are broadcast inside the
-multiply-add. Rows of input outside the map are jumped over.
+multiply-add. A branch skips rows of input outside the map.
 
-Where half a vector register multiplies twice as fast as a whole one, it is used for rows that fill
-it better: a row of 7 columns takes 8 lanes of 8, and not 7 of 16.
+On targets whose multiply-adds on half registers are twice as many a cycle, half registers are used
+for rows that fill them better: 7 columns use 7 lanes of 8, instead of 7 of 16.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
 _CHUNKS = 0.375  # of the record's chunk
-_LEAST_CHUNKS = 16  # unless they are too small
-_MOST_WRITTEN = 1200  # multiply-adds that are written out, of all bodies together
-# Sums of one plane from which on its own multiply-adds hide the jump over a row of input as well as
-# a second plane's would.
+_LEAST_CHUNKS = 16  # unless chunks then have fewer cycles than `costs.least_chunk`
+_MOST_WRITTEN = 1200  # unrolled multiply-adds of all bodies together
+# Accumulators of one plane from which on its multiply-adds hide the branch of an input row as well
+# as those of a second plane would.
 _MANY_SUMS = 8
 
-# Of a row of input: the output rows of a tile that it meets, each with its kh.
+# The uses of one input row: the output rows of a tile that read it, each with its kh.
 Row = list[tuple[int, int]]
 Uses = dict[int, Row]
 
@@ -117,7 +117,7 @@ class PlanarDepthwise(Kernel):
         return sum_flops(self.batch, self.channels, self.window.out, reduction)
 
     def uses(self, rows: int) -> Uses:
-        """For each row of input from a tile's first on: the (output row, kh) that it meets."""
+        """For each input row, counted from a tile's first: the (output row, kh) that read it."""
         found: Uses = {}
         for r in range(rows):
             for kh in range(self.window.kernel[1]):
@@ -167,7 +167,7 @@ class _PlaneTiles:
         self.w = pointers["w"].at(channel * self.taps, self.element)
 
     def rows(self, row: Value, rows: int) -> None:
-        """Emit all columns of so many output rows from `row` on."""
+        """Emit all columns of `rows` output rows from `row` on."""
         conv, e = self.conv, self.e
         for tile in column_vectors(conv.window, conv.lanes, conv.vectors):
             if tile.count == 1:
@@ -190,8 +190,8 @@ class _PlaneTiles:
             line = top + position
             inside = line.compare("ult", window.size[1])  # unsigned: sees both ends
             for p in range(conv.planes):
-                # The jumps also keep inputs and weights from being loaded long before their use,
-                # into registers that there are too few of.
+                # The branches also keep LLVM from hoisting loads of inputs and weights until
+                # registers spill.
                 with e.when(inside, [acc]):
                     at = self.x[p].at(line * conv.x.spatial[1] + left, self.element)
                     self._line(tile, acc, at, p, p * rows * vectors, uses)
@@ -207,7 +207,7 @@ class _PlaneTiles:
         slot: int,
         uses: list[tuple[int, int]],
     ) -> None:
-        """Emit the products of one row of input; its sums begin at acc[slot]."""
+        """Emit the products of one input row; its accumulators begin at acc[slot]."""
         conv, e, window = self.conv, self.e, self.conv.window
         vectors, kernel = len(tile.live), window.kernel[2]
         w = self.w.at(plane * self.taps, self.element)
@@ -257,7 +257,11 @@ class _PlaneTiles:
 def plan_planar_depthwise(
     kernel: PlanarDepthwise, target: Target
 ) -> tuple[PlanarDepthwise, float] | None:
-    """Choose tile and chunks; also the estimated cycles of one core. None if no tile is small."""
+    """Choose tile and chunks; also the estimated cycles of one core.
+
+    Returns:
+        None if every tile has too much code.
+    """
     choices = [
         (cycles, tile)
         for tile in _tiles(kernel, target)
@@ -337,10 +341,10 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
 
 
 def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[int, list[Row]]]:
-    """The uses of the rows of input that exist for each of these tiles along the rows.
+    """The uses of the input rows inside the plane, for each of these tiles along the rows.
 
-    Neighbours that are alike, such as those between the ends of a plane, are given once with their
-    number.
+    Consecutive tiles with the same uses, such as all between the ends of a plane, are yielded once
+    with their number.
     """
     window = kernel.window
     step, pad, size = kernel.rows * window.stride[1], window.pad[1], window.size[1]

@@ -30,7 +30,7 @@ from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_TAPS_WRITTEN = 4  # taps without masks that are written out instead of looped over
+_TAPS_WRITTEN = 4  # taps without masks that are unrolled instead of looped over
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlanarConv(GroupedConv):
 
 
 class _ChannelRows:
-    """Emission of one row of a few output channels."""
+    """Emits one row of a few output channels."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _ChannelRows:
         self._store(tile, acc, self.place + column)
 
     def _columns(self, tile: ColumnVectors, acc: list[Value], line: Value, taps: Value) -> None:
-        """Emit the taps along a row: a loop where no lane is masked, else one after the other."""
+        """Emit the taps along a row: a loop where no lane is masked, else unrolled."""
         conv, e = self.conv, self.e
         whole = tuple((0, conv.lanes) for _ in range(conv.window.stride[2]))
         groups = list(shared_loads(conv.window).items())
@@ -176,7 +176,7 @@ class _ChannelRows:
         kw: Value,
         shared: list[tuple[int, int]],
     ) -> None:
-        """Emit the taps that are lanes of the vectors loaded at tap kw."""
+        """Emit the taps that use the vectors loaded for tap kw."""
         conv, e = self.conv, self.e
         vectors, stride = len(tile.live), conv.window.stride[2]
         at = line.at(kw * conv.window.dilation[2], self.element)

@@ -4,9 +4,9 @@
 
 over all pixels p of a map as one row. One tile is `tile.rows` output channels by `tile.vectors`
 vectors of pixels: the micro-kernel with the packed filter [group][panel][c][rows] as A and the
-input, read in place, as B. All panels of a chunk pass by each tile of pixels, whose input stays in
-the caches meanwhile: it is read from memory once, and where it comes from there, the next tile's is
-asked for meanwhile, a line a step.
+input, read in place, as B. A chunk computes all its panels for one tile of pixels, whose input
+stays in cache, before the next tile. Tensors larger than L2 are prefetched: the input of the next
+tile, a line each step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
 _CHUNKS = 0.625  # of the record's chunk
-_LEAST_CHUNKS = 32  # so that any number of threads ends about together, unless they are too small
+_LEAST_CHUNKS = 32  # to balance any number of threads, unless below `costs.least_chunk` cycles
 _MOST_VECTORS = 6
-_UNALIGNED = 1.02  # what reading unaligned pixels costs against a packed stream
-# What tiles of few vectors cost more, over their number: lines that are touched several times; much
-# where tensors are in memory and not in L2.
+_UNALIGNED = 1.02  # cost of reading unaligned pixels over that of a packed stream
+# Overhead of tiles of few vectors, divided by their number: lines are loaded several times. Large
+# where tensors exceed L2.
 _NARROW, _NARROW_LARGE = 0.03, 0.3
 
 
@@ -53,7 +53,7 @@ class PlanarPointwise(GroupedConv):
         tile: output channels by vectors of pixels.
         column_tiles: tiles of pixels of one chunk.
         panel_block: panels of output channels of one chunk.
-        prefetch: whether the lines of the next tile's input and of the output are asked for.
+        prefetch: whether the next tile's input and this tile's output are prefetched.
     """
 
     lanes: int
@@ -103,7 +103,7 @@ class PlanarPointwise(GroupedConv):
         return np.concatenate(parts, axis=1).reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """One number for each output channel, as it stands."""
+        """One number for each output channel, unpadded."""
         return np.ascontiguousarray(values)
 
     def emit(self, target: Target) -> str:
@@ -151,7 +151,7 @@ class _PanelTiles:
             self._tile(pixel, e.i64(panel), channels, vectors, live)
 
     def _tile(self, pixel: Value, panel: Value, channels: int, vectors: int, live: int) -> None:
-        """Emit one tile for one panel of so many output channels."""
+        """Emit one tile for one panel of `channels` output channels."""
         conv, e = self.conv, self.e
         first = panel * conv.tile.rows
         channel = self.group_channel + first
@@ -167,7 +167,7 @@ class _PanelTiles:
         if conv.prefetch and live == conv.lanes:
             ahead = x.at(conv.span + panel % vectors * conv.lanes, self.element)
             fetch = Fetch(ahead, conv.x.block_stride)
-            self._claim(out, channels, vectors)
+            self._prefetch_output(out, channels, vectors)
         loops = [ReductionLoop("c", conv.inputs, channels, conv.x.block_stride)]
         if conv.inputs > LENGTH:
             parts = PartialSums(e, tile, acc)
@@ -177,8 +177,8 @@ class _PanelTiles:
             multiply_accumulate(e, tile, acc, range(channels), w, x, loops, fetch=fetch)
         self._store(acc, out, channel, channels, vectors, live)
 
-    def _claim(self, out: Value, channels: int, vectors: int) -> None:
-        """Ask for the lines of the tile's output, to be written when the sums are done."""
+    def _prefetch_output(self, out: Value, channels: int, vectors: int) -> None:
+        """Prefetch the lines of the tile's output for writing."""
         for k in range(channels):
             for j in range(vectors):
                 place = out + (k * self.conv.y.block_stride + j * self.conv.lanes)

@@ -1,9 +1,9 @@
 """Unfolding block by block: how large a block is, and into how many parts its products are cut.
 
-Chunks are the same for any number of threads. What is minimised is the time of all threads until
-the last is ready, as a mean over some numbers of threads: small blocks cost more passes of the
-weights, and parts of the output channels unfold the same block again, but large ones leave threads
-idle at the end.
+Chunks are the same for any number of threads. The cost is the time until the last thread ends,
+times the threads, averaged over some numbers of threads. Small blocks mean more passes over the
+weights, and each part of the output channels unfolds its block again; large ones leave threads idle
+at the end.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_THREADS = (1, 2, 4, 8)  # for which the cut is made
+_THREADS = (1, 2, 4, 8)  # over which the cost is averaged
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """One way to cut the output rows of an image into blocks.
+    """A division of the output rows of an image into blocks.
 
     Attributes:
         unfolding, elements: of a block.
         shape, last: rows and columns of a block, and of the last one.
         view: the unfolded block of that many rows and columns.
-        details: for people.
+        details: text for the user.
     """
 
     unfolding: Unfolding
@@ -69,7 +69,7 @@ def sizes_to_try(extent: int, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to cut that has been costed.
+    """A division into blocks and parts of the output channels, with its cost.
 
     Attributes:
         cost: estimated cycles of all threads together, idle ones counted.
@@ -83,7 +83,7 @@ class Cut:
 
 
 def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) -> Cut:
-    """The cheapest of some ways to cut the rows, with any parts of the output channels."""
+    """The cheapest of these divisions of the rows, with any parts of the output channels."""
     cuts = (cut for blocks in choices for cut in _cuts(problem, target, blocks))
     return min(cuts, key=lambda cut: cut.cost)
 
@@ -101,7 +101,7 @@ def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
 
 
 def whole_cost(problem: Problem, target: Target, view: UnfoldedView, elements: int) -> float:
-    """What `Cut.cost` is, for a tensor of so many elements that is unfolded first, as a whole."""
+    """The cost, as `Cut.cost`, of first unfolding the whole tensor of `elements` elements."""
     conv = product(problem, view, target)
     rows = conv.batch * conv.groups * conv.row_count
     work = rows * row_cycles(conv, target) + elements * target.costs.element_move

@@ -1,7 +1,7 @@
-"""What the unfolding methods share: views of an unfolded tensor, and candidates made of them.
+"""Common to the unfolding methods: views of an unfolded tensor, and candidates from them.
 
-However windows are laid out, the product over them is `DirectConv` with other strides: what im2col,
-MEC and im2win differ in is an `UnfoldedView`, never a kernel.
+The product over an unfolded tensor is always `DirectConv` with other strides: im2col, MEC and
+im2win differ in their `UnfoldedView`, never in a kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UnfoldedView:
 
     Attributes:
         window: over the unfolded tensor.
-        x: where its elements lie; a block of channels is all channels of a group.
+        x: its strides; a block of channels is all channels of a group.
         inputs: what the innermost loop runs over.
         order: the axes (channel, kd, kh, kw) = (1, 2, 3, 4) of the weights as the loops need them.
     """
@@ -51,7 +51,7 @@ class UnfoldedView:
 
 # -- what the algorithms make of it ----------------------------------------------------------
 def reject(problem: Problem, target: Target) -> str | None:
-    """What no unfolding computes: outputs apart from each other, groups that share blocks."""
+    """Why no unfolding computes a problem: strided outputs, groups that share blocks."""
     reason = DIRECT.reject(problem, target)
     if reason:
         return reason
@@ -102,10 +102,10 @@ def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
 def tiled(conv: DirectConv, target: Target) -> DirectConv:
     """Plan a product's tile and chunks.
 
-    Results that are transposed before they are stored count in the choice of the tile. Weights that
-    stay in L2 pass by each row, if what is unfolded does not stay there: it is read
-    once then, and not once for each panel. But a row that is shorter than what is written of it is
-    read again for each panel, so that fewer planes are written at the same time.
+    The choice of the tile counts the transposes of stores. If the weights fit L2 and the unfolded
+    tensor does not, all panels are inside a chunk: the tensor is then read once, and not once for
+    each panel. Into planes, rows that read less than they write are read again for each panel, so
+    that fewer planes are written at a time.
     """
     planned = plan_direct(conv, target)
     planned = replace(planned, tile=best_tile(planned, target))
@@ -123,14 +123,14 @@ def tiled(conv: DirectConv, target: Target) -> DirectConv:
 
 
 def _row_elements(conv: DirectConv) -> int:
-    """Elements that one row of windows reads, those that windows share counted once."""
+    """Distinct elements that one row of windows reads."""
     run = conv.inputs if conv.x.block_stride == 1 else min(conv.x.block, conv.inputs)
     step = min(run, conv.window.stride[2] * conv.x.spatial[2])
     return step * (conv.reduction // run) * conv.window.out[2]
 
 
 def best_tile(conv: DirectConv, target: Target) -> Tile:
-    """The cheapest tile; planes take results in squares of lanes by lanes, whole or not."""
+    """The cheapest tile; stores to planes transpose squares of lanes by lanes, full or not."""
     return min(_tile_cycles(conv, target), key=lambda entry: entry[0])[1]
 
 
@@ -140,7 +140,7 @@ def row_cycles(conv: DirectConv, target: Target) -> float:
 
 
 def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
-    """Tiles with the cycles of a row, but those whose rows would drive each other out.
+    """Tiles with the cycles of a row, without those whose rows conflict in L1.
 
     Rows a multiple of `l1_way_bytes` apart are all in one set of L1.
     """
@@ -186,7 +186,7 @@ def whole_tensor(
     view: UnfoldedView,
     details: str,
 ) -> Candidate:
-    """Unfold the whole batch, then multiply it; images of one group lie one after the other."""
+    """Unfold the whole batch, then multiply it; the images of a group are contiguous."""
     batch, groups = problem.batch, problem.groups
     image, group = unfolding.elements, unfolding.elements * batch
     rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)

@@ -7,8 +7,8 @@
 Where channels are neighbours (NHWC) they stay the innermost axis: I^[n, d, oh, iw, u, c]; the form
 `high` makes them so if there are 8 or more, because one long run is read faster from memory than a
 short one for each channel. Windows that overlap along the width share their elements: they are only
-strides. What lies in the padding above and below stands as zeros in I^; columns of padding are left
-out of the product.
+strides. Padding above and below is stored as zeros in I^; the product leaves out columns of
+padding.
 
 The thesis' index of a window's start, n·s·W_f, is right for square kernels only; here it is
 ow·sw·H_f. If `kh <= sh` no element is in two windows of different rows: there is no I^, and windows
@@ -17,14 +17,14 @@ are read in x by their own strides.
 Forms: `base` is algorithm 4, seven scalar loops over I^; `vector` algorithm 5, one dot product for
 each window; `high` algorithm 6, the register tile over output columns and channels that the model
 of section 3.2.2 picks. `rows=whole` transforms the whole batch first, `rows=N` a few output rows
-into a thread's scratch. What makes `high` high can be taken away with `=off`:
+into a thread's scratch. Each optimisation of `high` can be switched off with `=off`:
 - `reorder`: I^ stays as printed, and the reduction runs over u, v, c across its runs.
 - `vectorise`: one lane.
 - `register`: one accumulator.
-- `cache`: rows and output channels change places in the order that the caches ask for.
+- `cache`: the loops over rows and output channels are exchanged.
 - `threads`: every stage is one piece of work.
-Only `unroll` is off unless it is `on`: loops over a window of at most 12 steps are written out
-then, and loads are hoisted over them until registers spill (6 % of cv10).
+Only `unroll` is off by default. With `on`, loops over a window of at most 12 steps are unrolled,
+and LLVM hoists loads until registers spill (6 % of cv10).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _MANY_CHANNELS = 8
 
 @dataclass(frozen=True)
 class Im2winParameters(Parameters):
-    """The thesis' form, output rows at a time, and switches of what makes the form high fast."""
+    """The thesis' form, output rows at a time, and switches of the optimisations of `high`."""
 
     form: str | None = parameter(one_of("base", "vector", "high"))
     rows: int | str | None = parameter(COUNT_OR_WHOLE)
@@ -90,7 +90,7 @@ class Im2winParameters(Parameters):
     unroll: bool | None = parameter(ON_OR_OFF)
 
     def changed(self) -> Im2winParameters:
-        """The switches that are not as they would be by themselves."""
+        """The switches that differ from their defaults."""
         on: dict[str, None] = {name: None for name in SWITCHES if getattr(self, name)}
         return replace(self, form=None, rows=None, unroll=self.unroll or None, **on)
 
@@ -173,7 +173,7 @@ def _scalar(
 
 
 def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candidate:
-    """Algorithm 6 on the whole batch; without some of what makes it fast, if asked."""
+    """Algorithm 6 on the whole batch, with the given optimisations switched off."""
     made = transforms(problem)
     reorder = changed.reorder is None
     layout = _high_layout(problem) if reorder else _whole_layout(problem)
@@ -220,8 +220,8 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     """Algorithm 6, a few output rows at a time.
 
-    Without `rows` a tensor that stays in L2 is transformed as a whole if that is
-    cheaper: few rows make few blocks, which several threads would each transform for themselves.
+    Without `rows` a tensor that fits L2 is transformed as a whole if that is cheaper: few rows make
+    few blocks, and several threads would each transform the same block.
     """
     height = problem.window.out[1]
     row = Layout(problem, problem.window.kernel[0], 1).elements * problem.itemsize

@@ -1,4 +1,4 @@
-"""Where the elements of an im2win tensor stand, and how its windows are read: strides only."""
+"""The layout of an im2win tensor, and the strides by which its windows are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def transformed_elements(problem: Problem) -> int:
 
 
 def transforms(problem: Problem) -> bool:
-    """Whether windows of neighbouring rows overlap, so that there is something to gain."""
+    """Whether windows of neighbouring rows overlap; if not, I^ gains nothing."""
     return problem.window.kernel[1] > problem.window.stride[1]
 
 
@@ -34,8 +34,8 @@ class Layout:
 
     Attributes:
         problem: the convolution.
-        depth: planes that are held: the input's, or the taps of one output plane.
-        rows: output rows that are held.
+        depth: planes stored: the input's, or the taps of one output plane.
+        rows: output rows stored.
         channels_innermost: whether channels are made innermost where they are not in x: a window
             is one long run then, where the thesis has one short run for each channel.
     """

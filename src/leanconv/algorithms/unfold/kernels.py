@@ -23,11 +23,11 @@ class Unfold(Kernel):
     """Unfold whole images.
 
     Attributes:
-        unfolding: what goes where.
+        unfolding: the map from input to unfolded tensor.
         batch, groups: N and g.
         image, group: strides in the unfolded tensor.
         rows: of one chunk.
-        one_image: whether only one image is unfolded, whose number is an operand.
+        one_image: whether only one image is unfolded; its index is an operand.
     """
 
     unfolding: Unfolding
@@ -76,7 +76,7 @@ class Unfold(Kernel):
 
 @dataclass(frozen=True)
 class ImageProduct(Kernel):
-    """A product over the one image that is unfolded at this time; its number is an operand.
+    """A product over the one image that is unfolded; the image's index is an operand.
 
     Attributes:
         product: the convolution over the unfolded tensor, of one image.
@@ -135,13 +135,13 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockConv(Kernel):
-    """Unfold a block into scratch, multiply it, go on: what is unfolded never leaves the core.
+    """Unfold a block into scratch and multiply it: the unfolded block stays in the core's L2.
 
     Attributes:
         batch, groups: N and g.
-        unfolding: what goes where in a block.
+        unfolding: the map from input to unfolded block.
         block_elements: of the unfolded block.
-        y: where the output lies.
+        y: strides of the output.
         out: output extents.
         whole, last: the blocks of a row or column of blocks; the last one is smaller or the same.
         parts: into how many the output channels are cut; each unfolds the block for itself.
@@ -170,7 +170,7 @@ class BlockConv(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        """The unfolded block; the image's height plays no part."""
+        """The unfolded block, whatever the height of the image."""
         return self.block_elements * ITEMSIZE[self.unfolding.dtype]
 
     @property
@@ -261,7 +261,7 @@ class BlockConv(Kernel):
 
 @dataclass(frozen=True)
 class Serial(Kernel):
-    """Another kernel's whole grid as one chunk: what threads bring is seen without them."""
+    """Another kernel's whole grid as one chunk, to measure what threads gain."""
 
     kernel: Kernel
 

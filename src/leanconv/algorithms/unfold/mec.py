@@ -1,4 +1,4 @@
-"""MEC: windows are laid out beside each other along the width only (Cho and Brand, ICML 2017).
+"""MEC: windows are unfolded along the width only (Cho and Brand, ICML 2017).
 
     L[n, ow, d, h, (kw, c)] = x[n, c, d, h, ow·sw + kw·dw - pw]                       algorithm 2
     y[n, k, od, oh, ow] = act(bias + residual + sum over kd, kh, (kw, c) of
@@ -10,7 +10,7 @@ there the product leaves out taps instead.
 
 Solution A multiplies all images of an output row at once, o_h large products, into an output that
 lies h-n-w-c, which is copied into L and from there to its place. Solution B makes i_n·o_h products
-that write where they belong; for one image of one channel they are algorithm 1. A is taken if
+that write to the final layout; for one image of one channel they are algorithm 1. A is taken if
 `o_w <= T` and the output fits into L, as in the paper.
 """
 
@@ -98,7 +98,7 @@ def _view(problem: Problem) -> UnfoldedView:
 
 
 def _obstacle(problem: Problem) -> str | None:
-    """Why solution A is impossible."""
+    """Why solution A is impossible; None if it is possible."""
     if problem.epilogue.residual:
         return "its products stand in the output before the residual has been read"
     output = problem.batch * prod(problem.window.out) * problem.out_channels

@@ -1,13 +1,13 @@
-"""Unfolding: windows laid out beside each other, along all axes, or along one of them only.
+"""Unfolding: copying windows side by side, along all axes or only one.
 
     unfolded[c·channel + Σ_a (p_a·position[a] + k_a·tap[a])] =
         x[c, …, p_a·stride[a] + k_a·dilation[a] - pad[a], …]
 
 for every axis `a` that is unfolded; along the others p_a is the input's own index and there is one
 tap. im2col unfolds every axis, MEC the width, im2win the height. Windows that overlap along an axis
-that is not unfolded share their elements: that is what the two save.
+that is not unfolded share their elements: that saves memory over im2col.
 
-What lies in the padding is written as zeros along unfolded axes, and not at all along the others.
+Padding is written as zeros along unfolded axes, and not stored along the others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from leanconv.kernels.copy import cover
 from leanconv.spec.format import ceil_div
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors
-_WRITTEN_OUT = 8  # vectors of a run that are written out at once
-_MOST_INTERLEAVED = 11  # rows; their shuffles grow with the square, those of a square do not
+_WRITTEN_OUT = 8  # vectors of a run that are unrolled
+_MOST_INTERLEAVED = 11  # rows; shuffles grow with their square, unlike those of a transpose
 
 
 @contextmanager
@@ -39,13 +39,13 @@ def nest(e: Function, extents: Sequence[tuple[str, int]]) -> Iterator[list[Value
 
 @dataclass(frozen=True)
 class Unfolding:
-    """Where the elements of an unfolded tensor come from, and where they go.
+    """The map from the elements of an input to those of an unfolded tensor.
 
     Attributes:
         window: the convolution's window.
-        x: where the input lies.
+        x: strides of the input.
         inputs: channels of one group.
-        unfolded: for each axis, whether windows are laid out beside each other along it.
+        unfolded: for each axis, whether windows are copied side by side along it.
         channel, position, tap: strides in the unfolded tensor.
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
@@ -89,7 +89,7 @@ class Unfolding:
 
     @property
     def run(self) -> str:
-        """What is moved at once: `"channels"`, `"taps"` of a row, squares of `"columns"`, or `""`.
+        """The unit of the copy: `"channels"`, `"taps"` of a row, squares of `"columns"`, or `""`.
 
         Squares are transposed in registers: columns are neighbours in x; channels, or the taps
         along the height, in the unfolded tensor.
@@ -305,7 +305,7 @@ class Mover:
             e.store(result, y.at(part * lanes, self.element))
 
     def _load(self, x: Value, count: int) -> Value:
-        """Every stride-th column, `count` of them, and nothing past the last."""
+        """Load every stride-th column, `count` of them, without reading past the last."""
         e, lanes, step = self.e, self.u.lanes, self.view.stride[2]
         if step == 1:
             return e.load_first(x, self.kind, count)

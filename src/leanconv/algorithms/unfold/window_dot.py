@@ -4,8 +4,8 @@
         y[n, k, od, oh, ow] += dot(x[n, c, od·sd + kd·dd - pd, …, window ow], w[k, c, kd, kh, :])
 
 A window is `kw` pieces of `unit` elements; in an im2win tensor they follow each other, so that it
-is one run. One accumulator each, and a sum over its lanes: bound by latency, as printed. The sums
-of a row wait in scratch until all channels have been added.
+is one run. Each has one accumulator and a sum over its lanes: bound by FMA latency, as in the
+thesis. The sums of a row stay in scratch until all channels have been added.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.target import Target
 
-_WRITTEN_OUT = 8  # vectors of a window that are not looped over
+_WRITTEN_OUT = 8  # vectors of a window that are unrolled
 
 
 @dataclass(frozen=True)
 class WindowDot(GroupedConv):
-    """One convolution's code; weights stand in the order of the loops.
+    """One convolution; weights are packed in the order of the loops.
 
     `inputs` is what the loop over c runs over; the window's taps along the width are pieces.
 
@@ -96,7 +96,7 @@ class WindowDot(GroupedConv):
                     )
 
     def _windows(self, e: Function, x: Value, w: Value) -> None:
-        """Emit a row of windows: those that are whole as one run, the others piece by piece."""
+        """Emit a row of windows: those inside the input as one run, the others piece by piece."""
         window, width, element = self.window, self.window.out[2], ELEMENT[self.dtype]
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
         low, high = window.full(2) if one_run else (width, width)

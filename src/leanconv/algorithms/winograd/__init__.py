@@ -17,9 +17,9 @@
 V and M of a block live in the thread's scratch. `form=stages` transforms all tiles of the batch
 first, as the papers have it. Matrices are exact (`leanconv.winograd`), any m and r, height and
 width apart. Strides are polyphase: phases are more input channels, with one transform back. A
-dilation is decimation: one convolution for each residue. More than 7 taps are cut, and the parts
-add up in y (`parts`). At the far edges tiles of fewer outputs leave points out, with the same
-U (`edge_tiles`); at the point at infinity short phases take no part (`reduction`).
+dilation is decimation: one convolution for each residue. Kernels of more than 7 taps are cut into
+parts that add up in y (`parts`). At the far edges tiles of fewer outputs skip points, with the same
+U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
 
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
   P · (S · tiles · l · e + 64) + P · (tiles · vectors · l · e + 64) + max(alpha_h, m_h) · alpha_w ·

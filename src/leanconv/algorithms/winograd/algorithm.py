@@ -43,11 +43,11 @@ from leanconv.winograd.matrices import transform
 
 MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default error
 _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` is met
-# Products of one partial sum, and the error above which shorter ones are taken.
+# Products of one partial sum; above the error `_AIM` shorter sums are chosen.
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
-_MEDIUM_IMAGE = 64  # up to which their sides may differ by two
-_STAGES_HANDICAP = 2.5  # how much faster separate stages must be to be chosen unasked
+_MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ by two
+_STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
 
@@ -136,7 +136,7 @@ def _least_error(problem: Problem, m: Pair) -> float:
 
 
 def _sums(problem: Problem, m: Pair) -> int:
-    """Products of one partial sum: as many as leave the error where it is wanted."""
+    """Products of one partial sum: as many as the error allows."""
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
@@ -166,16 +166,16 @@ def _tile_of(m: Pair, taps: Pair) -> Pair:
 
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
-    """Those whose transformed weights are allowed unasked; all if none are."""
+    """Those whose transformed weights keep the default limit; all if none does."""
     lanes, most = target.lanes(problem.dtype), most_weight_bytes(problem)
     return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
 def _worth(problem: Problem, m: Pair) -> bool:
-    """Whether tiles of m outputs may be the best: nearly square, or as the image is cut best.
+    """Whether tiles of m outputs may be the best: nearly square, or one output along an axis.
 
-    Tiles along one axis (one output along the other, whose taps then are so many points) have the
-    fewest weights for their products: for small images, where the weights are the stream.
+    The latter have as many points as taps along that axis, and the fewest weights: they are for
+    small images, which are bound by the traffic of weights.
     """
     taps, out = _taps(problem), problem.window.out[1:]
     if max(m) == 1 or any(a > o + 1 for a, o in zip(m, out, strict=True)):
@@ -190,7 +190,8 @@ def _best(
 ) -> tuple[float, WinogradShape]:
     """The best shape of a part, with its cycles.
 
-    Padding and places play no part in the choice: many parts differ in nothing else.
+    Padding and offsets do not affect the choice, and many parts differ only in these; without them
+    one cached result serves all.
     """
     window = replace(problem.window, pad=(0, 0, 0))
     anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
@@ -216,7 +217,7 @@ def _cost(problem: Problem, target: Target) -> float:
 
 
 def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
-    """Estimated cycles of both forms; separate stages cost their memory and must gain by it."""
+    """Estimated cycles of both forms, of `stages` with a handicap for their memory."""
     parts = split(problem)
     chosen = _all_best(parts, target, WinogradParameters())
     tiles = _tiles_of_parts(parts, chosen[0][1].m)
@@ -227,7 +228,7 @@ def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
 def _all_best(
     parts: list[Part], target: Target, given: WinogradParameters
 ) -> list[tuple[float, WinogradShape]]:
-    """The best shape of every part; all share the tile and the panels, and so the packing."""
+    """The best shape of every part; all share m and the panels, and so the packed weights."""
     if len(parts) > 1:  # they share the packing, but not the edges
         given = replace(given, edges="whole")
     first = _best(parts[0].problem, target, given)
@@ -309,7 +310,7 @@ def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
     found = [
         (m, _ranked(first, target, m, edges))
         for m in _within_bytes(first, target, _sizes(first, WinogradParameters()))
-        if not (square and m[0] > m[1])  # the same as the other way round
+        if not (square and m[0] > m[1])  # the same as with height and width exchanged
     ]
     found.sort(key=lambda size: size[1][0].cycles)
     chosen = []
@@ -331,13 +332,13 @@ class _Ranked(NamedTuple):
     packing: WinogradParameters
 
     def choice(self, parts: int) -> Choice:
-        """That of a problem of so many parts."""
+        """The choice, for a problem of this number of parts."""
         given = replace(self.packing, **self.tiling._asdict())
         return Choice("winograd", given, self.cycles * parts)
 
 
 def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:
-    """The kernels for tiles of m outputs, with such edges or any, the cheapest first."""
+    """The kernels for tiles of m outputs, the cheapest first; `edges` None: with both kinds."""
     sums = _sums(problem, m)
     return [
         _Ranked(cycles, tiling, WinogradParameters(m=m, sums=sums, edges=edge))

@@ -19,15 +19,15 @@ from leanconv.target import Costs, Target
 
 _SCRATCH_SHARE = 0.6  # of L2 that V and M of a block may fill
 _MOST_TILES = 20  # of a block of several panels
-# Where the weights exceed their share of L3, each pass over them counts: blocks of so many times as
-# many tiles are considered, whose V and M may fill so many times L2.
+# Where the weights exceed their share of L3, passes over them are expensive: also tried are so few
+# blocks for all tiles, whose V and M may fill so many times L2.
 _FEW_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
-_FULL_TILE = 20  # accumulators that such blocks have at least
+_FULL_TILE = 20  # the fewest accumulators of a register tile for which such blocks are tried
 # Of L2's rate, where each row of register tiles reads U: products hide most of that stream.
 _U_RATE = 85 / 32
-# What narrow edges cost: blocks hold tiles from several places, transforms are two pieces of code.
+# Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
-_IDLE_CORES = 0.97  # of the time that unevenly shared chunks take, as seen on two cores
+_IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
 
 class Tiling(NamedTuple):
@@ -45,7 +45,7 @@ def best_kernel(
     sizes: Mapping[Pair, int],
     given: WinogradParameters,
 ) -> tuple[float, WinogradShape] | None:
-    """The kernel with the fewest estimated cycles of one core, and these.
+    """The kernel with the fewest estimated cycles of one core, and its cycles.
 
     Args:
         problem: what is computed, without dilation.
@@ -129,7 +129,7 @@ def _gathering(kernel: WinogradShape, costs: Costs) -> float:
 
 
 def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
-    """Points, and the share of the tiles that take part in their products."""
+    """Numbers of points, each with the share of the tiles that have them."""
     sides = []
     for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.dropped_points, strict=True):
         sides.append([(alpha - gone, 1.0)] + ([(gone, 1 - 1 / grid)] if gone else []))
@@ -149,7 +149,7 @@ class _Model:
         v_bytes, item: bytes of V for each tile, and of one element.
         into, back: cycles of the transforms.
         tile_points: points of all tiles.
-        shares: points, and the share of the tiles that take part in their products.
+        shares: numbers of points, each with the share of the tiles that have them.
         known: cycles of products by (tiles, rows, vectors).
     """
 
@@ -197,7 +197,7 @@ class _Model:
         )
 
     def least_of(self, parts: int) -> float:
-        """Fewer cycles than any tiling of so many parts takes."""
+        """A lower bound of the cycles of any tiling with this number of parts."""
         steps = self.tile_points * self.out_vectors * self.steps
         products = steps / self.target.fma_units
         cycles = self.into * parts + self.back * self.out_vectors + products
@@ -205,7 +205,7 @@ class _Model:
 
     @property
     def handicap(self) -> float:
-        """By how much narrow edges have to gain."""
+        """The factor of the cycles of narrow edges."""
         return _NARROW_EDGES if self.kernel.narrow else 1.0
 
     def scratch(self, tiling: Tiling) -> int:
@@ -214,7 +214,7 @@ class _Model:
         return tiling.tiles * (self.v_bytes + m_bytes)
 
     def tilings(self, given: WinogradParameters) -> Iterator[Tiling]:
-        """Blocks, register tiles and parts that may be worth it."""
+        """The tilings to try: blocks, register tiles and parts."""
         count = self.tile_count
         for vectors in range(1, min(6, self.out_vectors) + 1):
             panels = ceil_div(self.out_vectors, vectors)
@@ -230,7 +230,7 @@ class _Model:
                             yield tiling
 
     def _blocks(self, rows: int, vectors: int, given: int | None) -> list[int]:
-        """Tiles of a block that may be worth it; the given ones if any are."""
+        """Numbers of tiles of a block to try; only `given` if set."""
         if given:
             return [given] if given % rows == 0 else []
         l2, count = self.target.l2_bytes, self.tile_count
@@ -242,8 +242,10 @@ class _Model:
         for tiles in (2 * rows, 3 * rows):
             if tiles <= _MOST_TILES and tiles - rows < count and room(tiles, _SCRATCH_SHARE):
                 sizes.append(tiles)
-        long = self._weights(vectors) > self.target.costs.l3_share * self.target.l3_bytes
-        if long and rows * vectors >= _FULL_TILE:
+        weights_exceed_l3 = (
+            self._weights(vectors) > self.target.costs.l3_share * self.target.l3_bytes
+        )
+        if weights_exceed_l3 and rows * vectors >= _FULL_TILE:
             for blocks in _FEW_BLOCKS:
                 tiles = ceil_div(ceil_div(count, blocks), rows) * rows
                 if tiles > sizes[-1] and room(tiles, _LARGE_SCRATCH):
@@ -258,7 +260,8 @@ class _Model:
     def cycles(self, tiling: Tiling) -> float:
         """Estimated cycles of one core: transforms, products, the stream of weights.
 
-        The last round of chunks leaves cores idle: judged by what two and four cores would take.
+        The last round of chunks leaves cores idle; the estimate is the worst of one, two and four
+        cores.
         """
         loads = self._chunk_loads(tiling)
         cycles = total = self._total(tiling)
@@ -274,7 +277,7 @@ class _Model:
         return cycles * self.handicap
 
     def _chunk_loads(self, tiling: Tiling) -> list[tuple[int, int]]:
-        """What chunks have to do, relative to each other, with their number; the largest first.
+        """The work of chunks, relative to each other, with their number; the largest first.
 
         The last part may have fewer panels than the others, the last block fewer tiles.
         """
@@ -297,12 +300,12 @@ class _Model:
         return tiling.tiles // tiling.rows, ceil_div(left, tiling.rows)
 
     def _one(self, tiling: Tiling, rows: int) -> float:
-        """Cycles of one register tile of so many rows at one point."""
+        """Cycles of one register tile of `rows` rows at one point."""
         target, costs, vectors = self.target, self.target.costs, tiling.vectors
         one = step_cycles(target, rows, vectors) * self.steps
         one += (costs.store + costs.winograd_sum * (self.sums - 1)) * rows * vectors
         if rows * vectors < 2 * target.fma_units * target.fma_latency:
-            one += target.fma_latency * self.sums  # nothing else runs when a sum ends
+            one += target.fma_latency * self.sums  # the pipeline drains when a sum ends
         u_bytes = self.steps * vectors * self.kernel.lanes * self.item
         if tiling.tiles > rows and u_bytes > target.l1_bytes:
             one += u_bytes / (_U_RATE * costs.l2_read)

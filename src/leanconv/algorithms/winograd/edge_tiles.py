@@ -1,11 +1,11 @@
-"""In which order tiles stand in blocks where those at the far edges of the image are narrower.
+"""The order of tiles in blocks where tiles at the far edges of the image are narrower.
 
-A narrow tile leaves points out (see `leanconv.winograd.narrow`), so at these points the products
-take fewer rows. Every block gets its share of narrow tiles, and they stand at its ends:
+A narrow tile skips points (see `leanconv.winograd.narrow`), so at these points the products have
+fewer rows. Every block gets an equal share of narrow tiles, placed at its ends:
 
     both | last column | neither | last row
 
-Then the tiles that take part at a point stand side by side, whichever axis leaves it out.
+The tiles that have a given point are then contiguous in the block, whichever axis skips it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from leanconv.winograd.program import LinearProgram
 Narrow = tuple[bool, bool]  # along height and width
 _PLACES = {(True, True): 0, (False, True): 1, (False, False): 2, (True, False): 3}
 _INNER = 2
-_MOST_ORDERED = 1 << 14  # tiles whose order is worth a table; of more, few are at an edge
-# Kinds that are dealt out together, and where in a block's share a tile is counted, so that not
-# all begin in the same block. Tiles of the last column are as many in each block as can be: then
-# the others stand at the same places.
+_MOST_ORDERED = 1 << 14  # tiles in a table of the order; of more tiles only few are at an edge
+# Kinds that are distributed over the blocks together, and the shift of their distribution, so that
+# not all start in the same block. The first two are distributed as evenly as possible, so that the
+# other kinds have the same positions in every block.
 _SHARES = (((0, 1), 0.25), ((3,), 0.75))
 
 
 class RowRange(NamedTuple):
-    """Register tiles that hold the tiles of a block that take part in some products.
+    """The register tiles that cover the tiles of a block with some point.
 
     Attributes:
-        start: place of the first tile.
-        many: register tiles.
-        rows: of each.
+        start: position of the first tile in the block.
+        many: number of register tiles.
+        rows: tiles of each register tile.
     """
 
     start: int
@@ -48,7 +48,7 @@ class RowRange(NamedTuple):
 def tile_order(
     batch: int, grid: tuple[int, int], narrow: Narrow, tiles: int
 ) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
-    """The numbers of the tiles in the order of blocks, and who takes part.
+    """The indices of the tiles in the order of blocks, and the range that has each kind of point.
 
     Args:
         batch: images.
@@ -57,8 +57,8 @@ def tile_order(
         tiles: of a block.
 
     Returns:
-        The order, and for points left out along (height, width) the first place in a block, and
-        one past the last, that some block needs.
+        The order; and by whether a point is skipped along (height, width): the first position in a
+        block that has the point, and one past the last, over all blocks.
     """
     rows, columns = grid
     kinds = [
@@ -95,17 +95,17 @@ def _order(conv: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int
 
 
 def is_ordered(conv: WinogradShape) -> bool:
-    """Whether tiles stand in an order of their own; else the products take all at every point."""
+    """Whether tiles are reordered; if not, the products compute all tiles at every point."""
     return any(conv.dropped_points) and conv.tile_count <= _MOST_ORDERED
 
 
 def order_of(conv: WinogradShape) -> tuple[int, ...] | None:
-    """Numbers of the tiles in the order of blocks, None if it is theirs."""
+    """Indices of the tiles in the order of blocks; None if they are not reordered."""
     return _order(conv)[0] if is_ordered(conv) else None
 
 
 def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
-    """Register tiles of a block at points that narrow tiles leave out along (h, w) or not."""
+    """Register tiles of a block, by whether narrow tiles skip the point along (h, w)."""
     found = dict.fromkeys(_PLACES, (0, conv.tiles))
     if is_ordered(conv):
         found = _order(conv)[1]
@@ -120,7 +120,7 @@ def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
 class TilePlace(NamedTuple):
     """A tile: its image, its row and column of tiles, and where it is narrow (h, w).
 
-    None stands for an axis along which none is narrow.
+    `narrow` is None for an axis without narrow tiles.
     """
 
     image: Value
@@ -130,26 +130,26 @@ class TilePlace(NamedTuple):
 
 
 def tile_place(e: Function, conv: WinogradShape, index: Value, order: Value | None) -> TilePlace:
-    """Find a tile by its number in the order of blocks."""
+    """The tile at an index in the order of blocks."""
     rows, columns = conv.grid
     if order:
         index = e.convert("zext", e.load(order.at(index, "i32"), "i32"), "i64")
     n, inside = index // (rows * columns), index % (rows * columns)
     ty, tx = inside // columns, inside % columns
     ends = zip((ty, tx), conv.grid, conv.dropped_points, strict=True)
-    low, wide = (t.compare("eq", g - 1) if gone else None for t, g, gone in ends)
-    return TilePlace(n, ty, tx, (low, wide))
+    last_row, last_column = (t.compare("eq", g - 1) if gone else None for t, g, gone in ends)
+    return TilePlace(n, ty, tx, (last_row, last_column))
 
 
 def full_and_edge_tiles(
     e: Function, narrow: Value | None, programs: tuple[LinearProgram, LinearProgram]
 ) -> Iterator[LinearProgram]:
-    """Emit what follows twice where tiles may be narrow: for whole ones and for narrow ones.
+    """Emit the body for whole tiles, and again for narrow ones where there may be any.
 
     Args:
         e: the function to append to.
         narrow: whether this tile is narrow; None where none is.
-        programs: that of whole tiles and that of narrow ones.
+        programs: the transform of whole tiles, and that of narrow ones.
     """
     if narrow is None:
         yield programs[0]
@@ -163,7 +163,7 @@ def full_and_edge_tiles(
 def skipped_points(
     e: Function, conv: WinogradShape, narrow: Value | None, axis: int
 ) -> Value | int:
-    """How many points a tile leaves out along an axis."""
+    """The number of points that a tile skips along an axis."""
     if narrow is None:
         return 0
     return e.select(narrow, e.const("i64", conv.dropped_points[axis]), e.const("i64", 0))

@@ -18,15 +18,15 @@ from leanconv.winograd.program import LinearProgram, compile_matrix
 
 
 class _Tiles(NamedTuple):
-    """Tiles of the batch, and which tile of V the first of them becomes."""
+    """Consecutive tiles of the batch: first, count, and the index of the first in V."""
 
     first: Value
-    live: Value
-    place: Value | int
+    tile_count: Value
+    v_first: Value | int
 
 
-class _Place(NamedTuple):
-    """One tile: its image, row and column of its first pixel, number in V, where it is narrow."""
+class _Tile(NamedTuple):
+    """One tile: image, row and column of its first pixel, index in V, where it is narrow."""
 
     image: Value
     y0: Value
@@ -36,7 +36,7 @@ class _Place(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One row of the image that gives lanes: offset of its channel, and its phase."""
+    """One row of the image that fills lanes: offset of its channel, and its phase."""
 
     offset: int
     phase: Value
@@ -49,10 +49,11 @@ class InputTransform:
     [row][point]; then the columns of that along the height, into V. Pixels outside the image are
     loaded as zeros by masks; tiles that lie inside take code without them.
 
-    A block of channels has a number that grows by `block_step` from block to block and by
-    `phase_step` from phase to phase; `_place` says where in V a block of a tile lies, `point_step`
-    what lies between points. With `gapless` the lanes past the last channel are not written. With
-    `far`, for inputs larger than L2, the rows of the next channels are prefetched.
+    A block of channels has an index that grows by `block_step` from block to block and by
+    `phase_step` from phase to phase. `_v_address` is the address in V of a block of a tile;
+    `point_step` elements separate two points. With `gapless` the lanes past the last channel are
+    not written. With `far`, for inputs larger than L2, the rows of the next channels are
+    prefetched.
     """
 
     def __init__(
@@ -69,41 +70,41 @@ class InputTransform:
         self.element = ELEMENT[conv.dtype]
         self.x = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, self.element)
         self.kind = vector(self.element, conv.lanes)
-        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
-        self.along_height = compile_matrix(height.bt), compile_matrix(low.bt)
-        self.along_width = compile_matrix(width.bt), compile_matrix(slim.bt)
+        (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.bt), compile_matrix(edge_height.bt)
+        self.along_width = compile_matrix(width.bt), compile_matrix(edge_width.bt)
         self.gapless = self.far = False
         self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
         self.point_step = conv.point_stride
 
-    def block(self, first: Value, count: Value, place: Value | int = 0) -> None:
+    def block(self, first: Value, count: Value, v_first: Value | int = 0) -> None:
         """Transform all channels of `count` tiles of the batch from `first` on.
 
-        The first becomes the tile `place` of V. Blocks of channels are outside and tiles inside:
-        neighbouring tiles read the same lines, and write neighbouring ones.
+        The first becomes tile `v_first` of V. The loop over blocks of channels is outermost and
+        that over tiles inside: neighbouring tiles read the same lines and write neighbouring ones.
         """
         if self.conv.planar:
-            self._planes(_Tiles(first, count, place))
+            self._planes(_Tiles(first, count, v_first))
         else:
-            self._vectors(_Tiles(first, count, place))
+            self._vectors(_Tiles(first, count, v_first))
 
-    def _each(self, tiles: _Tiles, body: Callable[[_Place, bool], None]) -> None:
+    def _each(self, tiles: _Tiles, body: Callable[[_Tile, bool], None]) -> None:
         """Emit a loop over tiles, the body twice: for those inside the image, and with masks."""
         conv, e = self.conv, self.e
-        with e.loop("tile", tiles.live) as i:
+        with e.loop("tile", tiles.tile_count) as i:
             at = tile_place(e, conv, tiles.first + i, self.order)
             y0 = at.ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
             x0 = at.tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
             image = self.x.at(at.image * conv.x.image, self.element)
-            place = _Place(image, y0, x0, i + tiles.place, at.narrow)
-            whole = self._inside(place, 0) & self._inside(place, 1)
+            tile = _Tile(image, y0, x0, i + tiles.v_first, at.narrow)
+            whole = self._inside(tile, 0) & self._inside(tile, 1)
             with e.when(whole):
-                body(place, False)
+                body(tile, False)
             with e.when(whole.compare("eq", 0)):
-                body(place, True)
+                body(tile, True)
 
-    def _inside(self, place: _Place, axis: int) -> Value:
-        conv, start, narrow = self.conv, (place.y0, place.x0)[axis], place.narrow[axis]
+    def _inside(self, tile: _Tile, axis: int) -> Value:
+        conv, start, narrow = self.conv, (tile.y0, tile.x0)[axis], tile.narrow[axis]
         span = (conv.alpha[axis] - 1) * conv.stride[axis] + conv.phases[axis]
         if axis == 1 and conv.planar:
             span = conv.alpha[1] * conv.stride[1]
@@ -114,9 +115,9 @@ class InputTransform:
             return start.compare("sge", 0) & fits.compare("sge", needed)
         return start.compare("sge", 0) & fits.compare("sge", span)
 
-    def _patch_rows(self, place: _Place) -> Value | int:
+    def _patch_rows(self, tile: _Tile) -> Value | int:
         """Rows of a tile's patch."""
-        e, alpha, narrow = self.e, self.conv.alpha[0], place.narrow[0]
+        e, alpha, narrow = self.e, self.conv.alpha[0], tile.narrow[0]
         if narrow is None:
             return alpha
         less = e.const("i64", alpha - self.conv.dropped_points[0])
@@ -126,33 +127,33 @@ class InputTransform:
     def _vectors(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
         channels = conv.inputs
-        if conv.x.block > 1 and not self.gapless:  # the lanes of a block's unused channels as well
+        if conv.x.block > 1 and not self.gapless:  # with the unused lanes of the last block
             channels = ceil_div(channels, conv.lanes) * conv.lanes
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
             first = (py * conv.phases[1] + px) * self.phase_step
 
-            def body(cb: Value | int, live: int) -> Callable[[_Place, bool], None]:
-                def one(place: _Place, masked: bool) -> None:
-                    at = place.image.at(cb * conv.x.channel(conv.lanes), self.element)
-                    moved = place._replace(image=at, y0=place.y0 + py, x0=place.x0 + px)
-                    for program in full_and_edge_tiles(e, place.narrow[1], self.along_width):
+            def body(cb: Value | int, live: int) -> Callable[[_Tile, bool], None]:
+                def one(tile: _Tile, masked: bool) -> None:
+                    at = tile.image.at(cb * conv.x.channel(conv.lanes), self.element)
+                    moved = tile._replace(image=at, y0=tile.y0 + py, x0=tile.x0 + px)
+                    for program in full_and_edge_tiles(e, tile.narrow[1], self.along_width):
                         self._patch(moved, program, live, masked)
-                    self._down(first + cb * self.block_step, place, live)
+                    self._down(first + cb * self.block_step, tile, live)
 
                 return one
 
             for cb, live in each_tile(e, "cb", channels, conv.lanes):
                 self._each(tiles, body(cb, live))
 
-    def _patch(self, place: _Place, program: LinearProgram, live: int, masked: bool) -> None:
+    def _patch(self, tile: _Tile, program: LinearProgram, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
         conv, e = self.conv, self.e
         step = conv.stride[1] * conv.x.spatial[2]
-        columns = [place.x0 + j * conv.stride[1] for j in range(program.inputs)]
+        columns = [tile.x0 + j * conv.stride[1] for j in range(program.inputs)]
         exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
-        start = place.image.at(place.x0 * conv.x.spatial[2], self.element)
-        with e.loop("row", self._patch_rows(place)) as i:
-            y = place.y0 + i * conv.stride[0]
+        start = tile.image.at(tile.x0 * conv.x.spatial[2], self.element)
+        with e.loop("row", self._patch_rows(tile)) as i:
+            y = tile.y0 + i * conv.stride[0]
             line = start.at(y * conv.x.spatial[1], self.element)
             there = y.compare("ult", conv.size[0]) if masked else None
             pixels = []
@@ -174,11 +175,11 @@ class InputTransform:
 
         def body(
             offset: Value | int, rows: list[_Row], block: Value
-        ) -> Callable[[_Place, bool], None]:
-            def one(place: _Place, masked: bool) -> None:
-                for program in full_and_edge_tiles(e, place.narrow[1], self.along_width):
-                    self._lines(place, program, offset, rows, masked)
-                self._down(block, place, len(rows) * conv.reduction.columns_per_group)
+        ) -> Callable[[_Tile, bool], None]:
+            def one(tile: _Tile, masked: bool) -> None:
+                for program in full_and_edge_tiles(e, tile.narrow[1], self.along_width):
+                    self._lines(tile, program, offset, rows, masked)
+                self._down(block, tile, len(rows) * conv.reduction.columns_per_group)
 
             return one
 
@@ -201,18 +202,18 @@ class InputTransform:
             rows = [_Row(r * step, py) for r in range(lines)]
             for cb, channels in each_tile(e, "cb", conv.inputs, lines):
                 offset = cb * (lines * step)
-                place = first + cb * self.block_step
-                self._each(tiles, body(offset, rows[:channels], place))
+                v_block = first + cb * self.block_step
+                self._each(tiles, body(offset, rows[:channels], v_block))
 
     def _lines(
         self,
-        place: _Place,
+        tile: _Tile,
         program: LinearProgram,
         offset: Value | int,
         rows: list[_Row],
         masked: bool,
     ) -> None:
-        """Load row pieces of several channels or phases and turn them into vectors of lanes."""
+        """Load row pieces of several channels or phases and transpose them: lanes are channels."""
         conv, e, width = self.conv, self.e, program.inputs
         halves = (
             conv.reduction.columns_per_group == 1
@@ -226,13 +227,13 @@ class InputTransform:
             else (conv.lanes, conv.reduction.rows_per_vector)
         )
         step = conv.x.spatial[2]
-        start = place.image.at(offset, self.element).at(place.x0 * step, self.element)
-        with e.loop("row", self._patch_rows(place)) as i:
-            y = place.y0 + i * conv.stride[0]
+        start = tile.image.at(offset, self.element).at(tile.x0 * step, self.element)
+        with e.loop("row", self._patch_rows(tile)) as i:
+            y = tile.y0 + i * conv.stride[0]
             pixels: list[Value] = []
             for q in range(ceil_div(width, lanes // conv.reduction.columns_per_group)):
                 needed = min(lanes, width * conv.reduction.columns_per_group - q * lanes)
-                first = e.convert("trunc", place.x0 + q * lanes, "i32")
+                first = e.convert("trunc", tile.x0 + q * lanes, "i32")
                 columns = RowPieces(e, vector(self.element, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
                 pieces = []
@@ -248,8 +249,10 @@ class InputTransform:
                         ahead = at.at(len(rows) * conv.x.block_stride, self.element)
                         e.prefetch(ahead, locality=2)
                 pieces += [e.zero(columns.kind)] * (per - len(pieces))
-                turned = columns_of_halves(e, pieces) if halves else None
-                pixels += turned or transpose_groups(e, pieces, conv.reduction.columns_per_group)
+                transposed = columns_of_halves(e, pieces) if halves else None
+                pixels += transposed or transpose_groups(
+                    e, pieces, conv.reduction.columns_per_group
+                )
             self._across(pixels[:width], i, program)
 
     def _columns_of(self, line: Value) -> Value:
@@ -267,13 +270,13 @@ class InputTransform:
         for j, value in enumerate(emit_values(e, program, pixels)):
             e.store(value, place.at(j * conv.lanes, self.element))
 
-    def _down(self, block: Value, place: _Place, live: int | None = None) -> None:
-        """Transform the columns along the height, into V; `live` lanes hold channels (all)."""
+    def _down(self, block: Value, tile: _Tile, live: int | None = None) -> None:
+        """Transform the columns along the height, into V; `live` lanes hold channels, or all."""
         conv, e = self.conv, self.e
         stored = live if live and self.gapless else conv.lanes
-        v, step = self._place(block, place.t), conv.alpha[1] * conv.lanes
-        start = skipped_points(e, conv, place.narrow[1], 1)
-        for program in full_and_edge_tiles(e, place.narrow[0], self.along_height):
+        v, step = self._v_address(block, tile.t), conv.alpha[1] * conv.lanes
+        start = skipped_points(e, conv, tile.narrow[1], 1)
+        for program in full_and_edge_tiles(e, tile.narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * conv.alpha[1]
             with e.loop("point", conv.alpha[1], start=start) as j:
                 column = self.between.at(j * conv.lanes, self.element)
@@ -286,7 +289,7 @@ class InputTransform:
                     at = out.at(i * conv.alpha[1] * self.point_step, self.element)
                     e.store_first(value, at, stored)
 
-    def _place(self, block: Value, t: Value) -> Value:
+    def _v_address(self, block: Value, t: Value) -> Value:
         """Address in V of a block of channels of the t-th tile, at the first point."""
         conv = self.conv
         if conv.tiles == conv.v_rows:

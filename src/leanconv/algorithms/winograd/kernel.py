@@ -5,19 +5,19 @@ With V = B^T d B for each tile and channel, U = G g G^T (offline), and M[xi] = V
     y(tile) = A^T M A,   M[xi][tile, k] = sum over c of V[xi][tile, c] · U[xi][c, k]
 
 One chunk is a block of `tiles` tiles and a part of the output channels. Its V and M stay in the
-thread's scratch, sized for the L2, so the workspace does not grow with the image, and
-nothing is shared between threads.
+thread's scratch, sized for L2: the workspace does not grow with the image, and threads share
+nothing.
 
     V  [xi][channel block][tile][lane]      broadcasts walk along lanes, stores along tiles; large
                                             ones [xi][tiles / rows][channel block][row][lane], so
-                                            that reads of a register tile are one straight stream
-    U  [panel][xi][channel][vectors·lanes]  one straight stream; channels of short phases are left
+                                            that reads of a register tile are contiguous
+    U  [panel][xi][channel][vectors·lanes]  contiguous; channels of short phases are left
                                             out at the points where they are zero
     M  [xi][tile][vectors·lanes]            of one panel of output channels
 
-A stride is taken apart into phases (polyphase): the stride-1 convolutions of x[p::sh, q::sw] with
-w[p::sh, q::sw] add up to the result, so phases are nothing but more input channels, and all of
-them share one transform back.
+A stride is decomposed into phases (polyphase): the stride-1 convolutions of x[p::sh, q::sw] with
+w[p::sh, q::sw] add up to the result. Phases are therefore more input channels, and all share one
+output transform.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_FEW_BLOCKS = 4  # of tiles, up to which neighbouring ones are computed at the same time
+_FEW_BLOCKS = 4  # blocks of tiles, up to which threads work on neighbouring blocks at one time
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class WinogradConv(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, places, output."""
+        """Input, transformed weights, what the epilogue needs, offsets (`places`), output."""
         places = ("places",) * (self.shape.places > 1)
         return ("x", "w", *self.shape.epilogue.operands, *places, "y")
 
@@ -77,7 +77,7 @@ class WinogradConv(Kernel):
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Transformed weights, bias and slopes in whole panels, the places of input and output."""
+        """Transformed weights, bias and slopes in whole panels, offsets of input and output."""
         shape = self.shape
         sizes = {"w": shape.weight_bytes}
         sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
@@ -91,25 +91,25 @@ class WinogradConv(Kernel):
         """Pack one number for each output channel, zero past the last of each group."""
         return pack_channels(values, self.shape.groups, self.shape.panels * self.shape.panel_lanes)
 
-    def _ahead(self, target: Target) -> int:
-        """How many elements ahead U is prefetched into L2, where it comes from L3; 0 elsewhere.
+    def _u_prefetch_distance(self, target: Target) -> int:
+        """Prefetch distance of U into L2 in elements, where U comes from L3; 0 elsewhere.
 
-        That is worth 3 to 8 % of cv11 and 0 to 5 % of cv5, cv6 and cv12 on Zen 4; nearer, or into
-        L1, it loses up to 30 %.
+        That gains 3 to 8 % of cv11 and 0 to 5 % of cv5, cv6 and cv12 on Zen 4; a shorter distance,
+        or prefetching into L1, loses up to 30 %.
         """
         shape, costs = self.shape, target.costs
         from_l3 = shape.weight_bytes > costs.prefetch_from_l2s * target.l2_bytes
         return costs.prefetch_bytes // ITEMSIZE[shape.dtype] if from_l3 else 0
 
-    def _walked(
+    def _rotated_panel(
         self, target: Target, block: Value, index: Value, start: Value, stop: Value
     ) -> Value:
-        """The panel to take: of few blocks every other one begins in the middle.
+        """The panel of an iteration: where blocks are few, every other block starts in the middle.
 
         Two threads on neighbouring blocks then neither write the same lines at the same time nor
-        both bring the same weights from memory: 2 to 6 % of cv5, cv9 and cv10. With many blocks
-        it gains nothing, and longer weights are better walked in step, so that each thread reads
-        what the other has brought into L3.
+        load the same weights from DRAM: 2 to 6 % of cv5, cv9 and cv10. With many blocks it gains
+        nothing. Weights beyond half of L3 are better walked in the same order, so that each thread
+        reads what the other has loaded into L3.
         """
         shape = self.shape
         if not 1 < shape.blocks <= _FEW_BLOCKS or 2 * shape.weight_bytes > target.l3_bytes:
@@ -117,10 +117,10 @@ class WinogradConv(Kernel):
         count = stop - start
         return start + (index - start + block % 2 * (count // 2)) % count
 
-    def _placed(
+    def _with_offsets(
         self, e: Function, pointers: dict[str, Value], index: Value | None = None
     ) -> dict[str, Value]:
-        """The operands' addresses for one of the places, where there are several."""
+        """The operands' addresses at one of several pairs of offsets (`places`)."""
         if index is None:
             return pointers
         pair, element = pointers["places"].at(index * 2, "i64"), ELEMENT[self.shape.dtype]
@@ -129,7 +129,7 @@ class WinogradConv(Kernel):
         return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
 
     def emit(self, target: Target) -> str:
-        """Emit the loops: chunks; transform; panels of products and transforms back."""
+        """Emit the loops: chunks; input transform; panels of products and output transform."""
         e, shape = Function(self.NAME), self.shape
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         v_bytes, m_bytes, _ = shape.areas()
@@ -142,7 +142,7 @@ class WinogradConv(Kernel):
         stream = shape.all_steps * shape.panel_lanes
         places = (shape.places,) * (shape.places > 1)
         with e.chunks(*places, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
-            here = self._placed(e, pointers, *at)
+            here = self._with_offsets(e, pointers, *at)
             into = InputTransform(e, shape, here["x"], g, v, between, order)
             into.far = shape.planar and shape.x_bytes > target.l2_bytes
             back = OutputTransform(e, shape, here, g, m, between, order)
@@ -153,8 +153,10 @@ class WinogradConv(Kernel):
             start = part * per_part
             stop = e.smin(start + per_part, shape.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
-                panel = self._walked(target, block, index, start, stop)
+                panel = self._rotated_panel(target, block, index, start, stop)
                 u_panel = u.at(panel * stream, element)
-                Products(e, shape, v, u_panel, m, live, target, self._ahead(target)).emit()
+                Products(
+                    e, shape, v, u_panel, m, live, target, self._u_prefetch_distance(target)
+                ).emit()
                 back.block(first, live, panel)
         return e.finish()

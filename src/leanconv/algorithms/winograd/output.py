@@ -24,14 +24,14 @@ Narrow = tuple[Value | None, Value | None]  # whether a tile is narrow along hei
 
 
 class _Target(NamedTuple):
-    """Where the results of one tile and vector of channels go.
+    """The part of the output that one tile computes for one vector of channels.
 
     Attributes:
-        place: offset of the first one in the output.
-        height: rows that lie in the output.
-        tx: column of tiles.
-        first: number of the first channel, of all groups and with their padding.
-        channels: how many there are.
+        place: offset of its first element in the output.
+        height: rows of the tile inside the output.
+        tx: the tile's column in the grid of tiles.
+        first: index of the first channel in packed bias and slopes.
+        channels: number of channels.
         narrow: whether the tile is narrow along the width.
     """
 
@@ -47,7 +47,7 @@ class OutputTransform:
     """Emits the transform of a block of tiles and one panel of output channels.
 
     The columns of M are transformed along the height into a small scratch [row][point]; then each
-    row that lies in the output along the width, finished and stored.
+    row inside the output along the width; then the epilogue, and the store.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class OutputTransform:
         self.group, self.order = g, order
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
-        (height, width), (low, slim) = conv.transforms(), conv.narrow_transforms()
-        self.along_height = compile_matrix(height.at), compile_matrix(low.at)
-        self.along_width = compile_matrix(width.at), compile_matrix(slim.at)
+        (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
+        self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
+        self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
 
     def block(self, first: Value, count: Value, panel: Value, place: Value | int = 0) -> None:
         """Finish `count` tiles of the batch from `first` on for one panel of output channels.
 
-        They are the tiles of M from `place` on. Vectors of channels are outside and tiles inside:
-        neighbouring tiles write the same lines.
+        They are the tiles of M from `place` on. The loop over vectors of channels is outside and
+        that over tiles inside: neighbouring tiles write the same lines.
         """
         conv, e = self.conv, self.e
         whole, rest = divmod(conv.outputs, conv.lanes)
@@ -99,7 +99,7 @@ class OutputTransform:
         j: Value,
         channels: int,
     ) -> None:
-        """Finish some tiles for vector j of a panel, of which `channels` lanes are there."""
+        """Finish some tiles for vector j of a panel, which has `channels` channels."""
         conv, e = self.conv, self.e
         number = panel * conv.vectors + j
         start = number * conv.y.channel(conv.lanes) + conv.y_offset
@@ -121,7 +121,7 @@ class OutputTransform:
         self._columns(source, conv.m_stride, conv.lanes, narrow)
 
     def _columns(self, source: Value, step: int, live: int, narrow: Narrow) -> None:
-        """Transform columns whose points lie `step` elements apart; `live` lanes are there."""
+        """Transform columns whose points are `step` elements apart; `live` lanes are loaded."""
         conv, e = self.conv, self.e
         start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
@@ -170,7 +170,7 @@ class OutputTransform:
         return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
 
     def _vectors(self, to: _Target, program: LinearProgram, columns: int) -> None:
-        """Store the first `columns` of each row by the ways that all algorithms share."""
+        """Store the first `columns` of each row with `store_tile`, as all algorithms do."""
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self.pointers.get("slope")
         residual = self.pointers.get("residual")
@@ -189,11 +189,11 @@ class OutputTransform:
 
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, to: _Target, program: LinearProgram, last: int) -> None:
-        """Turn each row so that lanes run along columns, and store a piece for each channel.
+        """Transpose each row so that lanes run along columns, and store a piece for each channel.
 
-        The next line of each channel's row is asked for: the next tile writes it. One core, batch
+        The next line of each channel's row is prefetched: the next tile writes it. One core, batch
         1: 7 to 10 % of cv8, 9 to 12 % of cv1, 3 to 10 % of cv3, 2 % of cv4, nothing where the
-        output stays in L2; two or four lines ahead gain less.
+        output stays in L2; a distance of two or four lines gains less.
         """
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)

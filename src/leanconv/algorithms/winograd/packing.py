@@ -1,8 +1,8 @@
-"""Weights of fused Winograd as its kernel reads them: U = G g G^T, offline, in panels.
+"""Packed weights of fused Winograd: U = G g G^T, computed offline, in panels.
 
     U [panel][xi][channel][vectors·lanes]
 
-Channels of short phases have no place at the points where their U is zero.
+Channels of short phases are not stored at the points where their U is zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
 
 
 def _kept_steps(shape: WinogradShape) -> np.ndarray | None:
-    """Which of (points, steps), flat, have a place in U; None if all have one."""
+    """Indices into (points, steps), flattened, that U stores; None if it stores all."""
     if shape.all_steps == shape.points * shape.steps:
         return None
     reduction = shape.reduction

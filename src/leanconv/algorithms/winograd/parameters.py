@@ -1,4 +1,4 @@
-"""What the user may choose of Winograd's."""
+"""The parameters of Winograd that a user may set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WinogradParameters(Parameters):
     parts: int | None = parameter(COUNT)
 
     def allow(self, tiles: int, rows: int, vectors: int, parts: int) -> bool:
-        """Whether blocks and register tile are those that are given."""
+        """Whether blocks and register tile agree with the parameters that are given."""
         given = (self.tiles, self.rows, self.vectors, self.parts)
         pairs = zip(given, (tiles, rows, vectors, parts), strict=True)
         return all(wanted in (None, value) for wanted, value in pairs)

@@ -1,4 +1,4 @@
-"""The convolutions that fused Winograd takes a problem apart into: no dilation, few taps each.
+"""Splitting a problem into convolutions without dilation and with few taps each.
 
 Each residue of a dilation is a convolution of its own. Where a phase of its stride has more than
 `LARGEST_TAPS` taps along an axis, the kernel is cut, and the parts add up in the output.
@@ -24,7 +24,7 @@ from leanconv.spec.format import ceil_div
 
 LARGEST_TAPS = 7  # of one phase along one axis; with more, rounding grows faster than speed
 MOST_RESIDUES, MOST_CUTS = 2048, 64  # each is a stage of its own; cuts add up in the output
-ADDED = 1.7  # the error where parts of a kernel are added up in y, which rounds once more for each
+ADDED = 1.7  # factor of the error where parts add up in y: each rounds y once more
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Part:
     """One of the convolutions.
 
     Attributes:
-        problem: without dilation, with at most `LARGEST_TAPS` taps; where it is one of several
-            that add up, with so much smaller an error that their sum keeps the whole's.
-        taps: which taps of the filter it has: first and one past the last, along height and width.
-        adds_up: whether it adds to what the parts before it have left in the output.
+        problem: without dilation, with at most `LARGEST_TAPS` taps; if it is one of several that
+            add up, with `max_error` divided by `ADDED`.
+        taps: its taps of the filter: first and one past the last, along height and width.
+        adds_up: whether it adds to the output of the parts before it.
     """
 
     problem: Problem
@@ -44,7 +44,7 @@ class Part:
 
 
 def split(problem: Problem) -> list[Part]:
-    """Take a problem apart; a list of one where there is nothing to take apart."""
+    """Split a problem into parts: only one if it has no dilation and few taps."""
     parts = []
     for residue in without_dilation(problem):
         ranges = [(rows, columns) for rows in _cuts(residue, 1) for columns in _cuts(residue, 2)]
@@ -57,7 +57,7 @@ def split(problem: Problem) -> list[Part]:
 
 
 def too_many_parts(window: Window) -> str | None:
-    """Why a problem is not taken apart: it would be into too many; None if it can be."""
+    """Why a problem would have too many parts; None if it has not."""
     counts, strides = residue_counts(window), residue_strides(window)
     residues, cuts = counts[1] * counts[2], 1
     for axis in (1, 2):

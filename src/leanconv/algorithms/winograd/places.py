@@ -1,4 +1,4 @@
-"""The parts of a convolution that Winograd computes with one kernel, at several places."""
+"""Merging the parts of a convolution that differ only in their offsets into one kernel."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def pieces_of(
     shapes: Sequence[WinogradShape],
     names: Mapping[tuple[Range, Range], str],
 ) -> tuple[list[KernelUse], dict[str, np.ndarray]]:
-    """The kernels in order, and where those lie that compute several parts.
+    """The kernels in order, and the offsets of those that compute several parts.
 
-    Parts that differ in nothing but their places are one kernel. The cuts of a long kernel come
-    one after the other, as they add up; the residues of a dilation have nothing to do with each
-    other.
+    Parts that differ only in their offsets in x and y are one kernel. The cuts of a long kernel run
+    one after the other, as they add up in y; residues of a dilation are independent.
 
     Args:
-        parts: what a problem is taken apart into.
-        shapes: of each.
-        names: roles of the packed weights, by the taps they are of.
+        parts: the parts of a problem.
+        shapes: the shape of each part.
+        names: roles of the packed weights, by their taps.
+
+    Returns:
+        The kernels, and by role the offsets (parts, 2) of x and y in elements.
     """
     alike: dict[tuple[str, WinogradShape], list[tuple[Part, WinogradShape]]] = {}
     for part, shape in zip(parts, shapes, strict=True):

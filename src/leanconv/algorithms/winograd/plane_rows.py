@@ -1,4 +1,4 @@
-"""Pieces of rows of a plane, whose columns may lie some elements apart."""
+"""Loads and stores of pieces of rows in planes, whose columns may be strided."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from leanconv.spec.format import ceil_div
 
 
 class RowPieces:
-    """Loads and stores of `count` columns that lie `step` elements apart.
+    """Loads and stores of `count` columns that are `step` elements apart.
 
-    A vector in registers holds column i in lane i. In memory the columns are spread over one
-    vector or several, of which nothing but them is touched.
+    A register holds column i in lane i. In memory the columns span one or more vectors; masks keep
+    the elements between them untouched.
     """
 
     def __init__(self, e: Function, kind: str, step: int, count: int) -> None:

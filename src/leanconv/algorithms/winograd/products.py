@@ -16,9 +16,9 @@ class Products:
     """Emits the products of one block of tiles and one panel of output channels.
 
     Partial sums are added up in registers where these suffice, else in M. Rounding grows with the
-    root of the length of a part; in M a part costs about one cycle for each accumulator.
-    U is asked for `ahead` elements before it is used. Only register tiles that hold some of the
-    `live` first tiles of the block are computed.
+    root of the length of a partial sum; in M each costs about one cycle for each accumulator.
+    U is prefetched `u_prefetch_distance` elements before its use. Only register tiles that hold
+    some of the first `live` tiles of the block are computed.
     """
 
     def __init__(
@@ -30,14 +30,19 @@ class Products:
         m: Value,
         live: Value,
         target: Target,
-        ahead: int = 0,
+        u_prefetch_distance: int = 0,
     ) -> None:
         self.e, self.conv, self.v, self.u, self.m, self.live = e, conv, v, u, m, live
         self.target = target
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
-            self.element, self.kind, conv.lanes, conv.vectors, conv.lanes, b_prefetch_distance=ahead
+            self.element,
+            self.kind,
+            conv.lanes,
+            conv.vectors,
+            conv.lanes,
+            b_prefetch_distance=u_prefetch_distance,
         )
 
     def emit(self) -> None:
@@ -53,9 +58,9 @@ class Products:
                 count = rows.points * conv.alpha[1]
                 at = rows.at_infinity, False
                 with e.loop("xi", count) as xi:
-                    taken = ranges[rows.dropped, columns[0].dropped]
+                    row_range = ranges[rows.dropped, columns[0].dropped]
                     before = rows.first * conv.alpha[1]
-                    self._point(xi + before, xi * reduction.steps_at(at) + begin, at, taken)
+                    self._point(xi + before, xi * reduction.steps_at(at) + begin, at, row_range)
                 continue
             with e.loop("xi.row", rows.points) as i:
                 for part in columns:
@@ -67,31 +72,30 @@ class Products:
                         done = i * row_steps + j * steps + before
                         self._point(xi, done, at, ranges[rows.dropped, part.dropped])
 
-    def _point(self, xi: Value, done: Value, at: AtInfinity, taken: RowRange) -> None:
-        """Emit the products of one point; `done` steps of U belong to those before it."""
+    def _point(self, xi: Value, done: Value, at: AtInfinity, row_range: RowRange) -> None:
+        """Emit the products of one point; `done` steps of U belong to earlier points."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride, self.element)
         b = self.u.at(done * width, self.element)
         out = self.m.at(xi * conv.m_stride, self.element)
-        every = taken.many * taken.rows == conv.tiles
-        uneven = every and taken.many > 1 and conv.tile_count % conv.tiles
-        count = (self.live + (taken.rows - 1)) // taken.rows if uneven else taken.many
-        a = a.at(taken.start * conv.lanes, self.element)
-        out = out.at(taken.start * width, self.element)
+        every = row_range.many * row_range.rows == conv.tiles
+        uneven = every and row_range.many > 1 and conv.tile_count % conv.tiles
+        count = (self.live + (row_range.rows - 1)) // row_range.rows if uneven else row_range.many
+        a = a.at(row_range.start * conv.lanes, self.element)
+        out = out.at(row_range.start * width, self.element)
         with e.loop("rows", count) as r:
-            apart = taken.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
+            apart = row_range.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
             rows = a.at(r * (apart * conv.lanes), self.element)
-            place = out.at(r * (taken.rows * width), self.element)
-            self._sums(rows, b, place, at, taken.rows)
+            place = out.at(r * (row_range.rows * width), self.element)
+            self._sums(rows, b, place, at, row_range.rows)
 
     def _sums(self, a: Value, b: Value, out: Value, at: AtInfinity, rows: int) -> None:
-        """Emit all partial sums of one register tile, whose place in M is `out`."""
+        """Emit all partial sums of one register tile; `out` is its address in M."""
         conv, e, done = self.conv, self.e, 0
         block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
         for number, part in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
-            ahead = part.count * part.steps * conv.panel_lanes
             b_part = b.at(done, self.element)
-            done += ahead
+            done += part.count * part.steps * conv.panel_lanes
             first = int(number == 0)
             if first or part.count == 1:
                 total.add(self._part(part, a, b_part, rows))
@@ -155,5 +159,5 @@ class _Totals:
 
 
 def totals_fit(target: Target, rows: int, vectors: int) -> bool:
-    """Whether a register tile leaves registers for another one, the sum of its partial sums."""
+    """Whether the registers hold two such tiles: a partial sum and the total."""
     return fits(target, 2 * rows, vectors)

@@ -2,7 +2,7 @@
 
 The last row of G picks the last tap, so at the last point of an axis (the one at infinity) U is
 zero for phases that have one tap less than the longest: 7 taps with a stride of 2 are phases of 4
-and 3. These take no part in the products there.
+and 3. The shorter phases are left out of the products at that point.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FINITE: AtInfinity = (False, False)
 
 
 class Run(NamedTuple):
-    """Vectors of V whose lanes take part in the same way.
+    """Consecutive vectors of V with the same pattern of lanes that are summed.
 
     Attributes:
         first: number of the first vector.
         vectors: how many there are.
         groups: groups of neighbouring lanes.
-        kept: lanes that take part at the beginning of each group.
+        kept: lanes that are summed, at the beginning of each group.
         group_lanes: lanes from one group to the next.
     """
 
@@ -61,8 +61,8 @@ class Region(NamedTuple):
     Attributes:
         first: number of the first one.
         points: how many there are.
-        at_infinity: whether it is the point at infinity, and short phases have no part in it.
-        dropped: whether narrow tiles leave them out.
+        at_infinity: whether it is the point at infinity, where short phases are left out.
+        dropped: whether narrow tiles skip them.
     """
 
     first: int
@@ -73,7 +73,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """Which (phase, channel) pairs are summed at each point, and in which vectors of V they lie.
+    """The (phase, channel) pairs that are summed at each point, and their vectors in V.
 
     Attributes:
         inputs: channels of one group.
@@ -81,7 +81,7 @@ class Reduction:
         planar: whether lanes hold several columns of the image, gathered from planes.
         kernel, stride: of the sliding window (h, w).
         m: outputs of a tile (h, w).
-        dropped_points: points that narrow tiles leave out along (h, w).
+        dropped_points: points that narrow tiles skip along (h, w).
     """
 
     inputs: int
@@ -123,7 +123,7 @@ class Reduction:
 
     @property
     def packs_phases(self) -> bool:
-        """Whether vectors take channels of several phases, since one phase's fill none."""
+        """Whether a vector holds channels of several phases, as those of one do not fill it."""
         return self.planar and self.inputs < self.rows_per_vector
 
     def runs(self, at: AtInfinity = _FINITE) -> list[Run]:
@@ -153,7 +153,7 @@ class Reduction:
         return runs
 
     def regions(self, axis: int) -> list[Region]:
-        """The points along an axis: those that narrow tiles leave out, others, the last one."""
+        """The points along an axis: those that narrow tiles skip, others, the last one."""
         alpha, dropped = self.m[axis] + self.taps[axis] - 1, self.dropped_points[axis]
         stop = alpha if self.whole_phases[axis] == self.phases[axis] else alpha - 1
         found = [
@@ -177,7 +177,7 @@ class Reduction:
         return sum(r.points * self.steps_of_row(r.at_infinity) for r in self.regions(0))
 
     def kept_steps(self, at: AtInfinity) -> np.ndarray:
-        """Numbers of the steps of the whole reduction that take part at a point, in its order."""
+        """Indices of the steps of the whole reduction that are summed at a point, in order."""
         whole_h, whole_w = self.whole_phases
         columns = self.columns_per_group if self.planar else self.phases[1]
         numbers = np.arange(self.steps_at())

@@ -1,7 +1,7 @@
-"""What the modules of fused Winograd know of a convolution: its sizes, tiles, blocks and buffers.
+"""The shape of fused Winograd: sizes of the convolution, tiles, blocks and buffers.
 
 Nothing is emitted here. `reduction` says which (phase, channel) pairs are summed, `edge_tiles` in
-which order tiles lie in blocks; `kernel` is the code.
+which order tiles are placed in blocks; `kernel` emits the code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WinogradShape:
         size, out: input and output extents (h, w).
         kernel, stride, pad: of the sliding window (h, w); pad before.
         m: outputs of a tile (h, w).
-        x, y: where input and output lie; a residual lies like y.
+        x, y: strides of input and output; a residual has those of y.
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
         tiles: tiles of one block, a multiple of `rows`.
@@ -44,10 +44,10 @@ class WinogradShape:
         parts: parts into which the panels of output channels are split.
         epilogue: bias, residual, activation.
         sums: products of one partial sum, at most.
-        x_offset, y_offset: elements from the tensors' starts to where this convolution's lie.
-        narrow: whether tiles that have fewer outputs, at the far edges, leave points out.
-        places: how many convolutions there are that differ in nothing but where they lie: so many
-            elements further on in x and y than an operand of pairs of 64-bit numbers says.
+        x_offset, y_offset: elements from the tensors' starts to this convolution's first ones.
+        narrow: whether tiles of fewer outputs, at the far edges, skip points.
+        places: the number of convolutions that differ only in their offsets in x and y. If several,
+            one more operand, `places`, has for each a pair of i64: its two offsets in elements.
     """
 
     batch: int
@@ -111,7 +111,7 @@ class WinogradShape:
 
     @cached_property
     def reduction(self) -> Reduction:
-        """What is summed at each point."""
+        """The (phase, channel) pairs that are summed at each point."""
         return Reduction(
             self.inputs,
             self.lanes,
@@ -156,9 +156,9 @@ class WinogradShape:
 
     @property
     def dropped_points(self) -> Pair:
-        """Points that the last tiles along height and width leave out, if they may be narrow.
+        """Points that the last tiles along height and width skip, if they may be narrow.
 
-        None where leaving them out would amplify rounding more than whole tiles do.
+        No points where skipping them would amplify rounding more than whole tiles do.
         """
         if not self.narrow:
             return 0, 0
@@ -214,7 +214,7 @@ class WinogradShape:
 
     @property
     def all_steps(self) -> int:
-        """Steps of all points together: fewer at those where short phases have no part."""
+        """Steps of all points together; points at infinity have fewer, without short phases."""
         return self.reduction.steps_of_points()
 
     @property
@@ -229,12 +229,12 @@ class WinogradShape:
 
     @property
     def point_stride(self) -> int:
-        """Elements of V between two points; a line more than needed, against cache aliasing."""
+        """Elements of V between two points; one line of padding avoids cache aliasing."""
         return self.channel_blocks * self.tiles * self.lanes + 64 // ITEMSIZE[self.dtype]
 
     @property
     def v_rows(self) -> int:
-        """Tiles that lie side by side in V: all of a block, or a register tile's if V is large."""
+        """Tiles contiguous in V: all of a block, or those of a register tile if V is large."""
         if self.narrow:  # register tiles differ
             return self.tiles
         v_bytes = self.points * self.point_stride * ITEMSIZE[self.dtype]
@@ -242,7 +242,7 @@ class WinogradShape:
 
     @property
     def m_stride(self) -> int:
-        """Elements of M between two points; a line more than needed, against cache aliasing."""
+        """Elements of M between two points; one line of padding avoids cache aliasing."""
         return self.tiles * self.panel_lanes + 64 // ITEMSIZE[self.dtype]
 
     @property
@@ -289,6 +289,6 @@ class WinogradShape:
 
 
 def _dropped(grid: int, m: int, out: int, taps: int) -> int:
-    """Points that the last tile along an axis leaves out."""
+    """Points that the last tile along an axis skips."""
     spare = grid * m - out if grid > 1 and min(taps, m) > 1 else 0
     return spare if spare and as_accurate(m, taps, m - spare) else 0

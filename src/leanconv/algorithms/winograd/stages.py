@@ -1,16 +1,16 @@
-"""Winograd in separate stages, as the documents have it: the baseline of the fused form.
+"""Winograd in separate stages, as the papers describe it: the baseline of the fused form.
 
     V[xi][b, c] = (B^T d B)[xi] of tile b, channel c                scatter: all tiles of the batch
     M[xi][b, k] = sum over c of V[xi][b, c] · U[xi][c, k]           a batch of alpha^2 products
     y           = A^T M A                                           gather: epilogue and store
 
-U = G g G^T is made offline. V and M are temporaries of the whole batch that lie gapless: with b
+U = G g G^T is made offline. V and M are unpadded temporaries of the whole batch: with b
 over the P = N·ceil(oh/m)·ceil(ow/m) tiles they have alpha^2·P·C and alpha^2·P·K elements (all
-groups together; for a stride C counts every phase's channels), what the documents count. Neither
-rows nor matrices are padded, so vectors that reach past the last channel are masked.
+groups together; for a stride C counts every phase's channels), as the papers count them. Vectors
+that reach past the last channel are masked.
 
-Transforms and register tiles are those of the fused form: what a comparison of the two shows is
-the way of V and M through the memory.
+Transforms and register tiles are those of the fused form, so a comparison of the two shows the
+cost of V and M in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 
-_MOST_ROWS = 112  # tiles whose rows of V pass by all panels of a chunk
+_MOST_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
 _L2_PARTS = 4  # of which these rows may fill one
 
 
@@ -90,7 +90,7 @@ class Scatter(Kernel):
 
 @dataclass(frozen=True)
 class PointProducts(Kernel):
-    """The batch of products; V, U and M of one follow those of the other.
+    """The batch of products, one for each point of each group; V, U and M are batched alike.
 
     Attributes:
         points: products: alpha^2 of every group.
@@ -228,7 +228,7 @@ class _Scattered(InputTransform):
         self.phase_step, self.block_step = conv.inputs, conv.lanes
         self.point_step = conv.tile_count * conv.steps
 
-    def _place(self, block: Value, t: Value) -> Value:
+    def _v_address(self, block: Value, t: Value) -> Value:
         return self.v.at(t * self.conv.steps + block, self.element)
 
 
@@ -291,7 +291,7 @@ def _transform_cycles(costs: Costs) -> tuple[float, float]:
 
 
 def stages_cycles(problem: Problem, target: Target, parts: list[tuple[Part, Pair]]) -> float:
-    """Estimated cycles of one core: both transforms, products, V and M through the memory."""
+    """Estimated cycles of one core: both transforms, products, traffic of V and M."""
     lanes, total, costs = target.lanes(problem.dtype), 0.0, target.costs
     into_vector, back_vector = _transform_cycles(costs)
     for part, m in parts:
@@ -317,8 +317,8 @@ def in_stages(
     Args:
         problem: what is computed.
         target: the machine.
-        parts: what it is taken apart into, with the outputs (h, w) of a tile of each.
-        error: to expect.
+        parts: its parts, with the outputs (h, w) of a tile of each.
+        error: the expected error.
     """
     lanes, item = target.lanes(problem.dtype), problem.itemsize
     convs = [WinogradShape.of(part.problem, m, lanes) for part, m in parts]
