@@ -7,8 +7,9 @@ PYTEST_ARGS ?=
 # Processes that share the tests, one for each core; 0 runs them in pytest's own, as --pdb needs.
 WORKERS ?= auto
 # Files stay whole: what a module's tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile \
-	--no-loadscope-reorder
+# A worker that dies ends the run: with --dist loadfile a new one would be waited for without end.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --max-worker-restart 0 \
+	--dist loadfile --no-loadscope-reorder
 # Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
 MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py

@@ -118,11 +118,13 @@ def work(label: str, kernel: Kernel, *arrays: np.ndarray) -> Work:
     function = _SIGNATURE(library.address(kernel))
     table = (ctypes.c_int64 * len(arrays))(*(a.ctypes.data for a in arrays))
     address, chunks = ctypes.addressof(table), kernel.chunks
+    held = library, table, arrays
 
     def call() -> None:
+        assert held  # what the kernel uses lives as long as the call
         function(address, 0, chunks, None)
 
-    return Work(label, call, kernel.flops, (library, table, arrays))
+    return Work(label, call, kernel.flops, held)
 
 
 def aligned(size: int) -> np.ndarray:

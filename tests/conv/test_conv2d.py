@@ -141,6 +141,7 @@ def test_guards_notice_what_they_are_for() -> None:
         _ends(out.array)[beside + 1] = 0
         with pytest.raises(AssertionError, match="written"):
             out.check()
-    x = _ends(Guarded(np.ones((4,), np.float32), aligned=False).array)
+    given = Guarded(np.ones((4,), np.float32), aligned=False)
+    x = _ends(given.array)
     assert np.isnan(x[[0, 5]]).all()
     assert (x[1:5] == 1).all()

@@ -73,8 +73,10 @@ class FastCall:
 
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
-        addresses = [array.ctypes.data for array in (*arrays, *self._new_outputs())]
-        return self.network.time_steps(addresses, repeats)
+        results = self._new_outputs()  # a name, so that they live until all runs are done
+        return self.network.time_steps(
+            [array.ctypes.data for array in (*arrays, *results)], repeats
+        )
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
