@@ -22,7 +22,7 @@ def test_rows_of_the_expanded_tensor_are_those_of_each_step() -> None:
             draw.randrange(1, 12),
         )
         window = SimpleNamespace(size=(1, height), out=(1, out), stride=(1, stride), pad=(1, pad))
-        block = SimpleNamespace(depthwise=SimpleNamespace(window=window), reach=reach)
+        block = SimpleNamespace(depthwise=SimpleNamespace(window=window), input_rows=reach)
         for name in ("rows", "panel"):
             total, made = 0, set()
             for first in range(0, out, step):
