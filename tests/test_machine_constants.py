@@ -83,7 +83,6 @@ REASONS: dict[str, tuple[str, ...]] = {
         "planner:_ERROR_GRAIN",
         "planner:_ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",
         "winograd:_PEAK_2D _PEAK_2D_PARTS _PEAK _FEW",
-        "winograd:_TOLERANCE",
     ),
     "mathematics: coefficients, neutral elements, exact tables": (
         "algorithms/fft:_spectrum()",

@@ -24,7 +24,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
-from leanconv.winograd.program import evaluate
+from support.exact_linear import evaluate
 from support.kernel_runner import run_kernel
 
 LENGTHS = (4, 8, 16, 32, 64)
@@ -156,9 +156,8 @@ def test_parts_and_phases_hold_every_tap_once(
         taps = []
         for phase in range(axis.phases):
             for part in range(axis.parts):
-                chosen, count = axis.positions(phase, part)
-                here = list(range(kernel))[chosen]
-                assert len(here) == count <= length - axis.step + 1
+                here = list(range(kernel))[axis.positions(phase, part)]
+                assert len(here) <= length - axis.step + 1
                 taps += here
         assert sorted(taps) == list(range(kernel))
         assert max(axis.counts) <= axis.step

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leanconv.winograd.matrices import Transform
-from leanconv.winograd.program import LinearProgram, compile_matrix, evaluate
+from leanconv.winograd.program import LinearProgram, compile_matrix
+from support.exact_linear import evaluate
 
 Array = NDArray[np.floating]
 

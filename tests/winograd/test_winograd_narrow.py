@@ -7,8 +7,9 @@ from fractions import Fraction
 import pytest
 
 from leanconv.winograd.error import gamma_squared, peak_amplification
-from leanconv.winograd.matrices import apply, transform
+from leanconv.winograd.matrices import transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered
+from support.exact_linear import times
 
 SIZES = [(m, r) for r in range(2, 8) for m in range(2, 11 - r)]
 
@@ -33,11 +34,11 @@ def test_results_are_exact() -> None:
     data = [Fraction(x) for x in (3, -1, 4, 1, -5, 9)]
     taps = [Fraction(x) for x in (2, 7, -1)]
     expected = tuple(sum(taps[k] * data[i + k] for k in range(3)) for i in range(4))
-    products = zip(apply(narrow.g, taps), apply(narrow.bt, data), strict=True)
-    assert apply(narrow.at, [u * v for u, v in products]) == expected
-    u = apply(whole.g, taps)[2:]  # the weights of whole tiles without their first points
-    v = apply(narrow.bt, data)
-    assert apply(narrow.at, [a * b for a, b in zip(u, v, strict=True)]) == expected
+    products = zip(times(narrow.g, taps), times(narrow.bt, data), strict=True)
+    assert times(narrow.at, [u * v for u, v in products]) == expected
+    u = times(whole.g, taps)[2:]  # the weights of whole tiles without their first points
+    v = times(narrow.bt, data)
+    assert times(narrow.at, [a * b for a, b in zip(u, v, strict=True)]) == expected
 
 
 def test_whole_tiles_are_left_alone() -> None:

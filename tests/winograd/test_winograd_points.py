@@ -9,8 +9,8 @@ import pytest
 from leanconv.winograd.error import gamma_squared
 from leanconv.winograd.matrices import transform
 from leanconv.winograd.points import TABLE, default_points, tangent_pairs
-from leanconv.winograd.search import search, symmetric_gamma_squared
 from support.published import GAMMA_SQUARED, OTHER_SETS, rationals
+from winograd_points import search, symmetric_gamma_squared
 
 SETS = [(m, r, points) for m, r, points, _ in GAMMA_SQUARED] + list(OTHER_SETS)
 

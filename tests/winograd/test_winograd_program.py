@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance
 from leanconv.winograd.matrices import Matrix, transform
-from leanconv.winograd.program import LinearProgram, Op, compile_matrix, evaluate
+from leanconv.winograd.program import LinearProgram, Op, compile_matrix
+from support.exact_linear import evaluate
 from support.published import F23_POINTS, F43_POINTS, rationals
 
 
@@ -106,7 +107,6 @@ def test_copies_negations_and_zeros() -> None:
         Op("fms", 0, 2, Fraction(2)),
         Op("mul", 2, 2, Fraction(3)),
     )
-    assert program.constants == (2, 3)
 
 
 def test_rows_that_are_alike_are_computed_once() -> None:
@@ -134,7 +134,8 @@ def peak_values(program: LinearProgram) -> int:
         if program.inputs + place in last_use:
             alive.add(program.inputs + place)
         peak = max(peak, len(alive) + (program.inputs + place not in last_use))
-    return max(peak, 1 if program.used_inputs else 0)
+    reads = program.ops or any(output is not None for output in program.outputs)
+    return max(peak, 1 if reads else 0)
 
 
 def test_peak_values() -> None:
@@ -156,9 +157,6 @@ def test_runs_on_arrays() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    one = ((Fraction(1), Fraction(2)),)
-    with pytest.raises(SpecError, match="takes 2 values, got 3"):
-        evaluate(compile_matrix(one), [1, 2, 3])
     with pytest.raises(SpecError, match="rows of one length"):
         compile_matrix(((Fraction(1),), (Fraction(1), Fraction(2))))
     with pytest.raises(SpecError, match="rows of one length"):

@@ -10,7 +10,6 @@ from leanconv.cli.common import UsageError, add_output_options, positive
 from leanconv.cli.output import print_json, print_text, progress, terminal_columns
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance
-from leanconv.winograd.counts import multiplications, saving
 from leanconv.winograd.error import error_estimate, gamma_squared
 from leanconv.winograd.matrices import Matrix, Transform, transform
 from leanconv.winograd.program import compile_matrix
@@ -83,9 +82,9 @@ def _report(made: Transform) -> dict[str, Any]:
             "1d": made.alpha,
             "1d_direct": m * r,
             "1d_saving": m * r / made.alpha,
-            "2d": multiplications(m, m, r, r),
+            "2d": made.alpha**2,
             "2d_direct": (m * r) ** 2,
-            "2d_saving": saving(m, m, (r, r), most_taps=r),
+            "2d_saving": (m * r / made.alpha) ** 2,
         },
         "operations": {name: len(compile_matrix(matrix).ops) for name, matrix in _matrices(made)},
     }

@@ -13,43 +13,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from leanconv.errors import SpecError
 from leanconv.winograd.matrices import Transform, transpose, verify
 
-MATRICES = ("at", "g", "bt")
 
-
-def balance(made: Transform, movable: Sequence[str] = MATRICES) -> Transform:
+def balance(made: Transform) -> Transform:
     """Return the same F(m, r) with the norms of its rows made as equal as powers of two can.
 
-    For each k the norms of the movable ones among column k of A^T and rows k of G and B^T, each
-    divided by the root of its length, become equal within a factor of two.
-
-    Args:
-        made: any transform.
-        movable: which of `"at"`, `"g"`, `"bt"` may be scaled, at least two. `("at", "g")` leaves
-            the code of the input transform as it is.
-
-    Raises:
-        SpecError: fewer than two are movable, or a name is unknown.
+    For each k the norms of column k of A^T and of rows k of G and B^T, each divided by the root of
+    its length, become equal within a factor of four.
     """
-    names = tuple(dict.fromkeys(movable))
-    if len(names) < 2 or not set(names) <= set(MATRICES):
-        raise SpecError(
-            f"got {', '.join(map(repr, movable)) or 'none'} to move factors between; expected at "
-            f"least two of {', '.join(MATRICES)}"
-        )
-    rows = {"at": transpose(made.at), "g": made.g, "bt": made.bt}
-    scaled: dict[str, list[tuple[Fraction, ...]]] = {name: [] for name in MATRICES}
-    for k in range(made.alpha):
-        shifts = _shifts([_exponent(rows[name][k]) for name in names])
-        factors = {name: Fraction(2) ** shift for name, shift in zip(names, shifts, strict=True)}
-        for name in MATRICES:
-            factor = factors.get(name, Fraction(1))
-            scaled[name].append(tuple(factor * value for value in rows[name][k]))
-    balanced = replace(
-        made, at=transpose(tuple(scaled["at"])), g=tuple(scaled["g"]), bt=tuple(scaled["bt"])
-    )
+    scaled = []
+    for rows in zip(transpose(made.at), made.g, made.bt, strict=True):
+        factors = [Fraction(2) ** shift for shift in _shifts([_exponent(row) for row in rows])]
+        pairs = zip(factors, rows, strict=True)
+        scaled.append([tuple(factor * value for value in row) for factor, row in pairs])
+    columns_a, g, bt = zip(*scaled, strict=True)
+    balanced = replace(made, at=transpose(columns_a), g=g, bt=bt)
     verify(balanced)
     return balanced
 

@@ -172,13 +172,6 @@ def transpose(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
-def apply(matrix: Matrix, vector: Sequence[Fraction]) -> Row:
-    """Return the matrix times a vector, exactly."""
-    return tuple(
-        sum((c * v for c, v in zip(row, vector, strict=True)), Fraction(0)) for row in matrix
-    )
-
-
 def verify(made: Transform) -> None:
     """Check the bilinear identity sum_x A^T[i,x] G[x,k] B^T[x,j] = (j == i + k) for all i, k, j.
 

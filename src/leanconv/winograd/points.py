@@ -1,9 +1,9 @@
 """Which points F(m, r) uses.
 
 `TABLE` holds the best sets known for m + r - 1 up to 16 by gamma^2 (see `error`): symmetric ones,
-with 0 just when m + r is odd, found by `search` and within one percent of the real optimum. They
-are better than wincnn's 0, ±1, ±2, ±1/2, … and than those of Barabasz et al. (2020) wherever these
-are not among them.
+with 0 just when m + r is odd. `benchmarks/winograd_points.py` found them, within one percent of the
+real optimum. They are better than wincnn's 0, ±1, ±2, ±1/2, … and than those of Barabasz et al.
+(2020) wherever these are not among them.
 """
 
 from __future__ import annotations

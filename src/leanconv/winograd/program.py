@@ -16,18 +16,17 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from leanconv.errors import SpecError
 from leanconv.winograd.matrices import Matrix
 
 Kind = Literal["add", "sub", "mul", "neg", "fma", "fms"]
 _ONE = Fraction(1)
-_ZERO = Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -62,55 +61,6 @@ class LinearProgram:
     inputs: int
     ops: tuple[Op, ...]
     outputs: tuple[int | None, ...]
-
-    @property
-    def constants(self) -> tuple[Fraction, ...]:
-        """The magnitudes of the factors other than 1, each once, ascending."""
-        factors = {abs(op.constant) for op in self.ops if op.kind not in ("add", "sub", "neg")}
-        return tuple(sorted(factors - {_ONE}))
-
-    @property
-    def used_inputs(self) -> tuple[int, ...]:
-        """The inputs that some op or output reads, ascending."""
-        read = {value for op in self.ops for value in (op.a, op.b)}
-        read |= {value for value in self.outputs if value is not None}
-        return tuple(sorted(value for value in read if value < self.inputs))
-
-
-def evaluate(
-    program: LinearProgram, values: Sequence[Any], convert: Callable[[Fraction], Any] = Fraction
-) -> list[Any]:
-    """Run a program.
-
-    Args:
-        program: what `compile_matrix` returned.
-        values: one for each input: anything with `+`, `-` and `*`, NumPy arrays included.
-        convert: makes a constant a factor for them, such as `numpy.float32`.
-
-    Returns:
-        One value for each output; `convert(0)` where it is always zero.
-
-    Raises:
-        SpecError: the number of values is not the number of inputs.
-    """
-    if len(values) != program.inputs:
-        raise SpecError(f"the program takes {program.inputs} values, got {len(values)}")
-    known = list(values)
-    for op in program.ops:
-        a, b = known[op.a], known[op.b]
-        if op.kind == "add":
-            known.append(a + b)
-        elif op.kind == "sub":
-            known.append(a - b)
-        elif op.kind == "mul":
-            known.append(convert(op.constant) * a)
-        elif op.kind == "neg":
-            known.append(-a)
-        elif op.kind == "fma":
-            known.append(convert(op.constant) * a + b)
-        else:
-            known.append(convert(op.constant) * a - b)
-    return [convert(_ZERO) if value is None else known[value] for value in program.outputs]
 
 
 def compile_matrix(matrix: Matrix) -> LinearProgram:

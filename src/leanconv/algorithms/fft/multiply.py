@@ -86,7 +86,7 @@ def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...]
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
     taps = taps.reshape(*taps.shape[:2], -1)
     for p, q, a, b in np.ndindex(*layout.parts, height.phases, width.phases):
-        rows, columns = height.positions(a, p)[0], width.positions(b, q)[0]
+        rows, columns = height.positions(a, p), width.positions(b, q)
         yield (p, q, a * width.phases + b), _spectrum(layout, taps[rows, columns])
 
 

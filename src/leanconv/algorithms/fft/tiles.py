@@ -92,12 +92,12 @@ class Axis:
             found |= {min(count, self.step), count % self.step}
         return tuple(sorted((c for c in found if c > 0), reverse=True))
 
-    def positions(self, phase: int, part: int) -> tuple[slice, int]:
-        """The kernel's taps of a phase and a part, and how many there are."""
+    def positions(self, phase: int, part: int) -> slice:
+        """The kernel's taps of a phase and a part."""
         first = part * self.step
         last = self.taps if part == self.parts - 1 else first + self.step
         taps = range(phase, self.kernel, self.residue_stride)[first:last]
-        return slice(taps.start, taps.stop, self.residue_stride), len(taps)
+        return slice(taps.start, taps.stop, self.residue_stride)
 
 
 def axes_of(window: Window, axis: int, length: int) -> list[Axis]:

@@ -1,15 +1,18 @@
-"""Search for point sets of small error amplification; the table in `points` is its result.
+"""Find points of F(m, r) that amplify rounding least, for the table of `winograd/points`.
+
+    python benchmarks/winograd_points.py 6 3       the points, and gamma^2 of the real optimum
 
 The best sets found are symmetric (p with -p) and hold 0 just when the number of finite points is
 odd. What is left to find is one number per pair: first as reals, by a coordinate search over
 log p from several starts, then as the simplest rationals that lose no more than a percent.
-It takes seconds for alpha = 16, so it is not run in use.
+It takes seconds for alpha = 16.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -123,3 +126,8 @@ def _simplest(
 
 def _nearest(options: Sequence[Fraction], value: float) -> Fraction:
     return min(options, key=lambda option: abs(option - value))
+
+
+if __name__ == "__main__":
+    found, optimum = search(int(sys.argv[1]), int(sys.argv[2]))
+    print(*found, f"  {optimum:.4g}")
