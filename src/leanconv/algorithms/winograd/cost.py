@@ -19,9 +19,9 @@ from leanconv.target import Costs, Target
 
 _SCRATCH_SHARE = 0.6  # of L2 that V and M of a block may fill
 _MOST_TILES = 20  # of a block of several panels
-# Where the weights exceed their share of L3, passes over them are expensive: also tried are so few
-# blocks for all tiles, whose V and M may fill so many times L2.
-_FEW_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
+# Where the weights exceed their share of L3, passes over them are expensive: also tried are these
+# numbers of blocks for all tiles, whose V and M may fill so many times L2.
+_LARGE_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
 _FULL_TILE = 20  # the fewest accumulators of a register tile for which such blocks are tried
 # Of L2's rate, where each row of register tiles reads U: products hide most of that stream.
 _U_RATE = 85 / 32
@@ -246,7 +246,7 @@ class _Model:
             self._weights(vectors) > self.target.costs.l3_share * self.target.l3_bytes
         )
         if weights_exceed_l3 and rows * vectors >= _FULL_TILE:
-            for blocks in _FEW_BLOCKS:
+            for blocks in _LARGE_BLOCKS:
                 tiles = ceil_div(ceil_div(count, blocks), rows) * rows
                 if tiles > sizes[-1] and room(tiles, _LARGE_SCRATCH):
                     sizes.append(tiles)

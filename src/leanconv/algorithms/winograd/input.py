@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
@@ -49,11 +49,15 @@ class InputTransform:
     [row][point]; then the columns of that along the height, into V. Pixels outside the image are
     loaded as zeros by masks; tiles that lie inside take code without them.
 
-    A block of channels has an index that grows by `block_step` from block to block and by
-    `phase_step` from phase to phase. `_v_address` is the address in V of a block of a tile;
-    `point_step` elements separate two points. With `gapless` the lanes past the last channel are
-    not written. With `far`, for inputs larger than L2, the rows of the next channels are
-    prefetched.
+    Args:
+        e: the function to append to.
+        conv: the convolution.
+        x: address of the group's input.
+        v, between: addresses of V and of the small scratch.
+        order: address of the tiles' indices in the order of blocks, if they are reordered.
+        prefetch: whether to prefetch the rows of the next channels: for inputs larger than L2.
+        gapless: whether V is that of all tiles, [xi][tile][channel]; else that of a block, where
+            channels fill whole vectors (see `kernel`).
     """
 
     def __init__(
@@ -61,21 +65,27 @@ class InputTransform:
         e: Function,
         conv: WinogradShape,
         x: Value,
-        g: Value,
         v: Value,
         between: Value,
+        *,
         order: Value | None = None,
+        prefetch: bool = False,
+        gapless: bool = False,
     ) -> None:
-        self.e, self.conv, self.v, self.between, self.order = e, conv, v, between, order
+        self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
+        self.order, self.prefetch, self.gapless = order, prefetch, gapless
         self.element = ELEMENT[conv.dtype]
-        self.x = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, self.element)
         self.kind = vector(self.element, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.bt), compile_matrix(edge_height.bt)
         self.along_width = compile_matrix(width.bt), compile_matrix(edge_width.bt)
-        self.gapless = self.far = False
-        self.phase_step, self.block_step = ceil_div(conv.inputs, conv.lanes), 1
-        self.point_step = conv.point_stride
+        self.point_step = conv.tile_count * conv.steps if gapless else conv.point_stride
+        # A block of channels has an index in V, which grows from block to block and phase to phase.
+        columns = conv.reduction.columns_per_group if conv.planar else 1
+        self.block_step = conv.lanes if gapless else 1
+        self.phase_step = (
+            conv.inputs * columns if gapless else ceil_div(conv.inputs, conv.lanes // columns)
+        )
 
     def block(self, first: Value, count: Value, v_first: Value | int = 0) -> None:
         """Transform all channels of `count` tiles of the batch from `first` on.
@@ -88,8 +98,12 @@ class InputTransform:
         else:
             self._vectors(_Tiles(first, count, v_first))
 
-    def _each(self, tiles: _Tiles, body: Callable[[_Tile, bool], None]) -> None:
-        """Emit a loop over tiles, the body twice: for those inside the image, and with masks."""
+    def _each(self, tiles: _Tiles) -> Iterator[tuple[_Tile, bool]]:
+        """Emit a loop over tiles, the body twice: for those inside the image, and with masks.
+
+        Yields:
+            The tile, and whether masks are needed.
+        """
         conv, e = self.conv, self.e
         with e.loop("tile", tiles.tile_count) as i:
             at = tile_place(e, conv, tiles.first + i, self.order)
@@ -99,9 +113,9 @@ class InputTransform:
             tile = _Tile(image, y0, x0, i + tiles.v_first, at.narrow)
             whole = self._inside(tile, 0) & self._inside(tile, 1)
             with e.when(whole):
-                body(tile, False)
+                yield tile, False
             with e.when(whole.compare("eq", 0)):
-                body(tile, True)
+                yield tile, True
 
     def _inside(self, tile: _Tile, axis: int) -> Value:
         conv, start, narrow = self.conv, (tile.y0, tile.x0)[axis], tile.narrow[axis]
@@ -131,19 +145,13 @@ class InputTransform:
             channels = ceil_div(channels, conv.lanes) * conv.lanes
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
             first = (py * conv.phases[1] + px) * self.phase_step
-
-            def body(cb: Value | int, live: int) -> Callable[[_Tile, bool], None]:
-                def one(tile: _Tile, masked: bool) -> None:
+            for cb, live in each_tile(e, "cb", channels, conv.lanes):
+                for tile, masked in self._each(tiles):
                     at = tile.image.at(cb * conv.x.channel(conv.lanes), self.element)
                     moved = tile._replace(image=at, y0=tile.y0 + py, x0=tile.x0 + px)
                     for program in full_and_edge_tiles(e, tile.narrow[1], self.along_width):
                         self._patch(moved, program, live, masked)
                     self._down(first + cb * self.block_step, tile, live)
-
-                return one
-
-            for cb, live in each_tile(e, "cb", channels, conv.lanes):
-                self._each(tiles, body(cb, live))
 
     def _patch(self, tile: _Tile, program: LinearProgram, live: int, masked: bool) -> None:
         """Load a patch of vectors row by row and transform each row."""
@@ -171,55 +179,38 @@ class InputTransform:
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
-        step = conv.x.block_stride
-
-        def body(
-            offset: Value | int, rows: list[_Row], block: Value
-        ) -> Callable[[_Tile, bool], None]:
-            def one(tile: _Tile, masked: bool) -> None:
-                for program in full_and_edge_tiles(e, tile.narrow[1], self.along_width):
-                    self._lines(tile, program, offset, rows, masked)
-                self._down(block, tile, len(rows) * conv.reduction.columns_per_group)
-
-            return one
-
+        step, per_vector = conv.x.block_stride, conv.reduction.rows_per_vector
         if conv.reduction.packs_phases:
-            every = [(c * step, p) for p in range(conv.phases[0]) for c in range(conv.inputs)]
-            for block in range(ceil_div(len(every), conv.reduction.rows_per_vector)):
-                chosen = every[
-                    block * conv.reduction.rows_per_vector : (block + 1)
-                    * conv.reduction.rows_per_vector
-                ]
-                rows = [_Row(offset, e.const("i64", p)) for offset, p in chosen]
-                self._each(tiles, body(0, rows, e.const("i64", block * self.block_step)))
+            every = [
+                _Row(c * step, e.const("i64", p))
+                for p in range(conv.phases[0])
+                for c in range(conv.inputs)
+            ]
+            for block, first_row in enumerate(range(0, len(every), per_vector)):
+                rows = every[first_row : first_row + per_vector]
+                self._vector(tiles, 0, rows, e.const("i64", block * self.block_step))
             return
-        lines = conv.reduction.rows_per_vector
-        per_phase = conv.inputs * conv.reduction.columns_per_group
-        if not self.gapless:
-            per_phase = ceil_div(conv.inputs, lines)
         with e.loop("py", conv.phases[0]) as py:
-            first = py * per_phase
-            rows = [_Row(r * step, py) for r in range(lines)]
-            for cb, channels in each_tile(e, "cb", conv.inputs, lines):
-                offset = cb * (lines * step)
-                v_block = first + cb * self.block_step
-                self._each(tiles, body(offset, rows[:channels], v_block))
+            first = py * self.phase_step
+            rows = [_Row(r * step, py) for r in range(per_vector)]
+            for cb, channels in each_tile(e, "cb", conv.inputs, per_vector):
+                offset = cb * (per_vector * step)
+                self._vector(tiles, offset, rows[:channels], first + cb * self.block_step)
 
-    def _lines(
-        self,
-        tile: _Tile,
-        program: LinearProgram,
-        offset: Value | int,
-        rows: list[_Row],
-        masked: bool,
-    ) -> None:
+    def _vector(self, tiles: _Tiles, offset: Value | int, rows: list[_Row], block: Value) -> None:
+        """Transform the rows, `offset` elements further on, that fill one vector."""
+        for tile, masked in self._each(tiles):
+            for program in full_and_edge_tiles(self.e, tile.narrow[1], self.along_width):
+                self._lines(
+                    tile._replace(image=tile.image.at(offset, self.element)), program, rows, masked
+                )
+            self._down(block, tile, len(rows) * self.conv.reduction.columns_per_group)
+
+    def _lines(self, tile: _Tile, program: LinearProgram, rows: list[_Row], masked: bool) -> None:
         """Load row pieces of several channels or phases and transpose them: lanes are channels."""
         conv, e, width = self.conv, self.e, program.inputs
-        halves = (
-            conv.reduction.columns_per_group == 1
-            and 2 * width <= conv.lanes
-            and halves_fit(self.kind)
-        )
+        columns_per_group = conv.reduction.columns_per_group
+        halves = columns_per_group == 1 and 2 * width <= conv.lanes and halves_fit(self.kind)
         # Lanes of a piece of a row, and pieces that make up one vector of each column.
         lanes, per = (
             (conv.lanes // 2, conv.lanes)
@@ -227,12 +218,12 @@ class InputTransform:
             else (conv.lanes, conv.reduction.rows_per_vector)
         )
         step = conv.x.spatial[2]
-        start = tile.image.at(offset, self.element).at(tile.x0 * step, self.element)
+        start = tile.image.at(tile.x0 * step, self.element)
         with e.loop("row", self._patch_rows(tile)) as i:
             y = tile.y0 + i * conv.stride[0]
             pixels: list[Value] = []
-            for q in range(ceil_div(width, lanes // conv.reduction.columns_per_group)):
-                needed = min(lanes, width * conv.reduction.columns_per_group - q * lanes)
+            for q in range(ceil_div(width, lanes // columns_per_group)):
+                needed = min(lanes, width * columns_per_group - q * lanes)
                 first = e.convert("trunc", tile.x0 + q * lanes, "i32")
                 columns = RowPieces(e, vector(self.element, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
@@ -245,14 +236,12 @@ class InputTransform:
                     at = line * conv.x.spatial[1] + (row.offset + q * lanes * step)
                     at = start.at(at, self.element)
                     pieces.append(columns.load(at, masks[row.phase.text]))
-                    if self.far and q == 0:
+                    if self.prefetch and q == 0:
                         ahead = at.at(len(rows) * conv.x.block_stride, self.element)
                         e.prefetch(ahead, locality=2)
                 pieces += [e.zero(columns.kind)] * (per - len(pieces))
                 transposed = columns_of_halves(e, pieces) if halves else None
-                pixels += transposed or transpose_groups(
-                    e, pieces, conv.reduction.columns_per_group
-                )
+                pixels += transposed or transpose_groups(e, pieces, columns_per_group)
             self._across(pixels[:width], i, program)
 
     def _columns_of(self, line: Value) -> Value:
@@ -270,10 +259,10 @@ class InputTransform:
         for j, value in enumerate(emit_values(e, program, pixels)):
             e.store(value, place.at(j * conv.lanes, self.element))
 
-    def _down(self, block: Value, tile: _Tile, live: int | None = None) -> None:
-        """Transform the columns along the height, into V; `live` lanes hold channels, or all."""
+    def _down(self, block: Value, tile: _Tile, live: int) -> None:
+        """Transform the columns along the height, into V; `live` lanes hold channels."""
         conv, e = self.conv, self.e
-        stored = live if live and self.gapless else conv.lanes
+        stored = live if self.gapless else conv.lanes
         v, step = self._v_address(block, tile.t), conv.alpha[1] * conv.lanes
         start = skipped_points(e, conv, tile.narrow[1], 1)
         for program in full_and_edge_tiles(e, tile.narrow[0], self.along_height):
@@ -292,6 +281,8 @@ class InputTransform:
     def _v_address(self, block: Value, t: Value) -> Value:
         """Address in V of a block of channels of the t-th tile, at the first point."""
         conv = self.conv
+        if self.gapless:
+            return self.v.at(t * conv.steps + block, self.element)
         if conv.tiles == conv.v_rows:
             return self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
         panel, row = t // conv.rows, t % conv.rows

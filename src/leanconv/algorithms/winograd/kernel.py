@@ -1,12 +1,7 @@
 """Fused Winograd convolution: transform a block of tiles, multiply, transform back, store.
 
-With V = B^T d B for each tile and channel, U = G g G^T (offline), and M[xi] = V[xi] · U[xi]:
-
-    y(tile) = A^T M A,   M[xi][tile, k] = sum over c of V[xi][tile, c] · U[xi][c, k]
-
 One chunk is a block of `tiles` tiles and a part of the output channels. Its V and M stay in the
-thread's scratch, sized for L2: the workspace does not grow with the image, and threads share
-nothing.
+thread's scratch, sized for L2; threads share nothing.
 
     V  [xi][channel block][tile][lane]      broadcasts walk along lanes, stores along tiles; large
                                             ones [xi][tiles / rows][channel block][row][lane], so
@@ -36,11 +31,11 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import INT64_BYTES, ITEMSIZE
+from leanconv.dtypes import INT64_BYTES
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_FEW_BLOCKS = 4  # blocks of tiles, up to which threads work on neighbouring blocks at one time
+_MOST_ROTATED = 4  # blocks of tiles, up to which threads work on neighbouring blocks at one time
 
 
 @dataclass(frozen=True)
@@ -91,16 +86,6 @@ class WinogradConv(Kernel):
         """Pack one number for each output channel, zero past the last of each group."""
         return pack_channels(values, self.shape.groups, self.shape.panels * self.shape.panel_lanes)
 
-    def _u_prefetch_distance(self, target: Target) -> int:
-        """Prefetch distance of U into L2 in elements, where U comes from L3; 0 elsewhere.
-
-        That gains 3 to 8 % of cv11 and 0 to 5 % of cv5, cv6 and cv12 on Zen 4; a shorter distance,
-        or prefetching into L1, loses up to 30 %.
-        """
-        shape, costs = self.shape, target.costs
-        from_l3 = shape.weight_bytes > costs.prefetch_from_l2s * target.l2_bytes
-        return costs.prefetch_bytes // ITEMSIZE[shape.dtype] if from_l3 else 0
-
     def _rotated_panel(
         self, target: Target, block: Value, index: Value, start: Value, stop: Value
     ) -> Value:
@@ -112,7 +97,7 @@ class WinogradConv(Kernel):
         reads what the other has loaded into L3.
         """
         shape = self.shape
-        if not 1 < shape.blocks <= _FEW_BLOCKS or 2 * shape.weight_bytes > target.l3_bytes:
+        if not 1 < shape.blocks <= _MOST_ROTATED or 2 * shape.weight_bytes > target.l3_bytes:
             return index
         count = stop - start
         return start + (index - start + block % 2 * (count // 2)) % count
@@ -133,8 +118,7 @@ class WinogradConv(Kernel):
         e, shape = Function(self.NAME), self.shape
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         v_bytes, m_bytes, _ = shape.areas()
-        areas = (e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes))
-        v, m, between = areas
+        v, m, between = e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes)
         element = ELEMENT[shape.dtype]
         numbers = order_of(shape)
         order = e.table(numbers) if numbers else None
@@ -143,20 +127,19 @@ class WinogradConv(Kernel):
         places = (shape.places,) * (shape.places > 1)
         with e.chunks(*places, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
-            into = InputTransform(e, shape, here["x"], g, v, between, order)
-            into.far = shape.planar and shape.x_bytes > target.l2_bytes
-            back = OutputTransform(e, shape, here, g, m, between, order)
+            x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset, element)
+            far = shape.planar and shape.x_bytes > target.l2_bytes
+            into = InputTransform(e, shape, x, v, between, order=order, prefetch=far)
+            back = OutputTransform(e, shape, here, g, m, between, order=order)
             u = pointers["w"].at(g * (shape.panels * stream), element)
             first = block * shape.tiles
             live = e.smin(e.const("i64", shape.tile_count) - first, shape.tiles)
             into.block(first, live)
+            products = Products(e, shape, target, v, m, live)
             start = part * per_part
             stop = e.smin(start + per_part, shape.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
                 panel = self._rotated_panel(target, block, index, start, stop)
-                u_panel = u.at(panel * stream, element)
-                Products(
-                    e, shape, v, u_panel, m, live, target, self._u_prefetch_distance(target)
-                ).emit()
+                products.panel(u.at(panel * stream, element))
                 back.block(first, live, panel)
         return e.finish()

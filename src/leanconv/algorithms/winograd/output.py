@@ -20,7 +20,6 @@ from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
 
 _LINE_BYTES = 64
-Narrow = tuple[Value | None, Value | None]  # whether a tile is narrow along height and width
 
 
 class _Target(NamedTuple):
@@ -48,6 +47,16 @@ class OutputTransform:
 
     The columns of M are transformed along the height into a small scratch [row][point]; then each
     row inside the output along the width; then the epilogue, and the store.
+
+    Args:
+        e: the function to append to.
+        conv: the convolution.
+        pointers: addresses of the operands, by role.
+        group: number of the group.
+        m, between: addresses of M and of the small scratch.
+        order: address of the tiles' indices in the order of blocks, if they are reordered.
+        gapless: whether M is that of all tiles and channels, [xi][tile][channel], panels of one
+            vector; else that of a block and a panel.
     """
 
     def __init__(
@@ -55,13 +64,15 @@ class OutputTransform:
         e: Function,
         conv: WinogradShape,
         pointers: dict[str, Value],
-        g: Value,
+        group: Value,
         m: Value,
         between: Value,
+        *,
         order: Value | None = None,
+        gapless: bool = False,
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
-        self.group, self.order = g, order
+        self.group, self.order, self.gapless = group, order, gapless
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
@@ -110,19 +121,24 @@ class OutputTransform:
             height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
             at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
             at = at + tx * (conv.m[1] * conv.y.spatial[2])
-            self._down(i + place, panel, j, channels, narrow)
+            self._columns(self._m_address(i + place, panel, j), channels, narrow)
             self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
 
-    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
-        """Transform vector j of a panel along the height; M holds this panel only."""
-        del panel, live
+    def _m_address(self, t: Value, panel: Value, j: Value) -> Value:
+        """Address in M of vector j of a panel of the t-th tile, at the first point."""
         conv = self.conv
-        source = self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
-        self._columns(source, conv.m_stride, conv.lanes, narrow)
+        if self.gapless:
+            return self.m.at(t * conv.outputs + (panel + j) * conv.lanes, self.element)
+        return self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
 
-    def _columns(self, source: Value, step: int, live: int, narrow: Narrow) -> None:
-        """Transform columns whose points are `step` elements apart; `live` lanes are loaded."""
+    def _columns(
+        self, source: Value, channels: int, narrow: tuple[Value | None, Value | None]
+    ) -> None:
+        """Transform a vector of `channels` channels along the height."""
         conv, e = self.conv, self.e
+        step, live = conv.m_stride, conv.lanes
+        if self.gapless:
+            step, live = conv.tile_count * conv.outputs, channels
         start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * width

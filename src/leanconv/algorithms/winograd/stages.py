@@ -26,7 +26,7 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.input import InputTransform
-from leanconv.algorithms.winograd.output import Narrow, OutputTransform
+from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.packing import transformed_weights
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.parts import Part
@@ -48,11 +48,11 @@ _L2_PARTS = 4  # of which these rows may fill one
 
 # -- kernels -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Scatter(Kernel):
-    """The input transform of all tiles.
+class _TileTransform(Kernel):
+    """A transform of all tiles, a chunk for each block of them.
 
     Attributes:
-        conv: the convolution, its blocks and register tile unused.
+        conv: the convolution, panels of one vector; its blocks and register tile unused.
         tiles: of one chunk.
     """
 
@@ -60,30 +60,46 @@ class Scatter(Kernel):
     tiles: int
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, V."""
-        return ("x", "V")
-
-    @property
     def chunks(self) -> int:
         """Groups by blocks of tiles."""
-        return self.conv.groups * ceil_div(self.conv.tile_count, self.tiles)
+        return self.conv.groups * self.blocks
 
     @property
     def scratch_bytes(self) -> int:
         """That of the transform of one tile."""
         return self.conv.between_bytes
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of tiles of one group."""
+        return ceil_div(self.conv.tile_count, self.tiles)
+
+    def _first(self, e: Function, block: Value) -> tuple[Value, Value]:
+        """The first tile of a block, and how many there are from it on."""
+        first = block * self.tiles
+        return first, e.const("i64", self.conv.tile_count) - first
+
+
+@dataclass(frozen=True)
+class Scatter(_TileTransform):
+    """The input transform of all tiles."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, V."""
+        return ("x", "V")
+
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks and tiles."""
         del target
         e, conv = Function(self.NAME), self.conv
         x, v = e.pointer(0), e.pointer(1)
-        group = conv.points * conv.tile_count * conv.steps
-        with e.chunks(conv.groups, ceil_div(conv.tile_count, self.tiles)) as (g, block):
-            transform = _Scattered(e, conv, x, g, v.at(g * group, ELEMENT[conv.dtype]), e.scratch)
-            first = block * self.tiles
-            left = e.const("i64", conv.tile_count) - first
+        element, v_group = ELEMENT[conv.dtype], conv.points * conv.tile_count * conv.steps
+        with e.chunks(conv.groups, self.blocks) as (g, block):
+            v_of_group = v.at(g * v_group, element)
+            x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, element)
+            transform = InputTransform(e, conv, x_of_group, v_of_group, e.scratch, gapless=True)
+            first, left = self._first(e, block)
             transform.block(first, e.smin(left, self.tiles), first)
         return e.finish()
 
@@ -169,16 +185,8 @@ class PointProducts(Kernel):
 
 
 @dataclass(frozen=True)
-class Gather(Kernel):
-    """The output transform of all tiles.
-
-    Attributes:
-        conv: the convolution, panels of one vector; its blocks and register tile unused.
-        tiles: of one chunk.
-    """
-
-    conv: WinogradShape
-    tiles: int
+class Gather(_TileTransform):
+    """The output transform of all tiles."""
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -191,54 +199,19 @@ class Gather(Kernel):
         conv = self.conv
         return conv.epilogue.channel_bytes(conv.dtype, conv.packed_channels)
 
-    @property
-    def chunks(self) -> int:
-        """Groups by blocks of tiles."""
-        return self.conv.groups * ceil_div(self.conv.tile_count, self.tiles)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """That of the transform of one tile."""
-        return self.conv.between_bytes
-
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks, tiles and vectors of output channels."""
         del target
         e, conv = Function(self.NAME), self.conv
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        group = conv.points * conv.tile_count * conv.outputs
-        with e.chunks(conv.groups, ceil_div(conv.tile_count, self.tiles)) as (g, block):
-            m = pointers["M"].at(g * group, ELEMENT[conv.dtype])
-            transform = _Gathered(e, conv, pointers, g, m, e.scratch)
-            first = block * self.tiles
-            left = e.const("i64", conv.tile_count) - first
+        m_group = conv.points * conv.tile_count * conv.outputs
+        with e.chunks(conv.groups, self.blocks) as (g, block):
+            m = pointers["M"].at(g * m_group, ELEMENT[conv.dtype])
+            transform = OutputTransform(e, conv, pointers, g, m, e.scratch, gapless=True)
+            first, left = self._first(e, block)
             with e.loop("panel", conv.panels) as panel:
                 transform.block(first, e.smin(left, self.tiles), panel, first)
         return e.finish()
-
-
-class _Scattered(InputTransform):
-    """Writes V as matrices [xi][tile][channel] without gaps."""
-
-    def __init__(
-        self, e: Function, conv: WinogradShape, x: Value, g: Value, v: Value, between: Value
-    ) -> None:
-        super().__init__(e, conv, x, g, v, between)
-        self.gapless = True
-        self.phase_step, self.block_step = conv.inputs, conv.lanes
-        self.point_step = conv.tile_count * conv.steps
-
-    def _v_address(self, block: Value, t: Value) -> Value:
-        return self.v.at(t * self.conv.steps + block, self.element)
-
-
-class _Gathered(OutputTransform):
-    """Reads M as matrices [xi][tile][channel] without gaps; panels of one vector."""
-
-    def _down(self, t: Value, panel: Value, j: Value, live: int, narrow: Narrow) -> None:
-        conv = self.conv
-        place = t * conv.outputs + (panel + j) * conv.lanes
-        self._columns(self.m.at(place, self.element), conv.tile_count * conv.outputs, live, narrow)
 
 
 # -- choosing ----------------------------------------------------------------------------------
