@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.winograd.parts import split
+from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
@@ -68,12 +68,12 @@ def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
 def test_parts_of_a_convolution_have_sizes_of_their_own() -> None:
     """Residues of a dilation share the weights, cuts of a long kernel the output."""
     dilated = problem_of(ConvSpec.parse("ic16ih20oc16kh3ph2dh1"))
-    residues = [part.problem for part in split(dilated)]
+    residues = [piece.problem for piece in split(dilated)]
     assert len(residues) == 4
     assert {part.weight_bytes for part in residues} == {dilated.weight_bytes}
     assert sum(part.flops for part in residues) == dilated.flops
     long = problem_of(ConvSpec.parse("ic16ih20oc16kh9ph4", bias=True))
-    cuts = [part.problem for part in split(long)]
+    cuts = [piece.problem for piece in split(long)]
     assert len(cuts) == 4
     assert sum(part.weight_bytes for part in cuts) == long.weight_bytes
     assert sum(part.flops for part in cuts) == long.flops

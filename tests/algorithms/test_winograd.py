@@ -346,4 +346,4 @@ def test_residues_of_a_dilation_that_are_alike_are_one_kernel() -> None:
     (candidate,) = select.ranked(problem, preset("znver4"), select.choice_named("winograd"))
     kernels = [use.kernel for use in candidate.kernels]
     assert len(kernels) == 4
-    assert sum(k.shape.places for k in kernels if isinstance(k, WinogradConv)) == 144
+    assert sum(k.shape.residues for k in kernels if isinstance(k, WinogradConv)) == 144

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.algorithms.winograd.packing import transformed_weights
+from leanconv.algorithms.winograd.packing import pack_weights, transformed_weights
 from leanconv.cli.bench import LAYERS
 from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements
@@ -98,7 +98,7 @@ def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> No
         kernel = use.kernel
         assert isinstance(kernel, WinogradConv)
         w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)
-        whole, packed = transformed_weights(kernel.shape, w), kernel.pack_weights(w)
+        whole, packed = transformed_weights(kernel.shape, w), pack_weights(kernel.shape, w)
         used = whole.any(axis=-1)
         if layout == "NCHW" and spec.kernel[0] >= spec.stride[0]:
             assert used.sum() == kernel.shape.all_steps

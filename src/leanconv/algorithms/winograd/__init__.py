@@ -18,23 +18,22 @@ V and M of a block live in the thread's scratch. `form=stages` transforms all ti
 first, as the papers have it. Matrices are exact (`leanconv.winograd`), any m and r, height and
 width apart. Strides are polyphase: phases are more input channels, with one transform back. A
 dilation is decimation: one convolution for each residue. Kernels of more than 7 taps are cut into
-parts that add up in y (`parts`). At the far edges tiles of fewer outputs skip points, with the same
-U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
+pieces that add up in y (`pieces`). At the far edges tiles of fewer outputs skip points, with the
+same U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
 
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
   P · (S · tiles · l · e + 64) + P · (tiles · vectors · l · e + 64) + max(alpha_h, m_h) · alpha_w ·
   l · e, whatever the image; weights g · P · phases · C/g · ceil(K/g) · e.
 - Error: u · sqrt(0.2 + 0.6·axes + 0.085·L') · f · gamma_h · gamma_w, gamma² the growth of the
-  variance at the worst output (`leanconv.winograd.error`); 1.7 times that where parts add up.
+  variance at the worst output (`leanconv.winograd.error`); 1.7 times that where pieces add up.
 - When: two taps or more along an axis and enough channels on both sides. Refused: a depth axis,
   planes with strides other than 1, 2, 4, an accepted error below that of the smallest tile.
 - Source: Lavin and Gray 2015, arXiv 1509.09308; Toom-Cook matrices as wincnn makes them; cut
   filters: DWM, arXiv 2002.00552. As written: `reference/winograd.py`.
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
-`input`, `products`, `output`; `reduction`, `edge_tiles`, `parts`, `places` (what we add to the
-paper); `packing`, `plane_rows` (details); `stages`; `parameters`, `cost`,
-`algorithm`.
+`input`, `products`, `output`; `reduction`, `edge_tiles`, `pieces` (what we add to the paper);
+`packing`, `plane_rows` (details); `stages`; `parameters`, `cost`, `candidates`, `algorithm`.
 """
 
 from leanconv.algorithms.winograd.algorithm import WINOGRAD

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
-
-import numpy as np
 
 from leanconv.algorithms.decompose import (
     part_ranges,
@@ -20,20 +17,18 @@ from leanconv.algorithms.decompose import (
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, most_weight_bytes
-from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings
-from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.candidates import fused, in_stages
+from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings, staged_cycles
 from leanconv.algorithms.winograd.parameters import WinogradParameters
-from leanconv.algorithms.winograd.parts import (
+from leanconv.algorithms.winograd.pieces import (
     ADDED,
     LARGEST_TAPS,
-    Part,
+    Piece,
     is_cut,
     split,
-    too_many_parts,
+    too_many_pieces,
 )
-from leanconv.algorithms.winograd.places import pieces_of
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.algorithms.winograd.stages import in_stages, stages_cycles
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
@@ -67,7 +62,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
     if too_far or any(r > o for r, o in zip(residue_counts(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
-    if reason := too_many_parts(window):
+    if reason := too_many_pieces(window):
         return reason
     if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
@@ -126,8 +121,8 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
 
 def _filters(kernel: int, stride: int, most: int) -> list[int]:
     """Taps of the phases of a kernel, and of those of its pieces where it is cut."""
-    parts = [stop - first for first, stop in part_ranges(kernel, most * stride)]
-    return [phase_taps(k, stride, p) for k in parts for p in range(phase_count(k, stride))]
+    cuts = [stop - first for first, stop in part_ranges(kernel, most * stride)]
+    return [phase_taps(k, stride, p) for k in cuts for p in range(phase_count(k, stride))]
 
 
 def _least_error(problem: Problem, m: Pair) -> float:
@@ -188,9 +183,9 @@ def _worth(problem: Problem, m: Pair) -> bool:
 def _best(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:
-    """The best shape of a part, with its cycles.
+    """The best shape of a piece, with its cycles.
 
-    Padding and offsets do not affect the choice, and many parts differ only in these; without them
+    Padding and offsets do not affect the choice, and many pieces differ only in these; without them
     one cached result serves all.
     """
     window = replace(problem.window, pad=(0, 0, 0))
@@ -218,25 +213,24 @@ def _cost(problem: Problem, target: Target) -> float:
 
 def _form_cycles(problem: Problem, target: Target) -> dict[str, float]:
     """Estimated cycles of both forms, of `stages` with a handicap for their memory."""
-    parts = split(problem)
-    chosen = _all_best(parts, target, WinogradParameters())
-    tiles = _tiles_of_parts(parts, chosen[0][1].m)
-    fused = sum(cycles for cycles, _ in chosen)
-    return {"fused": fused, "stages": _STAGES_HANDICAP * stages_cycles(problem, target, tiles)}
+    pieces = split(problem)
+    chosen = _all_best(pieces, target, WinogradParameters())
+    staged = staged_cycles(_staged_shapes(pieces, target, chosen[0][1].m), target)
+    return {"fused": sum(cycles for cycles, _ in chosen), "stages": _STAGES_HANDICAP * staged}
 
 
 def _all_best(
-    parts: list[Part], target: Target, given: WinogradParameters
+    pieces: list[Piece], target: Target, given: WinogradParameters
 ) -> list[tuple[float, WinogradShape]]:
-    """The best shape of every part; all share m and the panels, and so the packed weights."""
-    if len(parts) > 1:  # they share the packing, but not the edges
+    """The best shape of every piece; all share m and the panels, and so the packed weights."""
+    if len(pieces) > 1:  # they share the packing, but not the edges
         given = replace(given, edges="whole")
-    first = _best(parts[0].problem, target, given)
+    first = _best(pieces[0].problem, target, given)
     _, shape = first
     shared = WinogradParameters(
         m=shape.m, sums=shape.sums, edges=shape.edges, vectors=shape.vectors
     )
-    return [first, *(_best(part.problem, target, shared) for part in parts[1:])]
+    return [first, *(_best(piece.problem, target, shared) for piece in pieces[1:])]
 
 
 def _candidate(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
@@ -256,46 +250,25 @@ def _stages(problem: Problem, target: Target, given: WinogradParameters) -> Cand
             f"algorithm winograd: {wrong[0]} goes with form=fused; expected m alone beside "
             "form=stages"
         )
-    parts = split(problem)
-    _, shape = _best(parts[0].problem, target, replace(given, sums=LENGTH))
-    tiles = _tiles_of_parts(parts, shape.m)
-    return in_stages(problem, target, tiles, _error(problem, shape.m, LENGTH))
+    pieces = split(problem)
+    _, shape = _best(pieces[0].problem, target, replace(given, sums=LENGTH))
+    shapes = _staged_shapes(pieces, target, shape.m)
+    return in_stages(problem, target, pieces, shapes, _error(problem, shape.m, LENGTH))
 
 
-def _tiles_of_parts(parts: list[Part], m: Pair) -> list[tuple[Part, Pair]]:
-    """Parts with the outputs of their tiles, for tiles of m outputs of the first one."""
-    shared = WinogradParameters(m=m)
-    return [(part, _sizes(part.problem, shared)[0]) for part in parts]
+def _staged_shapes(pieces: list[Piece], target: Target, m: Pair) -> list[WinogradShape]:
+    """The shapes of pieces in stages, for tiles of m outputs of the first one."""
+    given = WinogradParameters(m=m)
+    return [
+        WinogradShape.of(p.problem, _sizes(p.problem, given)[0], target.lanes(p.problem.dtype))
+        for p in pieces
+    ]
 
 
 def _fused(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
-    parts = split(problem)
-    shapes = [shape for _, shape in _all_best(parts, target, given)]
-    kernels = [WinogradConv(shape) for shape in shapes]
-    names = {part.taps: f"w{number or ''}" for number, part in enumerate(parts)}
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernels[0].pack_channels(values) for name, values in channels.items()}
-        flat = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
-        for part, kernel in zip(parts, kernels, strict=True):
-            (top, bottom), (left, right) = part.taps
-            if names[part.taps] not in packed:
-                taps = flat[:, :, top:bottom, left:right]
-                packed[names[part.taps]] = kernel.pack_weights(taps)
-        return packed | places
-
-    uses, places = pieces_of(parts, shapes, names)
-    shape, m = shapes[0], shapes[0].m
-    text = f"F({m[0]}x{m[1]}, {shape.taps[0]}x{shape.taps[1]}) blocks of {shape.tiles} tiles, "
-    text += f"{shape.rows}x{shape.vectors}, {shape.parts} part(s)"
-    if len(parts) > 1:
-        text += f", {len(parts)} pieces"
-    if shape.narrow:
-        text += ", narrow edges"
-    chosen = WinogradParameters(m=m, sums=shape.sums, edges=shape.edges)
-    choice = Choice("winograd", chosen, error=_error(problem, m, shape.sums))
-    weights = {names[part.taps]: s.weight_bytes for part, s in zip(parts, shapes, strict=True)}
-    return Candidate(choice, tuple(uses), pack, {}, text, sum(weights.values()))
+    pieces = split(problem)
+    shapes = [shape for _, shape in _all_best(pieces, target, given)]
+    return fused(problem, pieces, shapes, _error(problem, shapes[0].m, shapes[0].sums))
 
 
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
@@ -303,9 +276,9 @@ _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels f
 
 def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
     """The best tiles of outputs, each with the register tiles that are estimated best."""
-    parts = split(problem)
-    first, taps = parts[0].problem, _taps(problem)
-    edges = "whole" if len(parts) > 1 else None
+    pieces = split(problem)
+    first, taps = pieces[0].problem, _taps(problem)
+    edges = "whole" if len(pieces) > 1 else None
     square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
     found = [
         (m, _ranked(first, target, m, edges))
@@ -318,10 +291,10 @@ def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
         shapes: dict[tuple[int, int], _Ranked] = {}
         for one in ranked:
             shapes.setdefault((one.tiling.rows, one.tiling.vectors), one)
-        chosen += list(shapes.values())[: _MOST_SHAPES if len(parts) == 1 else 1]
+        chosen += list(shapes.values())[: _MOST_SHAPES if len(pieces) == 1 else 1]
     if lean:
         chosen += _leaner(first, target, edges, found)
-    return [one.choice(len(parts)) for one in chosen]
+    return [one.choice(len(pieces)) for one in chosen]
 
 
 class _Ranked(NamedTuple):
@@ -331,10 +304,10 @@ class _Ranked(NamedTuple):
     tiling: Tiling
     packing: WinogradParameters
 
-    def choice(self, parts: int) -> Choice:
-        """The choice, for a problem of this number of parts."""
+    def choice(self, pieces: int) -> Choice:
+        """The choice, for a problem of this number of pieces."""
         given = replace(self.packing, **self.tiling._asdict())
-        return Choice("winograd", given, self.cycles * parts)
+        return Choice("winograd", given, self.cycles * pieces)
 
 
 def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:

@@ -1,9 +1,9 @@
-"""Which kernel of fused Winograd: blocks, register tile and parts, by estimated cycles."""
+"""Estimated cycles of both forms; of the fused one also which blocks, register tile and parts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycle
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.codegen.tiling import fits, step_cycles
+from leanconv.codegen.tiling import fits, rank_tiles, step_cycles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
@@ -27,9 +27,35 @@ _FULL_TILE = 20  # the fewest accumulators of a register tile for which such blo
 _U_RATE = 85 / 32
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
+MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
 _IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
 
+# -- in stages ---------------------------------------------------------------------------------
+def staged_transform_cycles(costs: Costs) -> tuple[float, float]:
+    """Cycles for each vector of V and of M, which go to memory."""
+    return costs.winograd_input + costs.winograd_far, costs.winograd_output + costs.winograd_far
+
+
+def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
+    """Estimated cycles of one core: both transforms, products, traffic of V and M."""
+    total, costs = 0.0, target.costs
+    input_cycles, output_cycles = staged_transform_cycles(costs)
+    for shape in shapes:
+        tiles, vectors = shape.tile_count, shape.panels
+        rows = min(tiles, MOST_STAGED_ROWS)
+        product = rank_tiles(target, rows, vectors, shape.steps)[0][0] * tiles / rows
+        into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
+        back = tiles * vectors * output_cycles
+        moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
+        moved *= ITEMSIZE[shape.dtype]
+        total += shape.points * shape.groups * (into + product + back)
+        if moved > target.l2_bytes:
+            total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
+    return total
+
+
+# -- fused -------------------------------------------------------------------------------------
 class Tiling(NamedTuple):
     """Blocks and register tile of a kernel, as `WinogradShape` has them."""
 

@@ -19,10 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from leanconv.algorithms.common.channels import pack_channels
-from leanconv.algorithms.winograd import packing
 from leanconv.algorithms.winograd.edge_tiles import order_of
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
@@ -50,15 +46,15 @@ class WinogradConv(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, offsets (`places`), output."""
-        places = ("places",) * (self.shape.places > 1)
-        return ("x", "w", *self.shape.epilogue.operands, *places, "y")
+        """Input, transformed weights, what the epilogue needs, offsets, output."""
+        offsets = ("offsets",) * (self.shape.residues > 1)
+        return ("x", "w", *self.shape.epilogue.operands, *offsets, "y")
 
     @property
     def chunks(self) -> int:
-        """Places by groups by parts of the output channels by blocks of tiles."""
+        """Residues by groups by parts of the output channels by blocks of tiles."""
         shape = self.shape
-        return shape.places * shape.groups * shape.parts * shape.blocks
+        return shape.residues * shape.groups * shape.parts * shape.blocks
 
     @property
     def scratch_bytes(self) -> int:
@@ -76,15 +72,7 @@ class WinogradConv(Kernel):
         shape = self.shape
         sizes = {"w": shape.weight_bytes}
         sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
-        return sizes | ({"places": 2 * shape.places * INT64_BYTES} if shape.places > 1 else {})
-
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
-        return packing.pack_weights(self.shape, w)
-
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel, zero past the last of each group."""
-        return pack_channels(values, self.shape.groups, self.shape.panels * self.shape.panel_lanes)
+        return sizes | ({"offsets": 2 * shape.residues * INT64_BYTES} if shape.residues > 1 else {})
 
     def _rotated_panel(
         self, target: Target, block: Value, index: Value, start: Value, stop: Value
@@ -105,10 +93,10 @@ class WinogradConv(Kernel):
     def _with_offsets(
         self, e: Function, pointers: dict[str, Value], index: Value | None = None
     ) -> dict[str, Value]:
-        """The operands' addresses at one of several pairs of offsets (`places`)."""
+        """The operands' addresses for the residue of this index; None if there is only one."""
         if index is None:
             return pointers
-        pair, element = pointers["places"].at(index * 2, "i64"), ELEMENT[self.shape.dtype]
+        pair, element = pointers["offsets"].at(index * 2, "i64"), ELEMENT[self.shape.dtype]
         x, y = (e.load(pair.at(i, "i64"), "i64", align=8) for i in (0, 1))
         moved = {"x": x, "y": y, **({"residual": y} if "residual" in pointers else {})}
         return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
@@ -124,8 +112,8 @@ class WinogradConv(Kernel):
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)
         stream = shape.all_steps * shape.panel_lanes
-        places = (shape.places,) * (shape.places > 1)
-        with e.chunks(*places, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
+        residues = (shape.residues,) * (shape.residues > 1)
+        with e.chunks(*residues, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
             x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset, element)
             far = shape.planar and shape.x_bytes > target.l2_bytes

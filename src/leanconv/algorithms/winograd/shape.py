@@ -46,8 +46,9 @@ class WinogradShape:
         sums: products of one partial sum, at most.
         x_offset, y_offset: elements from the tensors' starts to this convolution's first ones.
         narrow: whether tiles of fewer outputs, at the far edges, skip points.
-        places: the number of convolutions that differ only in their offsets in x and y. If several,
-            one more operand, `places`, has for each a pair of i64: its two offsets in elements.
+        residues: the number of convolutions that differ only in their offsets in x and y. If
+            several, one more operand, `offsets`, has for each a pair of i64: its two offsets in
+            elements.
     """
 
     batch: int
@@ -73,7 +74,7 @@ class WinogradShape:
     x_offset: int = 0
     y_offset: int = 0
     narrow: bool = False
-    places: int = 1
+    residues: int = 1
 
     @staticmethod
     def of(problem: Problem, m: Pair, lanes: int) -> WinogradShape:
@@ -274,7 +275,7 @@ class WinogradShape:
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
         reduction = reduction_length(self.inputs, self.kernel)
-        batch, channels = self.places * self.batch, self.groups * self.outputs
+        batch, channels = self.residues * self.batch, self.groups * self.outputs
         return sum_flops(batch, channels, self.out, reduction)
 
     @property

@@ -1,0 +1,220 @@
+"""The candidates of Winograd: the kernels of a choice, fused or in stages, and their constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from leanconv.algorithms.common.channels import pack_channels
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.interface import Candidate, KernelUse, Pack
+from leanconv.algorithms.parameters import Choice
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.winograd.cost import MOST_STAGED_ROWS, staged_transform_cycles
+from leanconv.algorithms.winograd.kernel import WinogradConv
+from leanconv.algorithms.winograd.packing import pack_weights, transformed_weights
+from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.algorithms.winograd.pieces import Piece
+from leanconv.algorithms.winograd.shape import WinogradShape
+from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.dtypes import ITEMSIZE
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_L2_PARTS = 4  # of which the rows of V that a chunk multiplies may fill one
+
+
+# -- fused -------------------------------------------------------------------------------------
+def fused(
+    problem: Problem, pieces: Sequence[Piece], shapes: Sequence[WinogradShape], error: float
+) -> Candidate:
+    """One kernel for all pieces that differ only in their offsets in x and y.
+
+    Args:
+        problem: what is computed.
+        pieces: its pieces.
+        shapes: the shape of each piece.
+        error: the expected error.
+    """
+    uses, offsets = _merged(pieces, shapes)
+    packers = [partial(pack_weights, shape) for shape in shapes]
+    shape = shapes[0]
+    text = f"blocks of {shape.tiles} tiles, {shape.rows}x{shape.vectors}, {shape.parts} part(s)"
+    chosen = WinogradParameters(m=shape.m, sums=shape.sums, edges=shape.edges)
+    weights = {piece.weights: s.weight_bytes for piece, s in zip(pieces, shapes, strict=True)}
+    return Candidate(
+        Choice("winograd", chosen, error=error),
+        tuple(uses),
+        _packer(problem, pieces, shape, packers, offsets),
+        details=_details(pieces, shape, text) + (", narrow edges" if shape.narrow else ""),
+        weight_bytes=sum(weights.values()),
+    )
+
+
+def _merged(
+    pieces: Sequence[Piece], shapes: Sequence[WinogradShape]
+) -> tuple[list[KernelUse], dict[str, np.ndarray]]:
+    """The kernels in order, and by role the offsets (residues, 2) of x and y in elements.
+
+    The cuts of a long kernel run one after the other, as they add up in y; residues of a dilation
+    are independent.
+    """
+    alike: dict[tuple[int, WinogradShape], list[tuple[Piece, WinogradShape]]] = {}
+    for piece, shape in zip(pieces, shapes, strict=True):
+        anywhere = replace(shape, x_offset=0, y_offset=0)
+        alike.setdefault((piece.cut, anywhere), []).append((piece, shape))
+    uses: list[KernelUse] = []
+    offsets: dict[str, np.ndarray] = {}
+    for (_, anywhere), found in sorted(alike.items(), key=lambda item: item[0][0]):
+        piece, shape = found[0]
+        roles = {"w": piece.weights, "residual": "y" if piece.adds_up else "residual"}
+        if len(found) > 1:
+            roles["offsets"] = f"offsets{len(offsets)}"
+            pairs = [(s.x_offset, s.y_offset) for _, s in found]
+            offsets[roles["offsets"]] = np.array(pairs, np.int64)
+            shape = replace(anywhere, residues=len(found))
+        kernel = WinogradConv(shape)
+        uses.append(KernelUse(kernel, tuple(roles.get(o, o) for o in kernel.operands)))
+    return uses, offsets
+
+
+# -- in stages ---------------------------------------------------------------------------------
+def in_stages(
+    problem: Problem,
+    target: Target,
+    pieces: Sequence[Piece],
+    shapes: Sequence[WinogradShape],
+    error: float,
+) -> Candidate:
+    """Scatter, multiply and gather each piece of a problem, one after the other.
+
+    Args:
+        problem: what is computed.
+        target: the machine.
+        pieces: its pieces.
+        shapes: the shape of each piece, panels of one vector.
+        error: the expected error.
+    """
+    # All pieces have one register tile: those of one cut share the packed weights.
+    shape = shapes[0]
+    rows = min(shape.tile_count, MOST_STAGED_ROWS)
+    tile = rank_tiles(target, rows, shape.panels, shape.steps)[0][1]
+    products = [_products(one, tile, target) for one in shapes]
+    input_cycles, output_cycles = staged_transform_cycles(target.costs)
+    uses: list[KernelUse] = []
+    for piece, one, product in zip(pieces, shapes, products, strict=True):
+        scatter = Scatter(one, _tiles_per_chunk(one, target, one.channel_blocks, input_cycles))
+        gather = Gather(one, _tiles_per_chunk(one, target, one.panels, output_cycles))
+        roles = {"residual": "y"} if piece.adds_up else {}
+        uses += [
+            KernelUse(scatter, scatter.operands),
+            KernelUse(product, ("V", piece.weights, "M")),
+            KernelUse(gather, tuple(roles.get(o, o) for o in gather.operands)),
+        ]
+
+    packers = [partial(_pack_points, *pair) for pair in zip(shapes, products, strict=True)]
+    points = [s.groups * s.points * s.tile_count * problem.itemsize for s in shapes]
+    temporaries = {
+        "V": max(size * s.steps for size, s in zip(points, shapes, strict=True)),
+        "M": max(size * s.outputs for size, s in zip(points, shapes, strict=True)),
+    }
+    text = f"in stages, {shape.tile_count} tiles, {tile.rows}x{tile.vectors}"
+    return Candidate(
+        Choice("winograd", WinogradParameters(form="stages", m=shape.m), error=error),
+        tuple(uses),
+        _packer(problem, pieces, shape, packers, {}),
+        temporaries,
+        _details(pieces, shape, text),
+    )
+
+
+def _pack_points(shape: WinogradShape, product: PointProducts, w: np.ndarray) -> np.ndarray:
+    """Transform weights (K, C/g, kh, kw) and pack them for the products."""
+    u = transformed_weights(shape, w)
+    return product.pack_weights(u.reshape(-1, *u.shape[2:]).astype(w.dtype))
+
+
+def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles: float) -> int:
+    """Tiles of one chunk of a transform, which takes `cycles` for each vector of each point."""
+    per_tile = shape.points * vectors * cycles
+    return rows_per_chunk(shape.tile_count, per_tile, shape.groups, target.costs.chunk)
+
+
+def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts:
+    """Plan the products with a register tile: rows of a block, parts."""
+    tiles, steps = shape.tile_count, shape.steps
+    room = target.l2_bytes // _L2_PARTS // (steps * ITEMSIZE[shape.dtype])
+    block = min(tiles, tile.rows * max(1, min(room, MOST_STAGED_ROWS) // tile.rows))
+
+    def product(rows: int) -> DirectConv:
+        extent = (1, 1, rows)
+        return DirectConv(
+            batch=1,
+            groups=1,
+            inputs=steps,
+            outputs=shape.outputs,
+            window=Window(extent, extent, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
+            x=Access(0, 1, 1, (0, 0, steps)),
+            y=Access(0, 1, 1, (0, 0, shape.outputs)),
+            dtype=shape.dtype,
+            lanes=shape.lanes,
+            tile=tile,
+            rows=1,
+            panels_inside=False,
+            epilogue=Epilogue(),
+        )
+
+    whole = product(block)
+    cycles = block * steps * shape.panels / target.fma_units
+    wanted = min(whole.panels, max(1, round(cycles / target.costs.chunk)))
+    return PointProducts(
+        points=shape.points * shape.groups,
+        tiles=tiles,
+        whole=whole,
+        last=product((tiles - 1) % block + 1),
+        parts=ceil_div(whole.panels, ceil_div(whole.panels, wanted)),
+        plain_flops=shape.flops,
+    )
+
+
+# -- both --------------------------------------------------------------------------------------
+def _packer(
+    problem: Problem,
+    pieces: Sequence[Piece],
+    shape: WinogradShape,
+    packers: Sequence[Callable[[np.ndarray], np.ndarray]],
+    offsets: Mapping[str, np.ndarray],
+) -> Pack:
+    """The `pack` of a candidate.
+
+    Args:
+        problem: what is computed.
+        pieces: its pieces.
+        shape: that of the first piece.
+        packers: packs the weights (K, C/g, kh, kw) of each piece.
+        offsets: what is packed already.
+    """
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        width = shape.panels * shape.panel_lanes
+        packed = {n: pack_channels(values, shape.groups, width) for n, values in channels.items()}
+        flat = problem.weights_3d(w)[:, :, 0]
+        for piece, pack_piece in zip(pieces, packers, strict=True):
+            (top, bottom), (left, right) = piece.taps
+            if piece.weights not in packed:
+                packed[piece.weights] = pack_piece(flat[:, :, top:bottom, left:right])
+        return {**packed, **offsets}
+
+    return pack
+
+
+def _details(pieces: Sequence[Piece], shape: WinogradShape, text: str) -> str:
+    (m_h, m_w), (taps_h, taps_w) = shape.m, shape.taps
+    several = f", {len(pieces)} pieces" if len(pieces) > 1 else ""
+    return f"F({m_h}x{m_w}, {taps_h}x{taps_w}) {text}{several}"
