@@ -56,7 +56,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         cycles, layout = choice
         chunks = layout.outer * layout.splits * prod(layout.blocks)
         rounds = ceil_div(chunks, _CHUNKS) * _CHUNKS / chunks if chunks < 4 * _CHUNKS else 1.0
-        large = layout.output_tiles > 1 and layout.places[2] * layout.item > _MOST_BYTES
+        large = layout.output_tiles > 1 and layout.scratch_offsets[2] * layout.item > _MOST_BYTES
         return cycles * rounds * (_TOO_LARGE if large else 1)
 
     costs = []

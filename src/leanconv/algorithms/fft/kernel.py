@@ -58,7 +58,7 @@ class FftConv(Kernel):
     @property
     def scratch_bytes(self) -> int:
         """The bins of a block, one half-transformed tile, one row."""
-        return self.layout.places[2] * self.layout.item
+        return self.layout.scratch_offsets[2] * self.layout.item
 
     @property
     def flops(self) -> int:

@@ -203,7 +203,7 @@ class FftLayout:
         return self.lanes
 
     @property
-    def places(self) -> tuple[int, int, int]:
+    def scratch_offsets(self) -> tuple[int, int, int]:
         """Where the half-transformed tile and the row buffer start, and the end."""
         buffer = (self.bins + 1) * self.slot
         row = buffer + self.length * self.mid_row

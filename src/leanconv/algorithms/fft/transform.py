@@ -9,7 +9,10 @@ then row by row, cropped, with bias, residual and activation, into the output.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_program
 from leanconv.algorithms.fft.layout import FftLayout
@@ -32,12 +35,11 @@ from leanconv.spec.format import ceil_div
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile is: image, residues, tile numbers; `inside` is None if it always exists."""
+    """Where a tile is: image, and residue and number of the tile along height and width."""
 
     image: Value
     residues: tuple[Value, Value]
     tiles: tuple[Value, Value]
-    inside: Value | None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,14 @@ class Span:
     start: Value
     low: Value
     high: Value
+
+
+class Column(NamedTuple):
+    """One column of the spectrum: addresses in the half-transformed tile and in the bins."""
+
+    mid: Value
+    bins: Value
+    real: bool
 
 
 class Transforms:
@@ -74,15 +84,33 @@ class Transforms:
         self.outer, self.part = outer, part
         self.element = ELEMENT[layout.dtype]
         self.kind = vector(self.element, layout.lanes)
-        mid, row, _ = layout.places
+        mid, row, _ = layout.scratch_offsets
         self.buffer = e.scratch
         self.mid = e.scratch.at(mid, self.element)
         self.row_buffer = e.scratch.at(row + layout.margin * layout.lanes, self.element)
         self.pointers = pointers
 
     # -- places ----------------------------------------------------------------------------
-    def _place(self, t: Value, width: int, extra: tuple[int, int]) -> Place:
-        """The tile number t of the block, `width` tiles a row; `extra` tiles beyond the outputs."""
+    def _each_tile(
+        self, count: int, width: int, extra: tuple[int, int]
+    ) -> Iterator[tuple[Value, Place]]:
+        """Loop over the tiles of the block that exist.
+
+        Args:
+            count: tiles of the block.
+            width: tiles of a row of it.
+            extra: tiles that exist beyond those of the outputs (h, w).
+
+        Yields:
+            The tile's number in the block, and where it is.
+        """
+        with self.e.loop("tile", count) as t:
+            place, inside = self._place(t, width, extra)
+            with self.e.when(inside) if inside else nullcontext():
+                yield t, place
+
+    def _place(self, t: Value, width: int, extra: tuple[int, int]) -> tuple[Place, Value | None]:
+        """Where tile t of the block is, and whether it exists; None if it always does."""
         layout = self.layout
         height, across = layout.height, layout.width
         image, down, right = self.block
@@ -102,7 +130,7 @@ class Transforms:
             inside = inside & tiles[1].compare("ult", across.tiles + extra[1])
         rest = image // across.residues
         residues = (rest % height.residues, image % across.residues)
-        return Place(rest // height.residues, residues, tiles, inside)
+        return Place(rest // height.residues, residues, tiles), inside
 
     def _span(self, axis: Axis, tile: Value, offset: Value) -> Span:
         e, spread, length = self.e, axis.spread, axis.length
@@ -112,21 +140,13 @@ class Transforms:
         low, high = e.smin(low, length), e.smin(high, length)
         return Span(start, low, e.smax(high, low))
 
-    def _vector(self, base: Value, place: Value | int) -> Value:
-        return base.at(place, self.element)
-
     # -- forwards --------------------------------------------------------------------------
     def forward(self) -> None:
         """Transform all input tiles of the block into the slots 1 … bins."""
-        e, layout = self.e, self.layout
+        layout = self.layout
         extra = (layout.height.parts - 1, layout.width.parts - 1)
-        with e.loop("tile", layout.input_tiles) as t:
-            place = self._place(t, layout.input_width, extra)
-            if place.inside is None:
-                self._forward_tile(t, place)
-            else:
-                with e.when(place.inside):
-                    self._forward_tile(t, place)
+        for t, place in self._each_tile(layout.input_tiles, layout.input_width, extra):
+            self._forward_tile(t, place)
 
     def _forward_tile(self, t: Value, place: Place) -> None:
         e, layout = self.e, self.layout
@@ -150,18 +170,18 @@ class Transforms:
                     start = start + self.outer * layout.x.channel(layout.inputs)
                 x = self.pointers["x"].at(start, self.element)
                 self._rows(x, rows, columns, number)
-                self._columns(to.at(channels * layout.lanes, self.element))
+                for column in self._spectrum(to.at(channels * layout.lanes, self.element)):
+                    self._column_forward(column)
 
-    def _zero(self, base: Value, first: Value | int, last: Value | int, step: int) -> None:
-        """Zero vectors first <= i < last, `step` elements apart; at least one."""
-        with self.e.loop("zero", last, start=first) as i:
-            self.e.store(self.e.zero(self.kind), base.at(i * step, self.element))
+    def _zero(self, line: Value) -> None:
+        """Zero the T vectors of a row."""
+        with self.e.loop("zero", self.layout.length) as i:
+            self.e.store(self.e.zero(self.kind), line.at(i * self.layout.lanes, self.element))
 
     def _zero_rows(self, first: Value | int, last: Value | int) -> None:
-        layout = self.layout
+        """Zero rows first <= i < last of the half-transformed tile; at least one."""
         with self.e.loop("row", last, start=first) as row:
-            line = self.mid.at(row * layout.mid_row, self.element)
-            self._zero(line, 0, layout.length, layout.lanes)
+            self._zero(self.mid.at(row * self.layout.mid_row, self.element))
 
     def _rows(self, x: Value, rows: Span, columns: Span, number: Value) -> None:
         """Read and transform the rows of one tile."""
@@ -171,8 +191,7 @@ class Transforms:
             self._zero_rows(0, rows.low)
         with e.when(rows.high.compare("ult", length)):
             self._zero_rows(rows.high, length)
-        whole_row = columns.low.compare("eq", 0) & columns.high.compare("eq", length)
-        directly = whole_row
+        directly = whole_row = columns.low.compare("eq", 0) & columns.high.compare("eq", length)
         count = layout.groups if layout.depthwise else layout.inputs
         if layout.x.block > 1:
             count = ceil_div(count, layout.lanes) * layout.lanes
@@ -188,7 +207,7 @@ class Transforms:
             some = some & (directly ^ 1)
         with e.when(some):
             with e.when(whole_row ^ 1):
-                self._zero(self.row_buffer, 0, length, layout.lanes)
+                self._zero(self.row_buffer)
             with e.loop("row", rows.high, start=rows.low) as row:
                 line = self._line(x, rows, columns, row)
                 for live in tile_at(e, number, count, layout.lanes):
@@ -207,41 +226,36 @@ class Transforms:
         emit_program(
             e,
             real_forward(layout.length).program,
-            lambda i: e.load(self._vector(source, i * step), self.kind),
-            lambda i, value: e.store(value, self._vector(target, i * layout.lanes)),
+            lambda i: e.load(source.at(i * step, self.element), self.kind),
+            lambda i, value: e.store(value, target.at(i * layout.lanes, self.element)),
         )
 
     def _read(self, line: Value, columns: Span, live: int) -> None:
         """Copy the positions of a row that exist into the row buffer, lanes along channels."""
-        layout = self.layout
+        x = self.layout.x
         with self.e.when(columns.low.compare("ult", columns.high)):
-            if layout.x.lanes_contiguous:
-                self._read_vectors(line, columns, live)
-            elif layout.width.spread > 1 or layout.x.spatial[2] > 1:
-                self._read_elements(line, columns, live)
+            if x.lanes_contiguous or self.layout.width.spread > 1 or x.spatial[2] > 1:
+                self._read_columns(line, columns, live)
             else:
                 self._read_planes(line, columns, live)
 
-    def _read_vectors(self, line: Value, columns: Span, live: int) -> None:
+    def _read_columns(self, line: Value, columns: Span, live: int) -> None:
+        """One position at a time: a vector of channels, or an element of each plane."""
         e, layout = self.e, self.layout
         step = layout.x.spatial[2] * layout.width.spread
         with e.loop("column", columns.high, start=columns.low) as column:
-            value = e.load_first(line.at(column * step, self.element), self.kind, live)
-            e.store(value, self.row_buffer.at(column * layout.lanes, self.element))
-
-    def _read_elements(self, line: Value, columns: Span, live: int) -> None:
-        """Planes, positions apart: one element at a time."""
-        e, layout = self.e, self.layout
-        step = layout.x.spatial[2] * layout.width.spread
-        with e.loop("column", columns.high, start=columns.low) as column:
-            at, value = line.at(column * step, self.element), e.zero(self.kind)
-            for lane in range(live):
-                place = at.at(layout.x.channel(lane), self.element)
-                value = e.insert(value, e.load(place, self.element), lane)
+            at = line.at(column * step, self.element)
+            if layout.x.lanes_contiguous:
+                value = e.load_first(at, self.kind, live)
+            else:
+                value = e.zero(self.kind)
+                for lane in range(live):
+                    place = at.at(layout.x.channel(lane), self.element)
+                    value = e.insert(value, e.load(place, self.element), lane)
             e.store(value, self.row_buffer.at(column * layout.lanes, self.element))
 
     def _read_planes(self, line: Value, columns: Span, live: int) -> None:
-        """Planes: turn squares of `lanes` columns by `lanes` channels.
+        """Planes: transpose squares of `lanes` columns by `lanes` channels.
 
         A square that reaches over an end of the row is moved inside; its columns still land in
         their own places of the row buffer, which has a margin for those that are not the tile's.
@@ -265,65 +279,66 @@ class Transforms:
                 for i, value in enumerate(transpose(e, planes)[:across]):
                     e.store(value, to.at(i * lanes, self.element))
 
-    def _columns(self, to: Value) -> None:
-        """Transform the columns of the half-transformed tile into their bins."""
+    def _column_forward(self, column: Column) -> None:
+        """Transform a column of the half-transformed tile into its bins."""
         e, layout = self.e, self.layout
-        length, half = layout.length, layout.length // 2
-        slot, row = layout.slot, layout.x_row
-        real: dict[int, Value] = {}
+        row, sums = layout.x_row, layout.planes == 3
+        real_parts: dict[int, Value] = {}
 
-        def keep(base: Value, k: int, part: int, value: Value) -> None:
-            e.store(value, base.at(k * slot + part * row, self.element))
-            if layout.planes == 3:
-                if part == 0:
-                    real[k] = value
-                else:
-                    e.store(real.pop(k) + value, base.at(k * slot + 2 * row, self.element))
-
-        with e.loop("real", 2) as column:
-            source = self.mid.at(column * layout.lanes, self.element)
-            base = to.at(column * ((half + 1) * slot), self.element)
-            zero = e.zero(self.kind)
-
-            def store_real(i: int, value: Value) -> None:
-                if i >= 2:
-                    keep(base, i // 2, i % 2, value)
-                    return
-                at = base.at(i * half * slot, self.element)
-                e.store(value, at)
-                e.store(zero, at.at(row, self.element))
-                if layout.planes == 3:
+        def store(i: int, value: Value) -> None:
+            at, k = self._bin(column, i, row), i // 2
+            e.store(value, at)
+            if column.real and i < 2:
+                e.store(e.zero(self.kind), at.at(row, self.element))
+                if sums:
                     e.store(value, at.at(2 * row, self.element))
+            elif sums and i % 2:
+                total = real_parts[k] + value
+                e.store(total, column.bins.at(k * layout.slot + 2 * row, self.element))
+            else:
+                real_parts[k] = value
 
-            emit_program(
-                e,
-                real_forward(length).program,
-                lambda i: e.load(self._vector(source, i * layout.mid_row), self.kind),
-                store_real,
-            )
-        with e.loop("complex", half - 1) as column:
-            source = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
-            base = to.at(column * (length * slot) + 2 * (half + 1) * slot, self.element)
+        network = real_forward if column.real else complex_forward
+        emit_program(
+            e,
+            network(layout.length).program,
+            lambda i: e.load(self._half_transformed(column, i), self.kind),
+            store,
+        )
 
-            def load(i: int) -> Value:
-                place = i // 2 * layout.mid_row + i % 2 * layout.lanes
-                return e.load(source.at(place, self.element), self.kind)
+    # -- the spectrum ----------------------------------------------------------------------
+    def _spectrum(self, bins: Value) -> Iterator[Column]:
+        """Loop over the two real columns of the spectrum, then over the complex ones."""
+        e, layout = self.e, self.layout
+        half, lanes, slot = layout.length // 2, layout.lanes, layout.slot
+        with e.loop("real", 2) as i:
+            mid = self.mid.at(i * lanes, self.element)
+            yield Column(mid, bins.at(i * ((half + 1) * slot), self.element), True)
+        with e.loop("complex", half - 1) as i:
+            mid = self.mid.at(i * (2 * lanes) + 2 * lanes, self.element)
+            first = i * (layout.length * slot) + 2 * (half + 1) * slot
+            yield Column(mid, bins.at(first, self.element), False)
 
-            emit_program(
-                e, complex_forward(length).program, load, lambda i, v: keep(base, i // 2, i % 2, v)
-            )
+    def _half_transformed(self, column: Column, i: int) -> Value:
+        """Address of number i of a column of the half-transformed tile."""
+        layout = self.layout
+        if column.real:
+            return column.mid.at(i * layout.mid_row, self.element)
+        return column.mid.at(i // 2 * layout.mid_row + i % 2 * layout.lanes, self.element)
+
+    def _bin(self, column: Column, i: int, plane: int) -> Value:
+        """Address of number i of a column's bins; `plane` elements separate re and im."""
+        slot = self.layout.slot
+        if column.real and i < 2:
+            return column.bins.at(i * (self.layout.length // 2) * slot, self.element)
+        return column.bins.at(i // 2 * slot + i % 2 * plane, self.element)
 
     # -- backwards -------------------------------------------------------------------------
     def inverse(self) -> None:
         """Transform the slots 0 … bins - 1 back, finish, and store the block's outputs."""
-        e, layout = self.e, self.layout
-        with e.loop("tile", layout.output_tiles) as t:
-            place = self._place(t, layout.block_width, (0, 0))
-            if place.inside is None:
-                self._inverse_tile(t, place)
-            else:
-                with e.when(place.inside):
-                    self._inverse_tile(t, place)
+        layout = self.layout
+        for t, place in self._each_tile(layout.output_tiles, layout.block_width, (0, 0)):
+            self._inverse_tile(t, place)
 
     def _count(self, axis: Axis, tile: Value, offset: Value) -> Value:
         """Outputs of a tile along an axis; may be 0 or less."""
@@ -346,40 +361,21 @@ class Transforms:
                 number_of = self.outer
                 if not layout.depthwise:
                     number_of = self.part * layout.output_vectors + channels
-                self._columns_back(slot.at(channels * layout.lanes, self.element))
+                for column in self._spectrum(slot.at(channels * layout.lanes, self.element)):
+                    self._column_back(column)
                 at = start + number_of * layout.y.channel(layout.lanes)
                 self._rows_back(at, rows, columns, number_of)
 
-    def _columns_back(self, source: Value) -> None:
+    def _column_back(self, column: Column) -> None:
+        """Transform a column's bins back, as many rows of it as are outputs."""
         e, layout = self.e, self.layout
-        length, half, slot, row = layout.length, layout.length // 2, layout.slot, layout.y_row
-        kept = layout.height.step
-        with e.loop("real", 2) as column:
-            to = self.mid.at(column * layout.lanes, self.element)
-            base = source.at(column * ((half + 1) * slot), self.element)
-
-            def load_real(i: int) -> Value:
-                place = i // 2 * slot + i % 2 * row if i >= 2 else i * half * slot
-                return e.load(base.at(place, self.element), self.kind)
-
-            emit_program(
-                e,
-                real_inverse(length, kept).program,
-                load_real,
-                lambda i, v: e.store(v, self._vector(to, i * layout.mid_row)),
-            )
-        with e.loop("complex", half - 1) as column:
-            to = self.mid.at(column * (2 * layout.lanes) + 2 * layout.lanes, self.element)
-            base = source.at(column * (length * slot) + 2 * (half + 1) * slot, self.element)
-
-            def load(i: int) -> Value:
-                return e.load(base.at(i // 2 * slot + i % 2 * row, self.element), self.kind)
-
-            def store(i: int, value: Value) -> None:
-                place = i // 2 * layout.mid_row + i % 2 * layout.lanes
-                e.store(value, to.at(place, self.element))
-
-            emit_program(e, complex_inverse(length, kept).program, load, store)
+        network = real_inverse if column.real else complex_inverse
+        emit_program(
+            e,
+            network(layout.length, layout.height.step).program,
+            lambda i: e.load(self._bin(column, i, layout.y_row), self.kind),
+            lambda i, value: e.store(value, self._half_transformed(column, i)),
+        )
 
     def _rows_back(self, start: Value, rows: Value, columns: Value, number: Value) -> None:
         e, layout = self.e, self.layout
@@ -398,7 +394,7 @@ class Transforms:
             emit_program(
                 e,
                 real_inverse(layout.length, layout.width.step).program,
-                lambda i: e.load(self._vector(source, i * lanes), self.kind),
+                lambda i: e.load(source.at(i * lanes, self.element), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )
             at = start + row * (layout.height.residue_step * layout.y.spatial[1])

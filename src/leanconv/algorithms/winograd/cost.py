@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -86,13 +86,10 @@ def best_kernel(
     kernels = [
         kernel
         for m, sums in sizes.items()
-        for kernel in _with_edges(
-            replace(WinogradShape.of(problem, m, lanes), sums=sums), given.edges
-        )
+        for kernel in _with_edges(WinogradShape.of(problem, m, lanes, sums), given.edges)
     ]
-    models = sorted(
-        (_Model.of(problem, kernel, target) for kernel in kernels), key=lambda m: m.least_of(1)
-    )
+    models = [_Model(problem, kernel, target) for kernel in kernels]
+    models.sort(key=lambda model: model.least_of(1))
     best: tuple[float, Tiling, _Model] | None = None
     for model in models:
         if best and model.least_of(1) >= best[0]:
@@ -114,9 +111,9 @@ def ranked_tilings(
     problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
-    kernel = replace(WinogradShape.of(problem, m, target.lanes(problem.dtype)), sums=sums)
+    kernel = WinogradShape.of(problem, m, target.lanes(problem.dtype), sums)
     traffic = strided_walk_cycles(problem, target)
-    models = [_Model.of(problem, one, target) for one in _with_edges(kernel, edges)]
+    models = [_Model(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(
         (model.cycles(tiling) + traffic, tiling, model.kernel.edges)
         for model in models
@@ -162,65 +159,35 @@ def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
     return tuple((a * b, high * wide) for a, high in sides[0] for b, wide in sides[1])
 
 
-@dataclass(frozen=True)
 class _Model:
     """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
 
-    Attributes:
+    Args:
         problem: what is computed.
         kernel: whose blocks and register tile are still to be chosen.
         target: the machine.
-        steps: length of the reduction, the mean over the points; `sums` partial sums.
-        tile_count, points, out_vectors: of the kernel.
-        v_bytes, item: bytes of V for each tile, and of one element.
-        into, back: cycles of the transforms.
-        tile_points: points of all tiles.
-        shares: numbers of points, each with the share of the tiles that have them.
-        known: cycles of products by (tiles, rows, vectors).
     """
 
-    problem: Problem
-    kernel: WinogradShape
-    target: Target
-    steps: float
-    sums: int
-    tile_count: int
-    points: int
-    out_vectors: int
-    v_bytes: int
-    item: int
-    into: float
-    back: float
-    tile_points: int
-    shares: tuple[tuple[int, float], ...]
-    known: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
-
-    @staticmethod
-    def of(problem: Problem, kernel: WinogradShape, target: Target) -> _Model:
-        """The estimates of a kernel."""
-        item, vectors = ITEMSIZE[kernel.dtype], ceil_div(kernel.outputs, kernel.lanes)
+    def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
+        self.problem, self.kernel, self.target = problem, kernel, target
+        self.item = ITEMSIZE[kernel.dtype]
+        self.tile_count, self.points = kernel.tile_count, kernel.points
+        self.tile_points = kernel.tile_points
+        self.steps = kernel.all_steps / kernel.points  # of the reduction, the mean over the points
+        self.sums = ceil_div(kernel.steps, kernel.sums)  # partial sums
+        self.out_vectors = ceil_div(kernel.outputs, kernel.lanes)
+        # Bytes of V for each tile.
+        self.v_bytes = kernel.points * kernel.channel_blocks * kernel.lanes * self.item
+        # Cycles of the transforms: of all inputs, and of one vector of outputs.
         costs = target.costs
         gathering = _gathering(kernel, costs) if kernel.planar else 0.0
-        per_vector = costs.winograd_input + gathering
+        into_vector = costs.winograd_input + gathering
+        self.into = self.tile_points * kernel.channel_blocks * into_vector
         transposed = costs.winograd_row * kernel.m[0] / kernel.points
-        back = costs.winograd_output + (0.0 if kernel.y.lanes_contiguous else transposed)
-        each = kernel.tile_points
-        return _Model(
-            problem,
-            kernel,
-            target,
-            kernel.all_steps / kernel.points,
-            ceil_div(kernel.steps, kernel.sums),
-            kernel.tile_count,
-            kernel.points,
-            vectors,
-            kernel.points * kernel.channel_blocks * kernel.lanes * item,
-            item,
-            each * kernel.channel_blocks * per_vector,
-            each * back,
-            each,
-            _shares(kernel),
-        )
+        back_vector = costs.winograd_output + (0.0 if kernel.y.lanes_contiguous else transposed)
+        self.back = self.tile_points * back_vector
+        self.shares = _shares(kernel)
+        self.known: dict[tuple[int, ...], float] = {}  # cycles by (tiles, rows, vectors)
 
     def least_of(self, parts: int) -> float:
         """A lower bound of the cycles of any tiling with this number of parts."""

@@ -77,13 +77,14 @@ class WinogradShape:
     residues: int = 1
 
     @staticmethod
-    def of(problem: Problem, m: Pair, lanes: int) -> WinogradShape:
+    def of(problem: Problem, m: Pair, lanes: int, sums: int = LENGTH) -> WinogradShape:
         """The shape for tiles of m outputs (h, w), blocks and register tile still to choose.
 
         Args:
             problem: without dilation or depth.
             m: outputs of a tile.
             lanes: of a vector.
+            sums: products of one partial sum.
         """
         window = problem.window
         return WinogradShape(
@@ -106,6 +107,7 @@ class WinogradShape:
             vectors=1,
             parts=1,
             epilogue=problem.epilogue,
+            sums=sums,
             x_offset=problem.x_offset,
             y_offset=problem.y_offset,
         )
