@@ -35,15 +35,15 @@ def ordered(m: int, r: int, outputs: int) -> Transform:
             groups[-1] += (point,)
         else:
             groups.append((point,))
-    gone = m - outputs
+    dropped = m - outputs
     chosen = [sum(some, ()) for n in range(len(groups) + 1) for some in combinations(groups, n)]
-    even = [some for some in chosen if len(some) == gone]
+    even = [some for some in chosen if len(some) == dropped]
     if not even:  # one point of a pair has to go alone
-        less = [some for some in chosen if len(some) == gone - 1]
+        less = [some for some in chosen if len(some) == dropped - 1]
         even = [(*some, p) for some in less for p in made.points if p not in some]
     rests = {some: tuple(p for p in made.points if p not in some) for some in even}
     best = min(even, key=lambda some: gamma_squared(transform(outputs, r, rests[some])))
-    return transform(m, r, (*best, *rests[best])) if gone else made
+    return transform(m, r, (*best, *rests[best])) if dropped else made
 
 
 @lru_cache(maxsize=512)
@@ -54,16 +54,16 @@ def narrowed(made: Transform, outputs: int) -> Transform:
         made: an F(m, r) by points.
         outputs: 1 to m.
     """
-    gone = made.m - outputs
-    if not gone:
+    dropped = made.m - outputs
+    if not dropped:
         return made
-    small = transform(outputs, made.r, made.points[gone:])
+    small = transform(outputs, made.r, made.points[dropped:])
     # The first elements of the rows of G are never zero, but for the point at infinity.
     factors = [
-        a[0] / b[0] if b[0] else Fraction(1) for a, b in zip(small.g, made.g[gone:], strict=True)
+        a[0] / b[0] if b[0] else Fraction(1) for a, b in zip(small.g, made.g[dropped:], strict=True)
     ]
     bt = tuple(tuple(f * c for c in row) for f, row in zip(factors, small.bt, strict=True))
-    result = replace(small, g=made.g[gone:], bt=bt)
+    result = replace(small, g=made.g[dropped:], bt=bt)
     verify(result)
     return result
 

@@ -11,11 +11,7 @@ import numpy as np
 from leanconv.algorithms.fft.cost import Choices, best
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.multiply import (
-    pack_weights,
-    reduction_steps,
-    weight_elements,
-)
+from leanconv.algorithms.fft.multiply import pack_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
@@ -25,7 +21,7 @@ from leanconv.errors import SpecError
 from leanconv.target import Target
 
 LENGTHS, PRODUCTS = (16, 32), (4, 3)
-LONG = (64, 128, 256)  # asked for only: code of several thousand instructions
+LONG = (64, 128, 256)  # only where the user names them: code of several thousand instructions
 
 
 def error_of(layout: FftLayout) -> float:
@@ -50,7 +46,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
         (problem.y, problem.group_outputs, "output"),
     ):
         if access.block not in (1, lanes):
-            return f"channels stand in blocks of {access.block}; a vector has {lanes}"
+            return f"channels lie in blocks of {access.block}; a vector has {lanes}"
         if problem.groups > 1 and channels % access.block and not depthwise:
             return (
                 f"groups of {channels} {side} channels do not fill blocks of {access.block} "

@@ -49,7 +49,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
     Blocks that are too few for several threads, or too large, count as more expensive.
 
     Raises:
-        SpecError: the kernel cannot be cut into as many parts as asked for.
+        SpecError: the kernel cannot be cut into so many parts.
     """
 
     def rank(choice: tuple[float, FftLayout]) -> float:
@@ -114,27 +114,24 @@ def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[Fft
             y=problem.y,
             dtype=problem.dtype,
             lanes=lanes,
-            block_height=1,
-            block_width=1,
-            splits=1,
-            products=4,
-            tile=Tile(1, 1),
             epilogue=problem.epilogue,
             x_offset=problem.x_offset,
             y_offset=problem.y_offset,
+            tile=Tile(1, 1),
         )
         products = (4,) if depthwise else choices.products
         blocks, steps = _blocks(height, width, layout.images), reduction_steps(layout)
         for (down, across), count, splits in product(blocks, products, slices):
+            tile = layout.tile
+            if not depthwise:
+                tile = _tile(target, across, vectors // splits, steps, count)[1]
             yield replace(
                 layout,
+                tile=tile,
                 block_height=down,
                 block_width=across,
                 splits=splits,
                 products=count,
-                tile=Tile(1, 1)
-                if depthwise
-                else _tile(target, across, vectors // splits, steps, count)[1],
             )
 
 

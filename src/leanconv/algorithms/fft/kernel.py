@@ -1,20 +1,7 @@
-"""Convolution by tiled Fourier transforms: overlap-save, for large kernels.
+"""The kernel of tiled Fourier transforms: a chunk takes a block of tiles through all steps.
 
-    Y[tile, k, f] = sum over c of X[tile, c, f] · V[c, k, f]        for every frequency f
-
-with X the T x T transform of a tile of the input, V that of the kernel (conjugated, computed once,
-in float64), and the outputs a part of Y's inverse transform: a circular correlation is the wanted
-one wherever the kernel does not wrap around. T is 16 or 32; a kernel that is too long for T is cut
-into parts, each input tile still being transformed once (`tiles`). `tile=image` transforms
-whole images, as with a library's FFT: one tile, T of at most 256, only when asked for.
-
-Within a tile every output depends, in rounding, on every input: an infinity or a NaN spoils the
-outputs of its tile, not only those whose windows hold it.
-
-A chunk takes a block of tiles all the way: transform, products by the micro-kernel, transform
-back, epilogue. Its workspace belongs to the thread and does not grow with the image. (Zlateski and
-others, ICS 2019, arXiv 1809.07851, and its follow-up on fusing tiles, arXiv 1912.02165; a kernel
-in parts is the uniformly partitioned convolution of audio.)
+Transform, products by the micro-kernel, transform back, epilogue: the workspace belongs to the
+thread and does not grow with the image.
 """
 
 from __future__ import annotations
@@ -26,11 +13,7 @@ import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.multiply import (
-    bin_weights,
-    multiply,
-    weight_elements,
-)
+from leanconv.algorithms.fft.multiply import bin_weights, multiply, weight_elements
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
@@ -89,8 +72,7 @@ class FftConv(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, part, *block):
-            image, down, right = block
-            transforms = Transforms(e, layout, pointers, outer, part, (image, down, right))
+            transforms = Transforms(e, layout, pointers, outer, part, block)
             transforms.forward()
             weights = (outer * layout.splits + part) * (layout.bins * bin_weights(layout))
             multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))

@@ -3,8 +3,8 @@
     slot b + 1:  X[bin b]   [tile][re, im(, re + im)][phase][channel]      written by the transform
     slot b:      Y[bin b]   [tile][re, im][output channel]                 written by the product
 
-The products of bin b read slot b + 1 and write slot b, which the bin before has done with: inputs
-and results share one buffer of bins + 1 slots. A slot is an odd number of cache lines, so that the
+The products of bin b read slot b + 1 and write slot b, which was read for bin b - 1: inputs and
+results share one buffer of bins + 1 slots. A slot is an odd number of cache lines, so that the
 bins of one tile do not fall into the same sets of a cache.
 
 A real T x T transform has T*T independent numbers. Its bins: columns 0 and T/2 of the spectrum
@@ -47,14 +47,14 @@ class FftLayout:
         x, y: where input and output (and residual) lie.
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
+        epilogue: bias, residual, activation.
+        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
+        tile: register tile of the products; rows are real and imaginary parts of tiles.
         block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
             tile rows, residues and images where the kernel is one part.
         splits: slices of a group's output channels, each a chunk of its own: the inputs are
             transformed for each, the weights read once.
         products: real multiplications for a complex one, 4 or 3.
-        tile: register tile of the products; rows are real and imaginary parts of tiles.
-        epilogue: bias, residual, activation.
-        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
     """
 
     batch: int
@@ -68,14 +68,14 @@ class FftLayout:
     y: Access
     dtype: str
     lanes: int
-    block_height: int
-    block_width: int
-    splits: int
-    products: int
-    tile: Tile
     epilogue: Epilogue
-    x_offset: int = 0
-    y_offset: int = 0
+    x_offset: int
+    y_offset: int
+    tile: Tile
+    block_height: int = 1
+    block_width: int = 1
+    splits: int = 1
+    products: int = 4
 
     @property
     def length(self) -> int:

@@ -19,7 +19,7 @@ where the inverse transform needs it (see `real_inverse`); then rounded to the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -182,23 +182,86 @@ def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Valu
     size = bin_weights(layout) // layout.output_vectors  # weights of one vector of outputs
     for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
         here = w.at(panel * (size * vectors), element)
-        _panel(e, layout, x, here, y.at(panel * (vectors * layout.lanes), element), live)
+        _PanelProducts(e, layout, live).emit(
+            x, here, y.at(panel * (vectors * layout.lanes), element)
+        )
 
 
-def _panel(e: Function, layout: FftLayout, x: Value, w: Value, y: Value, vectors: int) -> None:
-    """All tiles of a block by one panel of output channels."""
-    element = ELEMENT[layout.dtype]
-    a_tile = 2 if layout.products == 4 else 1  # rows of the register tile for each tile
-    per_tile = layout.tile.rows // a_tile
-    with e.loop("down", layout.block_height) as down:
-        x_line = x.at(down * (layout.input_width * layout.x_tile), element)
-        y_line = y.at(down * (layout.block_width * 2 * layout.y_row), element)
-        for index, rows in each_tile(e, "rows", layout.block_width * a_tile, layout.tile.rows):
-            first = index * per_tile
-            a = x_line.at(first * layout.x_tile, element)
-            out = y_line.at(first * (2 * layout.y_row), element)
-            products = _four_products if layout.products == 4 else _three_products
-            products(e, layout, a, w, out, rows, vectors)
+class _PanelProducts:
+    """Products of all tiles of a block and a panel of `vectors` vectors of output channels."""
+
+    def __init__(self, e: Function, layout: FftLayout, vectors: int) -> None:
+        self.e, self.layout, self.vectors = e, layout, vectors
+        self.element = ELEMENT[layout.dtype]
+        self.kind = vector(self.element, layout.lanes)
+        self.width = vectors * layout.lanes
+        self.loops = _loops(layout, self.width)
+
+    def emit(self, x: Value, w: Value, y: Value) -> None:
+        """Emit the loops over tiles; the addresses are those of the panel."""
+        e, layout, element = self.e, self.layout, self.element
+        per_tile, products = (2, self._four) if layout.products == 4 else (1, self._three)
+        tiles = layout.tile.rows // per_tile  # of a register tile
+        with e.loop("down", layout.block_height) as down:
+            x_line = x.at(down * (layout.input_width * layout.x_tile), element)
+            y_line = y.at(down * (layout.block_width * 2 * layout.y_row), element)
+            for index, rows in each_tile(
+                e, "rows", layout.block_width * per_tile, layout.tile.rows
+            ):
+                first = index * tiles
+                a = x_line.at(first * layout.x_tile, element)
+                products(a, w, y_line.at(first * (2 * layout.y_row), element), rows)
+
+    def _four(self, a: Value, b: Value, out: Value, rows: int) -> None:
+        """Four multiplications: rows are real and imaginary parts of tiles in turn."""
+        e, vectors, row = self.e, self.vectors, self.layout.x_row
+        acc: Carry = [e.zero(self.kind)] * (rows * vectors)
+        self._accumulate(acc, a, b, rows, row)
+        swapped = list(acc)
+        for i in range(0, rows * vectors, 2 * vectors):
+            for j in range(i, i + vectors):
+                swapped[j], swapped[j + vectors] = negate(e, acc[j + vectors]), acc[j]
+        self._accumulate(swapped, a, self._weights(b, 1), rows, row)
+        for number, value in enumerate(swapped):
+            i, j = divmod(number, vectors)
+            e.store(value, out.at(i * self.layout.y_row + j * self.layout.lanes, self.element))
+
+    def _three(self, a: Value, b: Value, out: Value, rows: int) -> None:
+        """Three multiplications (Gauss): rows are tiles."""
+        e, layout = self.e, self.layout
+
+        def places(plane: int) -> list[Value]:
+            return [
+                out.at((2 * i + plane) * layout.y_row + j * layout.lanes, self.element)
+                for i in range(rows)
+                for j in range(self.vectors)
+            ]
+
+        def accumulate(acc: Carry, plane: int, number: int) -> None:
+            here = a.at(plane * layout.x_row, self.element)
+            self._accumulate(acc, here, self._weights(b, number), rows, layout.x_tile)
+
+        acc: Carry = [e.zero(self.kind)] * (rows * self.vectors)
+        accumulate(acc, 2, 0)
+        real, imaginary = places(0), places(1)
+        for value, place in zip(acc, real, strict=True):
+            e.store(value, place)  # more accumulators than these do not fit the registers
+        accumulate(acc, 0, 1)
+        for value, place in zip(acc, imaginary, strict=True):
+            e.store(value, place)
+        acc = [e.load(place, self.kind) for place in real]
+        accumulate(acc, 1, 2)
+        for value, place in zip(acc, real, strict=True):
+            e.store(value, place)
+
+    def _weights(self, b: Value, number: int) -> Value:
+        """Address of the weights of a pass of the reduction."""
+        return b.at(number * reduction_steps(self.layout) * self.width, self.element)
+
+    def _accumulate(self, acc: Carry, a: Value, b: Value, rows: int, row: int) -> None:
+        """Emit one pass of the reduction; rows are `row` elements apart."""
+        tile = RegisterTile(self.element, self.kind, self.layout.lanes, self.vectors, row)
+        multiply_accumulate(self.e, tile, acc, range(rows), a, b, self.loops)
 
 
 def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
@@ -215,61 +278,6 @@ def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
         extents[2:] = [("c", phases * c, 1, width)]
     loops = [ReductionLoop(*entry) for entry in extents if entry[1] > 1]
     return loops or [ReductionLoop("c", 1, 1, width)]
-
-
-def _four_products(
-    e: Function, layout: FftLayout, a: Value, b: Value, out: Value, rows: int, vectors: int
-) -> None:
-    element = ELEMENT[layout.dtype]
-    kind, width = vector(element, layout.lanes), vectors * layout.lanes
-    tile = RegisterTile(element, kind, layout.lanes, vectors, layout.x_row)
-    acc: Carry = [e.zero(kind)] * (rows * vectors)
-    loops = _loops(layout, width)
-    multiply_accumulate(e, tile, acc, range(rows), a, b, loops)
-    swapped = list(acc)
-    for i in range(0, rows * vectors, 2 * vectors):
-        for j in range(i, i + vectors):
-            swapped[j], swapped[j + vectors] = negate(e, acc[j + vectors]), acc[j]
-    second = b.at(reduction_steps(layout) * width, element)
-    multiply_accumulate(e, tile, swapped, range(rows), a, second, loops)
-    for i in range(rows):
-        for j in range(vectors):
-            place = out.at(i * layout.y_row + j * layout.lanes, element)
-            e.store(swapped[i * vectors + j], place)
-
-
-def _three_products(
-    e: Function, layout: FftLayout, a: Value, b: Value, out: Value, rows: int, vectors: int
-) -> None:
-    element = ELEMENT[layout.dtype]
-    kind, width = vector(element, layout.lanes), vectors * layout.lanes
-    tile = RegisterTile(element, kind, layout.lanes, vectors, layout.x_tile)
-    loops = _loops(layout, width)
-
-    def places(plane: int) -> list[Value]:
-        return [
-            out.at((2 * i + plane) * layout.y_row + j * layout.lanes, element)
-            for i in range(rows)
-            for j in range(vectors)
-        ]
-
-    def accumulate(acc: Carry, plane: int, number: int) -> None:
-        here = a.at(plane * layout.x_row, element)
-        weights = b.at(number * reduction_steps(layout) * width, element)
-        multiply_accumulate(e, tile, acc, range(rows), here, weights, loops)
-
-    acc: Carry = [e.zero(kind)] * (rows * vectors)
-    accumulate(acc, 2, 0)
-    real, imaginary = places(0), places(1)
-    for value, place in zip(acc, real, strict=True):
-        e.store(value, place)  # more accumulators than these do not fit the registers
-    accumulate(acc, 0, 1)
-    for value, place in zip(acc, imaginary, strict=True):
-        e.store(value, place)
-    acc = [e.load(place, kind) for place in real]
-    accumulate(acc, 1, 2)
-    for value, place in zip(acc, real, strict=True):
-        e.store(value, place)
 
 
 def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
@@ -292,16 +300,9 @@ def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Va
             acc[3] = e.fma(im, v_re, acc[3])
             return
         extent, a_step, b_step = left[0]
-
-        def step(i: Value | int) -> None:
-            sums(
-                acc,
-                a.at(i * a_step, element),
-                b.at(i * (b_step * 2 * lanes), element),
-                left[1:],
-            )
-
-        _repeat(e, acc, extent, extent * b_step <= _PARTS_UNROLLED, step)
+        for i in _repeat(e, acc, extent, extent * b_step <= _PARTS_UNROLLED):
+            a_next = a.at(i * a_step, element)
+            sums(acc, a_next, b.at(i * (b_step * 2 * lanes), element), left[1:])
 
     with e.loop("down", layout.block_height) as i:
         with e.loop("across", layout.block_width) as j:
@@ -313,12 +314,10 @@ def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Va
             e.store(acc[1] + acc[3], out.at(layout.y_row, element))
 
 
-def _repeat(
-    e: Function, acc: Carry, count: int, unrolled: bool, step: Callable[[Value | int], None]
-) -> None:
+def _repeat(e: Function, acc: Carry, count: int, unrolled: bool) -> Iterator[Value | int]:
+    """Emit the body `count` times, or in a loop that carries the accumulators."""
     if unrolled:
-        for i in range(count):
-            step(i)
+        yield from range(count)
         return
     with e.loop("part", count, [acc]) as index:
-        step(index)
+        yield index

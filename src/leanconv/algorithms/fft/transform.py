@@ -9,7 +9,7 @@ then row by row, cropped, with bias, residual and activation, into the output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -64,7 +64,7 @@ class Transforms:
 
     Args:
         e: the function to append to.
-        layout: sizes and places.
+        layout: sizes and offsets.
         pointers: operands by role.
         outer: group, or vector of channels if depthwise.
         part: slice of the group's output channels.
@@ -78,7 +78,7 @@ class Transforms:
         pointers: dict[str, Value],
         outer: Value,
         part: Value,
-        block: tuple[Value, Value, Value],
+        block: Sequence[Value],
     ) -> None:
         self.e, self.layout, self.block = e, layout, block
         self.outer, self.part = outer, part

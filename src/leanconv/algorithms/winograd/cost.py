@@ -154,8 +154,9 @@ def _gathering(kernel: WinogradShape, costs: Costs) -> float:
 def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
     """Numbers of points, each with the share of the tiles that have them."""
     sides = []
-    for grid, alpha, gone in zip(kernel.grid, kernel.alpha, kernel.dropped_points, strict=True):
-        sides.append([(alpha - gone, 1.0)] + ([(gone, 1 - 1 / grid)] if gone else []))
+    for grid, alpha, dropped in zip(kernel.grid, kernel.alpha, kernel.dropped_points, strict=True):
+        narrow = [(dropped, 1 - 1 / grid)] if dropped else []
+        sides.append([(alpha - dropped, 1.0), *narrow])
     return tuple((a * b, high * wide) for a, high in sides[0] for b, wide in sides[1])
 
 
@@ -334,7 +335,7 @@ class _Model:
             held = math.ceil(tiles * share)
             count = full if held == tiles else ceil_div(held, rows)
             one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
-            # The first register tile of a block waits for the weights, the others find them near.
+            # The first register tile of a block waits for weights, the others read them from L2.
             slow = costs.overlapped(one, stream)
             later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
             products += points * (blocks * slow + later * one)

@@ -70,8 +70,8 @@ def tile_order(
     count = ceil_div(len(kinds), tiles)
     room = [tiles] * (count - 1) + [len(kinds) - (count - 1) * tiles]
     blocks: list[list[int]] = [[] for _ in room]
-    for dealt, shift in _SHARES:
-        members = [t for t, kind in enumerate(kinds) if kind in dealt]
+    for together, shift in _SHARES:
+        members = [t for t, kind in enumerate(kinds) if kind in together]
         for number, tile in enumerate(members):
             at = int((number + shift) * count / len(members))
             while len(blocks[at]) == room[at]:
@@ -82,10 +82,12 @@ def tile_order(
         block += islice(inner, most - len(block))
         block.sort(key=lambda t: (kinds[t], t))
     found = {(False, False): (0, tiles)}
-    for gone in ((False, True), (True, False), (True, True)):
-        absent = {kind for ends, kind in _PLACES.items() if gone[0] & ends[0] or gone[1] & ends[1]}
+    for dropped in ((False, True), (True, False), (True, True)):
+        absent = {
+            kind for ends, kind in _PLACES.items() if dropped[0] & ends[0] or dropped[1] & ends[1]
+        }
         held = [p for block in blocks for p, t in enumerate(block) if kinds[t] not in absent]
-        found[gone] = min(held, default=0), max(held, default=0) + 1
+        found[dropped] = min(held, default=0), max(held, default=0) + 1
     return tuple(t for block in blocks for t in block), found
 
 
@@ -110,10 +112,10 @@ def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
     if is_ordered(conv):
         found = _order(conv)[1]
     ranges = {}
-    for gone, (first, stop) in found.items():
+    for dropped, (first, stop) in found.items():
         many = ceil_div(stop - first, conv.rows)
         rows = ceil_div(stop - first, many)
-        ranges[gone] = RowRange(min(first, conv.tiles - many * rows), many, rows)
+        ranges[dropped] = RowRange(min(first, conv.tiles - many * rows), many, rows)
     return ranges
 
 
@@ -137,7 +139,7 @@ def tile_place(e: Function, conv: WinogradShape, index: Value, order: Value | No
     n, inside = index // (rows * columns), index % (rows * columns)
     ty, tx = inside // columns, inside % columns
     ends = zip((ty, tx), conv.grid, conv.dropped_points, strict=True)
-    last_row, last_column = (t.compare("eq", g - 1) if gone else None for t, g, gone in ends)
+    last_row, last_column = (t.compare("eq", g - 1) if dropped else None for t, g, dropped in ends)
     return TilePlace(n, ty, tx, (last_row, last_column))
 
 

@@ -39,10 +39,10 @@ class WinogradShape:
         x, y: strides of input and output; a residual has those of y.
         dtype: `"float32"` or `"float64"`.
         lanes: lanes of a vector.
+        epilogue: bias, residual, activation.
         tiles: tiles of one block, a multiple of `rows`.
         rows, vectors: the register tile of the products.
         parts: parts into which the panels of output channels are split.
-        epilogue: bias, residual, activation.
         sums: products of one partial sum, at most.
         x_offset, y_offset: elements from the tensors' starts to this convolution's first ones.
         narrow: whether tiles of fewer outputs, at the far edges, skip points.
@@ -65,11 +65,11 @@ class WinogradShape:
     y: Access
     dtype: str
     lanes: int
-    tiles: int
-    rows: int
-    vectors: int
-    parts: int
     epilogue: Epilogue
+    tiles: int = 1
+    rows: int = 1
+    vectors: int = 1
+    parts: int = 1
     sums: int = LENGTH
     x_offset: int = 0
     y_offset: int = 0
@@ -102,10 +102,6 @@ class WinogradShape:
             y=problem.y,
             dtype=problem.dtype,
             lanes=lanes,
-            tiles=1,
-            rows=1,
-            vectors=1,
-            parts=1,
             epilogue=problem.epilogue,
             sums=sums,
             x_offset=problem.x_offset,
