@@ -23,7 +23,7 @@ def random_levels(
             for _ in range(int(rng.integers(0 if before > 1 else 1, transitions + 1)))
         ]
         table = np.array(rows, np.int64).reshape(-1, 6)
-        levels.append(Level(*(np.ascontiguousarray(table[:, c]) for c in range(6)), after))
+        levels.append(Level(after, *(np.ascontiguousarray(table[:, c]) for c in range(6))))
         before = after
     return levels
 

@@ -15,6 +15,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
+from leanconv.planner.lifetimes import BufferUse
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target
@@ -38,26 +39,6 @@ def shared_ns(time_ns: int, threads: int) -> int:
 
 
 @dataclass(frozen=True)
-class CallFootprint:
-    """What one call does to memory: the local values that it reads and writes, its scratch.
-
-    A local value is an input by its number, a temporary by its name, or `"y"`; constants are left
-    out.
-
-    Attributes:
-        reads: values in the order of the operands, None for constants.
-        result: what it writes.
-        in_place: positions in `reads` whose memory the result may take over.
-        scratch: bytes of one thread.
-    """
-
-    reads: tuple[int | str | None, ...]
-    result: int | str
-    in_place: tuple[int, ...]
-    scratch: int
-
-
-@dataclass(frozen=True)
 class NodeCost:
     """What one choice for a node costs between given formats.
 
@@ -67,8 +48,9 @@ class NodeCost:
         time_ns: estimated, of one thread alone: what is chosen must not depend on their number.
         error: expected relative error of what it computes.
         weight_bytes: constants of its own, each aligned.
-        shared: constants of the graph that it reads as they are.
-        calls: in order; none for a view.
+        unpacked: the numbers of the inputs that are constants which it reads as they are.
+        calls: in order; none for a view. A buffer is an input by its number, a temporary by its
+            name, or `"y"`.
         temporaries: bytes of each, aligned.
         alias: the number of the input whose bytes the output's are; None if it has its own.
     """
@@ -78,8 +60,8 @@ class NodeCost:
     time_ns: int
     error: float
     weight_bytes: int
-    shared: tuple[str, ...]
-    calls: tuple[CallFootprint, ...]
+    unpacked: tuple[int, ...]
+    calls: tuple[BufferUse[int | str], ...]
     temporaries: Mapping[str, int]
     alias: int | None
 
@@ -92,7 +74,7 @@ class NodeCost:
     @property
     def scratch_bytes(self) -> int:
         """The most scratch of one thread."""
-        return max((call.scratch for call in self.calls), default=0)
+        return max((call.scratch_bytes for call in self.calls), default=0)
 
 
 def error_units(error: float, dtype: str, up: bool = True) -> int:
@@ -223,8 +205,7 @@ class NodeEvaluator:
         context = decision.context(node, self._graph, self._target, self._accuracy)
         operator, choice = operator_of(node), decision.choice
         costed = operator.estimated(context, choice)
-        found = self._node_cost(node, decision, costed, operator.lower(context, choice))
-        return replace(found, shared=tuple(node.inputs[int(number)] for number in found.shared))
+        return self._node_cost(node, decision, costed, operator.lower(context, choice))
 
     def _known_costs(
         self, node: Node, decision: Decision, vary_parameters: bool
@@ -233,19 +214,7 @@ class NodeEvaluator:
         if key not in self._known:
             self._known[key] = list(self._evaluated(node, decision, vary_parameters))
         for known in self._known[key]:
-            own = replace(decision, choice=known.decision.choice)
-            shared = tuple(node.inputs[int(number)] for number in known.shared)
-            yield NodeCost(
-                own,
-                known.algorithm,
-                known.time_ns,
-                known.error,
-                known.weight_bytes,
-                shared,
-                known.calls,
-                known.temporaries,
-                known.alias,
-            )
+            yield replace(known, decision=replace(decision, choice=known.decision.choice))
 
     def _evaluated(
         self, node: Node, decision: Decision, vary_parameters: bool
@@ -259,19 +228,22 @@ class NodeEvaluator:
     def _node_cost(
         self, node: Node, decision: Decision, choice: Choice, lowered: Lowered
     ) -> NodeCost:
+        constants = self._graph.constants
         numbers: dict[str, int | str] = {node.outputs[0]: "y"}
         for number, name in enumerate(node.inputs):
-            if name and name not in self._graph.constants:
+            if name and name not in constants:
                 numbers.setdefault(name, number)
         numbers.update({name: name for name in lowered.temporaries})
-        calls, taken = [], {}
-        for call in lowered.calls:
-            reads = tuple(numbers.get(name) for name in call.values[:-1])
-            result = numbers[call.values[-1]]
-            calls.append(
-                CallFootprint(reads, result, call.in_place, aligned(call.kernel.scratch_bytes))
+        calls = tuple(
+            BufferUse(
+                tuple(numbers.get(name) for name in call.values[:-1]),
+                numbers[call.values[-1]],
+                call.in_place,
+                aligned(call.kernel.scratch_bytes),
             )
-            taken.update({n: str(node.inputs.index(n)) for n in call.values if n in node.inputs})
+            for call in lowered.calls
+        )
+        read = dict.fromkeys(name for call in lowered.calls for name in call.values)
         own = [array.nbytes for array in lowered.constants.values()]
         own += [size for packing in lowered.packings for size in packing.bytes.values()]
         return NodeCost(
@@ -280,8 +252,8 @@ class NodeEvaluator:
             self.costs.ns(choice.cycles),
             choice.error,
             sum(aligned(size) for size in own),
-            tuple(number for n, number in taken.items() if n in self._graph.constants),
-            tuple(calls),
+            tuple(node.inputs.index(n) for n in read if n in node.inputs and n in constants),
+            calls,
             {name: aligned(size) for name, size in lowered.temporaries.items()},
             node.inputs.index(lowered.alias) if lowered.alias else None,
         )

@@ -9,9 +9,11 @@ in-place results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from leanconv.planner.node_costs import (
     reorder_ns,
 )
 from leanconv.planner.solver import Level, undominated
-from leanconv.spec import Format
+from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs
 
@@ -115,19 +117,16 @@ def _allowed_formats(
 ) -> dict[str, frozenset[Format]]:
     """The formats that each value may have: the default one, and any that is smaller."""
     graph = rules.graph
-    allowed: dict[str, set[Format]] = {}
-    for name in graph.types:
-        allowed[name] = set()
+    allowed: dict[str, set[Format]] = {name: set() for name in graph.types}
     for node, decision in zip(graph.nodes, defaults, strict=True):
         allowed[node.outputs[0]].add(decision.writes)
         for name, form in decision.reads.items():
             allowed[name].add(form)
     for name, forms in allowed.items():
-        if rules.is_image(name) and name not in graph.constants:
-            plain = Format()
-            sizes = [_bytes(graph, name, form) for form in (plain, rules.blocked)]
-            if sizes[0] < sizes[1]:
-                forms.add(plain)
+        if not rules.is_image(name):
+            continue
+        if _bytes(graph, name, PLAIN) < _bytes(graph, name, rules.blocked):
+            forms.add(PLAIN)
     return {name: frozenset(forms) for name, forms in allowed.items()}
 
 
@@ -153,6 +152,18 @@ class _Transition:
     reorder_ns: int
 
 
+class _Row(NamedTuple):
+    """A transition of a level: the columns of `Level`, and the index of the node's choice."""
+
+    source: int
+    target: int
+    time: int
+    weights: int
+    error: int
+    peak: int
+    choice: int
+
+
 class _Builder:
     def __init__(
         self,
@@ -164,13 +175,10 @@ class _Builder:
         graph = rules.graph
         self._graph, self._node_costs, self._threads = graph, node_costs, threads
         self._costs = costs
-        self._uses = dict.fromkeys(graph.types, 0)
+        self._dtype = next(iter({graph.types[n].dtype for n in graph.inputs}), "float32")
+        self._readers = Counter(graph.outputs)  # how often each value is still to be read
         for node in graph.nodes:
-            for name in set(node.inputs):
-                if name:
-                    self._uses[name] += 1
-        for name in graph.outputs:
-            self._uses[name] += 1
+            self._readers.update(set(node.inputs))
         self._aliases = self._find_aliases()
         self._free = self._users_arrays()
         self._sizes: dict[Key, int] = {}
@@ -184,20 +192,15 @@ class _Builder:
             if number is None:
                 continue
             name, decision = node.inputs[number], found[0].decision
-            form = decision.reads.get(name, Format())
+            form = decision.reads.get(name, PLAIN)
             aliases[node.outputs[0], decision.writes] = (name, form)
         return aliases
 
     def _users_arrays(self) -> set[Key]:
         """Values that lie in the user's arrays, not in the arena."""
-        free: set[Key] = set()
-        for name in self._graph.inputs:
-            free.add((name, Format()))
-        for name in self._graph.outputs:
-            free.add(self._root((name, Format())))
-        for name in self._graph.constants:
-            free.add((name, Format()))
-        return free
+        graph = self._graph
+        given = {(name, PLAIN) for name in (*graph.inputs, *graph.constants)}
+        return given | {self._root((name, PLAIN)) for name in graph.outputs}
 
     def _root(self, key: Key) -> Key:
         while key in self._aliases:
@@ -207,67 +210,71 @@ class _Builder:
     def _size(self, key: Key) -> int:
         """Bytes in the arena."""
         if key not in self._sizes:
-            size = 0 if key in self._free else _bytes(self._graph, *key)
-            self._sizes[key] = size
+            self._sizes[key] = 0 if key in self._free else _bytes(self._graph, *key)
         return self._sizes[key]
+
+    def _constant_bytes(self, names: Iterable[str]) -> int:
+        return sum(aligned(self._graph.constants[name].nbytes) for name in names)
 
     # -- levels ----------------------------------------------------------------------------
     def build(self) -> SearchGraph:
+        """The levels of all nodes, and that of the delivery of the outputs."""
         states = {self._start(): 0}
-        uses = dict(self._uses)
         levels, chosen = [], []
-        shared: set[str] = set()
-        base = 0
-        dtype = next(iter({self._graph.types[n].dtype for n in self._graph.inputs}), "float32")
+        stored: set[str] = set()  # constants of the graph that every plan stores as they are
         for node, node_costs in zip(self._graph.nodes, self._node_costs, strict=True):
-            for name in set(node.inputs):
-                if name:
-                    uses[name] -= 1
-            taken = [n for cost in node_costs[:1] for n in cost.shared if n not in shared]
-            base += sum(aligned(self._graph.constants[name].nbytes) for name in set(taken))
-            shared.update(taken)
-            rows: list[tuple[int, ...]] = []
-            after: dict[State, int] = {}
-            for state, number in states.items():
-                for index, node_cost in enumerate(node_costs):
-                    extra = [n for n in node_cost.shared if n not in shared]
-                    weights = node_cost.weight_bytes + sum(
-                        aligned(self._graph.constants[name].nbytes) for name in extra
-                    )
-                    error = error_units(node_cost.passed_error, dtype)
-                    for transition in self._transitions(state, node, node_cost, uses):
-                        place = after.setdefault(transition.after, len(after))
-                        time = node_cost.time_ns + transition.reorder_ns
-                        peak = transition.peak
-                        rows.append((number, place, time, weights, error, peak, index))
-            if len(after) > _MOST_STATES:
+            self._readers.subtract(set(node.inputs))
+            stored.update(node.inputs[number] for number in node_costs[0].unpacked)
+            rows, states = self._rows(node, node_costs, states, stored)
+            if len(states) > _MOST_STATES:
                 raise _ManyStatesError
             assert rows, f"no choice for node {node.name!r}"
-            level, transitions = _level(rows, len(after))
+            level, transitions = _level(rows, len(states))
             levels.append(level)
             chosen.append(transitions)
-            states = after
         ends = [(number, self._delivery(state)) for state, number in states.items()]
-        rows = [(number, 0, time, 0, 0, peak, 0) for number, (time, peak) in ends]
+        rows = [_Row(number, 0, time, 0, 0, peak, 0) for number, (time, peak) in ends]
         level, transitions = _level(rows, 1)
+        base = self._constant_bytes(stored)
         return SearchGraph((*levels, level), tuple(self._node_costs), (*chosen, transitions), base)
 
+    def _rows(
+        self,
+        node: Node,
+        node_costs: Sequence[NodeCost],
+        states: Mapping[State, int],
+        stored: Set[str],
+    ) -> tuple[list[_Row], dict[State, int]]:
+        """The transitions of a node from the states before it, and the states after it."""
+        weights = [
+            cost.weight_bytes
+            + self._constant_bytes({node.inputs[n] for n in cost.unpacked} - stored)
+            for cost in node_costs
+        ]
+        errors = [error_units(cost.passed_error, self._dtype) for cost in node_costs]
+        rows: list[_Row] = []
+        after: dict[State, int] = {}
+        for state, source in states.items():
+            for index, cost in enumerate(node_costs):
+                for transition in self._transitions(state, node, cost):
+                    target = after.setdefault(transition.after, len(after))
+                    time = cost.time_ns + transition.reorder_ns
+                    costs = time, weights[index], errors[index], transition.peak
+                    rows.append(_Row(source, target, *costs, index))
+        return rows, after
+
     def _start(self) -> State:
-        plain = Format()
-        return tuple(
-            (name, Live(plain, frozenset({plain})))
-            for name in self._graph.inputs
-            if self._uses[name]
-        )
+        live = Live(PLAIN, frozenset({PLAIN}))
+        return tuple((name, live) for name in self._graph.inputs if self._readers[name])
 
     def _delivery(self, state: State) -> tuple[int, int]:
         """Time and peak of bringing the outputs to the user's arrays, if they are not there."""
         moved = [
             name
             for name, live in state
-            if name in self._graph.outputs and Format() not in live.held | live.dropped
+            if name in self._graph.outputs and PLAIN not in live.held | live.dropped
         ]
-        time = sum(self._reorder_ns((name, Format())) for name in moved)
+        time = sum(self._reorder_ns((name, PLAIN)) for name in moved)
         return time, self._held(state) if moved else 0
 
     def _reorder_ns(self, result: Key) -> int:
@@ -277,12 +284,10 @@ class _Builder:
         roots = {self._root((name, form)) for name, live in state for form in live.held}
         return sum(self._size(root) for root in roots)
 
-    def _transitions(
-        self, state: State, node: Node, node_cost: NodeCost, uses: Mapping[str, int]
-    ) -> Iterator[_Transition]:
+    def _transitions(self, state: State, node: Node, node_cost: NodeCost) -> Iterator[_Transition]:
         """The transitions by a choice; none if it needs a format that cannot be made any more."""
         live = dict(state)
-        wanted = {name: Format() for name in node.inputs if name and name in live}
+        wanted = {name: PLAIN for name in node.inputs if name and name in live}
         wanted.update(node_cost.decision.reads)
         reorders: list[tuple[Key, Key]] = []
         for name, form in wanted.items():
@@ -294,7 +299,7 @@ class _Builder:
             reorders.append(((name, entry.produced), (name, form)))
             live[name] = Live(entry.produced, entry.held | {form}, entry.dropped)
         output, writes = node.outputs[0], node_cost.decision.writes
-        keeps = [(name, list(self._keeps(name, live[name], wanted, uses))) for name in wanted]
+        keeps = [(name, list(self._keeps(name, live[name], form))) for name, form in wanted.items()]
         for choice in product(*(options for _, options in keeps)):
             after = dict(live)
             for (name, _), kept in zip(keeps, choice, strict=True):
@@ -302,23 +307,21 @@ class _Builder:
                     del after[name]
                 else:
                     after[name] = kept
-            if uses[output]:
+            if self._readers[output]:
                 after[output] = Live(writes, frozenset({writes}))
             following = tuple(sorted(after.items(), key=lambda item: item[0]))
             peak = self._peak(state, following, node, node_cost, wanted, reorders)
             nanoseconds = sum(self._reorder_ns(new) for _, new in reorders)
             yield _Transition(following, peak, nanoseconds)
 
-    def _keeps(
-        self, name: str, live: Live, wanted: Mapping[str, Format], uses: Mapping[str, int]
-    ) -> Iterator[Live | None]:
-        """What may remain of a value that was read; None if nothing reads it again."""
-        if not uses[name]:
+    def _keeps(self, name: str, live: Live, form: Format) -> Iterator[Live | None]:
+        """What may remain of a value that was read in a format; None if nothing reads it again."""
+        if not self._readers[name]:
             yield None
             return
-        used = {wanted[name], live.produced} & live.held
+        used = {form, live.produced} & live.held
         if name in self._graph.outputs:
-            used.discard(Format())  # it lies in the user's array
+            used.discard(PLAIN)  # it lies in the user's array
         if name in self._graph.inputs:
             used.clear()
         for count in range(min(len(used), len(live.held) - 1) + 1):
@@ -360,25 +363,23 @@ class _Builder:
 
         for call in node_cost.calls:
             reads = tuple(None if value is None else buffer(value) for value in call.reads)
-            uses.append(BufferUse(reads, buffer(call.result), call.in_place, call.scratch))
+            uses.append(BufferUse(reads, buffer(call.result), call.in_place, call.scratch_bytes))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
         end = {self._root((name, form)) for name, live in after for form in live.held}
         bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array
         return peak_bytes(uses, bytes_of, self._threads, begin, end)
 
 
-def _level(rows: Sequence[tuple[int, ...]], states: int) -> tuple[Level, tuple[int, ...]]:
+def _level(rows: Sequence[_Row], states: int) -> tuple[Level, tuple[int, ...]]:
     """The transitions as arrays, without those that another one between the same states beats."""
-    table = np.array(rows, np.int64).reshape(len(rows), 7)
+    table = np.array(rows, np.int64)
     kept: list[int] = []
     pairs: dict[tuple[int, int], list[int]] = {}
     for index, row in enumerate(rows):
-        pairs.setdefault((row[0], row[1]), []).append(index)
+        pairs.setdefault((row.source, row.target), []).append(index)
     for members in pairs.values():
         best = undominated(table[members][:, 2:6])
         kept += [members[int(i)] for i in best]
-    kept.sort(key=lambda i: (rows[i][0], i))
-    table = table[kept]
-    columns = [np.ascontiguousarray(table[:, column]) for column in range(6)]
-    level = Level(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], states)
-    return level, tuple(int(n) for n in table[:, 6])
+    kept.sort(key=lambda i: (rows[i].source, i))
+    *columns, choices = np.ascontiguousarray(table[kept].T)
+    return Level(states, *columns), tuple(int(n) for n in choices)

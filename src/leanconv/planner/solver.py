@@ -18,7 +18,7 @@ Networks 10, 1980).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,21 +40,21 @@ class Level:
     """All transitions of one level, in ascending order of `source`.
 
     Attributes:
+        states: number of states after the level.
         source, target: states before and after, counted from 0.
         time: of each transition, in nanoseconds.
         weights: bytes that stay for the whole run.
         error: squared relative error, in units chosen by the caller.
         peak: bytes of the arena while the transition runs.
-        states: number of states after the level.
     """
 
+    states: int
     source: Integers
     target: Integers
     time: Integers
     weights: Integers
     error: Integers
     peak: Integers
-    states: int
 
     @cached_property
     def segments(self) -> tuple[Integers, Integers]:
@@ -64,15 +64,8 @@ class Level:
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Level:
         """The level with some of its transitions."""
-        return Level(
-            self.source[kept],
-            self.target[kept],
-            self.time[kept],
-            self.weights[kept],
-            self.error[kept],
-            self.peak[kept],
-            self.states,
-        )
+        columns = (self.source, self.target, self.time, self.weights, self.error, self.peak)
+        return Level(self.states, *(column[kept] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -167,6 +160,10 @@ class _Labels:
     parent: Integers  # row among the labels before
     transition: Integers
 
+    def only(self, rows: npt.NDArray[Any]) -> _Labels:
+        columns = (self.state, self.cost, self.parent, self.transition)
+        return _Labels(*(column[rows] for column in columns))
+
 
 class _Search:
     def __init__(
@@ -237,12 +234,9 @@ class _Search:
     def _result(self) -> Path | None:
         if self._best is None:
             return None
-        best = self._best
-        transitions = tuple(
-            int(index[transition])
-            for index, transition in zip(self._indices, best.transitions, strict=True)
-        )
-        return Path(transitions, best.time, best.weights, best.error, best.peak, self._exact)
+        pairs = zip(self._indices, self._best.transitions, strict=True)
+        transitions = tuple(int(index[transition]) for index, transition in pairs)
+        return replace(self._best, transitions=transitions, exact=self._exact)
 
     # -- paths known -----------------------------------------------------------------------
     def _path(self, transitions: Sequence[int]) -> Path:
@@ -258,16 +252,14 @@ class _Search:
     def _value(self, path: Path) -> int:
         return path.time if self._for_time else path.bytes
 
+    def _order(self, path: Path) -> tuple[int, int, int]:
+        return self._value(path), path.bytes, path.time
+
     def _offer(self, path: Path) -> None:
         """Keep a path if it is within the limits and better than the one known."""
         if path.bytes > self._limit or path.error > self._error_limit:
             return
-        better = (self._value(path), path.bytes, path.time)
-        if self._best is None or better < (
-            self._value(self._best),
-            self._best.bytes,
-            self._best.time,
-        ):
+        if self._best is None or self._order(path) < self._order(self._best):
             self._best = path
 
     # -- prices ----------------------------------------------------------------------------
@@ -295,9 +287,7 @@ class _Search:
     def _prices_under(self, peak: int, levels: Sequence[Level]) -> Iterator[tuple[float, float]]:
         """Improve prices by the path that is best at them, for paths below a peak."""
         room = self._limit - peak
-        byte_price = error_price = 0.0 if self._for_time else 1.0
-        if not self._for_time:
-            error_price = 0.0
+        byte_price, error_price = 0.0 if self._for_time else 1.0, 0.0
         best = -np.inf
         answer = (byte_price, error_price)
         scale = 0.0
@@ -377,9 +367,7 @@ class _Search:
         if rows.size > _MOST_LABELS:
             self._exact = False
             rows = rows[np.argsort(bounds[rows], kind="stable")[:_MOST_LABELS]]
-        return _Labels(
-            found.state[rows], found.cost[rows], found.parent[rows], found.transition[rows]
-        )
+        return found.only(rows)
 
     def _undominated(self, labels: _Labels, state: int) -> Integers:
         rows = np.flatnonzero(labels.state == state)
@@ -417,12 +405,7 @@ class _Search:
         if self._best is not None:
             # Values are integers: a bound above the best one less 1 leaves nothing better.
             kept &= bounds <= self._value(self._best) - 1 + 1e-6
-        return (
-            _Labels(
-                labels.state[kept], labels.cost[kept], labels.parent[kept], labels.transition[kept]
-            ),
-            bounds[kept],
-        )
+        return labels.only(kept), bounds[kept]
 
 
 def undominated(rows: Integers) -> Integers:
