@@ -15,6 +15,7 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.node_costs import error_units, reorder_ns
 from leanconv.planner.solver import fastest, smallest
@@ -67,7 +68,7 @@ class Plan:
     bytes: int
 
 
-def every_plan(planner: Planner) -> list[Plan]:
+def every_plan(planner: GraphPlanner) -> list[Plan]:
     """All combinations of the nodes' ways whose formats can be had, lowered and placed."""
     graph, plans = planner.graph, []
     for chosen in product(*planner.search_graph.node_costs):
@@ -89,7 +90,7 @@ def every_plan(planner: Planner) -> list[Plan]:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_it_finds_what_trying_every_plan_finds(name: str) -> None:
-    planner = Planner(GRAPHS[name](), preset("skylake-avx512"), THREADS, Accuracy(1e-4))
+    planner = Planner(GRAPHS[name](), preset("skylake-avx512"), THREADS, Accuracy(1e-4)).unmerged
     plans = every_plan(planner)
     levels, base = planner.search_graph.levels, planner.search_graph.base_bytes
     assert len({plan.bytes for plan in plans}) > 1, "nothing to choose"
@@ -193,7 +194,7 @@ def test_reproducible_plans_keep_their_bits_under_a_limit() -> None:
 
 
 def test_a_decision_names_formats_that_can_be_had() -> None:
-    planner = Planner(chain(), host(), 1, Accuracy(1e-4))
+    planner = Planner(chain(), host(), 1, Accuracy(1e-4)).unmerged
     for node_costs in planner.search_graph.node_costs:
         for node_cost in node_costs:
             assert isinstance(node_cost.decision, Decision)

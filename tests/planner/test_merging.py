@@ -15,7 +15,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.passes.merge_blocks import mergeable
 from leanconv.operators import Accuracy
-from leanconv.planner import budget
+from leanconv.planner import graph_planner
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import error_units
 from leanconv.planner.solver import fastest, smallest
@@ -51,7 +51,7 @@ def bound(limit: int | None) -> lc.Network:
 def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
     """At every limit, the least time and bytes of those that each number gives by itself."""
     plans = planner(width=1.0, image=224)
-    most = mergeable(plans.graph)
+    most = mergeable(plans.unmerged.graph)
     assert most > 2
     assert [each.merged for each in plans.family] == [0, *range(2, most + 1)]
     spaces = [(each.search_graph.levels, each.search_graph.base_bytes) for each in plans.family]
@@ -72,7 +72,7 @@ def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
         taken.add(found.planner.merged)
         times.append(found.path.time)
     assert times == sorted(times, reverse=True)
-    assert times[-1] >= sum(each.time_ns for each in plans.chosen(plans.defaults))
+    assert times[-1] >= sum(each.time_ns for each in plans.unmerged.chosen(plans.unmerged.defaults))
     assert len(taken) > 2, "limits that never ask for other numbers of blocks show nothing"
     with pytest.raises(lc.BudgetError) as caught:
         plans.within(least - 1)
@@ -91,7 +91,6 @@ def test_the_front_is_that_of_all_numbers_of_merged_blocks() -> None:
         found = plans.within(point.bytes)
         assert point.exact
         assert found.path is None or found.path.time == point.time_ns
-    assert plans.merging(2).front(points=8) == front
 
 
 def test_on_a_named_machine_more_blocks_are_merged_the_tighter_the_limit_is() -> None:
@@ -104,7 +103,7 @@ def test_on_a_named_machine_more_blocks_are_merged_the_tighter_the_limit_is() ->
 
 def test_limits_of_bytes_and_error_are_kept_together() -> None:
     least = planner(max_error=1.0).smallest
-    error = planner().place_plan(None, None)
+    error = planner().unmerged.place_plan(None, None)
     for max_error in (1.5e-5, 1e-4):
         plans = planner(max_error=max_error)
         found = plans.within((least.memory_bytes + error.memory_bytes) // 2)
@@ -115,13 +114,13 @@ def test_limits_of_bytes_and_error_are_kept_together() -> None:
 
 def test_no_limit_changes_the_bits_of_reproducible_plans() -> None:
     plans = planner(reproducible=True)
-    assert plans.family == [plans]
-    assert {len(node_costs) for node_costs in plans.search_graph.node_costs} == {1}
+    assert plans.family == [plans.unmerged]
+    assert {len(node_costs) for node_costs in plans.unmerged.search_graph.node_costs} == {1}
 
 
 def test_only_blocks_that_are_there_are_merged() -> None:
     plans = planner()
-    for count in (-1, 1, mergeable(plans.graph) + 1):
+    for count in (-1, 1, mergeable(plans.unmerged.graph) + 1):
         with pytest.raises(SpecError, match="cannot be merged"):
             plans.merging(count)
 
@@ -156,7 +155,7 @@ def test_a_merged_plan_runs_is_explained_and_saved(
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     net.plan.save(first)
     with monkeypatch.context() as patched:
-        patched.setattr(budget, "make_search_graph", None)
+        patched.setattr(graph_planner, "make_search_graph", None)
         again = lc.load(model(), plan=first)
         np.testing.assert_array_equal(again(x), found)
     assert again.plan.storage.places == net.plan.storage.places

@@ -14,7 +14,7 @@ import pytest
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.codegen.host import host
-from leanconv.planner import budget, plan_file
+from leanconv.planner import graph_planner, plan_file
 
 
 @cache
@@ -46,7 +46,7 @@ def test_the_same_bits_without_planning(
         first, second = tmp_path / "a.json", tmp_path / "b.json"
         net.plan.save(first)
         with monkeypatch.context() as patched:
-            patched.setattr(budget, "make_search_graph", None)
+            patched.setattr(graph_planner, "make_search_graph", None)
             again = lc.load(model(name), plan=first)
             np.testing.assert_array_equal(again(x), y)
         assert again.plan.memory_bytes == net.plan.memory_bytes == again.used_bytes

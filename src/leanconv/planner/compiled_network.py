@@ -11,6 +11,7 @@ from leanconv.graph.ir import Graph
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import (
     LoweredGraph,
     Step,
@@ -34,7 +35,7 @@ class CompiledNetwork:
     Args:
         owned: the graph after the passes; it is taken once its plan keeps the limits, so that no
             weights are held twice once they are packed.
-        planner: of the same graph, nothing merged; its target must be able to run here.
+        budget: plans of the same graph; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan to follow as it is; None lets the planner find one.
         decisions: how each node is computed; None leaves it to the planner.
@@ -51,13 +52,13 @@ class CompiledNetwork:
     def __init__(
         self,
         owned: OwnedGraph,
-        planner: Planner,
+        budget: Planner,
         memory_limit: int | None = None,
         pinned: PlanFile | None = None,
         decisions: Sequence[Decision] | None = None,
     ) -> None:
+        decisions, planner, exact = _decided(budget, memory_limit, pinned, decisions)
         target = planner.target
-        decisions, planner, exact = _decided(planner, memory_limit, pinned, decisions)
         merged = planner.merge(owned.graph)
         if decisions is None:
             decisions = default_decisions(format_rules(merged, target))
@@ -78,6 +79,7 @@ class CompiledNetwork:
             threads=planner.threads,
             limit=memory_limit,
             exact=exact,
+            budget=budget,
             planner=planner,
             decisions=tuple(decisions),
             storage=storage,
@@ -125,19 +127,19 @@ class CompiledNetwork:
 
 
 def _decided(
-    planner: Planner,
+    budget: Planner,
     memory_limit: int | None,
     pinned: PlanFile | None,
     decisions: Sequence[Decision] | None,
-) -> tuple[Sequence[Decision] | None, Planner, bool]:
+) -> tuple[Sequence[Decision] | None, GraphPlanner, bool]:
     """The decisions (None: the defaults), the planner to use, and whether it proved them."""
-    exact = True
+    planner, exact = budget.unmerged, True
     if pinned is not None:
-        decisions, planner = pinned.decisions, planner.merging(pinned.merged_blocks)
+        decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
         planner.check([node.output for node in pinned.nodes], decisions)
     limited = memory_limit is not None or planner.max_error is not None
     if decisions is None and (limited or not planner.needs_no_reorder):
-        found = planner.within(memory_limit)
+        found = budget.within(memory_limit)
         decisions, planner = found.decisions, found.planner
         exact = found.path is None or found.path.exact
     return decisions, planner, exact

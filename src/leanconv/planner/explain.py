@@ -120,7 +120,7 @@ def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
             "merged_blocks": point.merged,
             "exact": point.exact,
         }
-        for point in plan.planner.front()
+        for point in plan.budget.front()
     ]
 
 

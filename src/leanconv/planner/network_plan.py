@@ -11,6 +11,7 @@ from functools import cached_property
 from leanconv.graph.ir import TensorType
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.node_costs import NodeCost, reorder_ns, shared_ns
 from leanconv.planner.plan_file import (
     PlanFile,
@@ -61,7 +62,8 @@ class NetworkPlan(Unpicklable):
         threads: threads that take part.
         limit: bytes that arena and weights may take together, None for no limit.
         exact: whether no plan within the limits is predicted to be faster, which is proved.
-        planner: it made the plan, and finds those for other limits.
+        budget: finds the plans for other limits.
+        planner: of the graph that is computed.
         decisions: how each node of the graph is computed.
         storage: where each value is stored.
     """
@@ -77,7 +79,8 @@ class NetworkPlan(Unpicklable):
     threads: int
     limit: int | None
     exact: bool
-    planner: Planner
+    budget: Planner
+    planner: GraphPlanner
     decisions: tuple[Decision, ...]
     storage: Storage
 
@@ -133,7 +136,7 @@ class NetworkPlan(Unpicklable):
         )
         places = self.storage.places
         return PlanFile(
-            network=graph_digest(planner.merging(0).graph),
+            network=graph_digest(self.budget.unmerged.graph),
             merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,

@@ -1,0 +1,258 @@
+"""Plans of one graph: the solver's paths, lowered and with the places of their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from leanconv.errors import SpecError
+from leanconv.graph.ir import Graph
+from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
+from leanconv.operators import Accuracy
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import LoweredGraph, default_decisions, format_rules, lower_graph
+from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
+from leanconv.planner.search_graph import SearchGraph, make_search_graph
+from leanconv.planner.solver import Path, fastest, least_time, smallest
+from leanconv.planner.storage import Storage, place
+from leanconv.spec import PLAIN
+from leanconv.target import Target
+
+_TRIES = 8  # with smaller and smaller limits, where buffers cannot be laid out without gaps
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPlan:
+    """A plan that is lowered, with the places of its buffers.
+
+    Attributes:
+        planner: of the graph that is computed, whose first blocks may be merged.
+        decisions: how each node is computed.
+        lowered, storage: its calls, and where their values are stored.
+        weight_bytes: of all constants.
+        path: the solver's view of it; None for the plan without limits.
+    """
+
+    planner: GraphPlanner
+    decisions: tuple[Decision, ...] | None
+    lowered: LoweredGraph
+    storage: Storage
+    weight_bytes: int
+    path: Path | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Arena and weights."""
+        return self.storage.arena_bytes + self.weight_bytes
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Time, then bytes, of a plan that the solver has found."""
+        assert self.path is not None
+        return self.path.time, self.memory_bytes
+
+
+@dataclass(frozen=True, order=True)
+class FrontPoint:
+    """The fastest plan for some limit, by the solver's model; ordered by time, then by bytes.
+
+    Attributes:
+        time_ns: predicted, of one thread.
+        bytes: of arena and weights.
+        arena_bytes: of the arena.
+        merged: how many first blocks are one operation.
+        exact: whether it is proved that none is faster.
+    """
+
+    time_ns: int
+    bytes: int
+    arena_bytes: int
+    merged: int
+    exact: bool
+
+
+@dataclass(frozen=True, eq=False)
+class GraphPlanner:
+    """Plans of one graph: of a network as it is, or with its first blocks merged.
+
+    Attributes:
+        graph: with the shapes of the weights, but not their bytes: see `skeleton`.
+        target, threads: of the plan.
+        accuracy: what is required of each layer; `layer_error` is a bound for one layer.
+        max_error: for the whole network, None if only the layers are bounded.
+        merged: how many of the first blocks are one operation here; 0 for the network as it is.
+        unmerged: the planner of the network as it is; None if this is that one.
+    """
+
+    graph: Graph
+    target: Target
+    threads: int
+    accuracy: Accuracy
+    max_error: float | None
+    merged: int = 0
+    unmerged: GraphPlanner | None = None
+
+    def merging(self, count: int) -> GraphPlanner:
+        """The planner of this graph, nothing of which is merged, with its first blocks merged."""
+        graph = merge_blocks(self.graph, count)
+        return replace(self, graph=graph, merged=count, unmerged=self)
+
+    def merge(self, graph: Graph) -> Graph:
+        """Merge the first blocks of the network's graph as this planner's graph has them."""
+        return merge_blocks(graph, self.merged) if self.merged else graph
+
+    @cached_property
+    def evaluator(self) -> NodeEvaluator:
+        """Evaluates the nodes' choices."""
+        rules = format_rules(self.graph, self.target)
+        evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy)
+        if self.unmerged is not None:
+            plain, merged = self.unmerged, self.merged
+            evaluator.follow(plain.evaluator, lambda: plain.merged_times(merged))
+        return evaluator
+
+    def merged_times(self, count: int) -> dict[str, int]:
+        """The estimated time of the first blocks one by one, by what the last of them defines."""
+        outputs = [node.outputs[0] for node in blocks_to_merge(self.graph)[:count]]
+        pairs = zip(self.graph.nodes, self.defaults, strict=True)
+        times = [self.evaluator.least_ns(n, d) for n, d in pairs if n.outputs[0] in outputs]
+        return {outputs[-1]: sum(times)}
+
+    @cached_property
+    def defaults(self) -> list[Decision]:
+        """The formats of a plan without limits."""
+        return default_decisions(self.evaluator.rules)
+
+    def check(self, outputs: Sequence[str], decisions: Sequence[Decision]) -> None:
+        """Check decisions that come from outside.
+
+        Args:
+            outputs: the values that the nodes defined when the decisions were made.
+            decisions: one for each node.
+
+        Raises:
+            SpecError: they are for other nodes, or for formats that kernels do not take.
+        """
+        if list(outputs) != [node.outputs[0] for node in self.graph.nodes]:
+            raise SpecError(
+                f"it has {len(outputs)} levels of other names; expected the network's "
+                f"{len(self.graph.nodes)}: plan anew"
+            )
+        rules = self.evaluator.rules
+        for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
+            formats = (dict(decision.reads), decision.writes)
+            usual = (dict(default.reads), default.writes)
+            if formats != usual and formats not in rules.possible(node):
+                shown = {name: str(form) for name, form in decision.reads.items()}
+                raise SpecError(
+                    f"node {node.name or node.outputs[0]!r} ({node.op}) cannot read {shown} and "
+                    f"write {decision.writes}; expected formats that its kernels take: plan anew"
+                )
+
+    def chosen(self, decisions: Sequence[Decision]) -> tuple[NodeCost, ...]:
+        """The estimated costs of the nodes of a plan."""
+        triples = zip(self.graph.nodes, self.defaults, decisions, strict=True)
+        return tuple(self.evaluator.chosen(node, default, d) for node, default, d in triples)
+
+    @cached_property
+    def search_graph(self) -> SearchGraph:
+        """All plans."""
+        return make_search_graph(self.evaluator, self.threads)
+
+    @cached_property
+    def needs_no_reorder(self) -> bool:
+        """Whether the plan without limits reorders no value.
+
+        No plan is faster then: each node is computed by its fastest choice. (And a reproducible
+        plan is not searched for, since no limit may change its bits.)
+        """
+        graph, formats = self.graph, dict.fromkeys(self.graph.types, PLAIN)
+        for node, decision in zip(graph.nodes, self.defaults, strict=True):
+            if any(formats[name] != form for name, form in decision.reads.items()):
+                return self.evaluator.fixed
+            formats[node.outputs[0]] = decision.writes
+        return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
+
+    @cached_property
+    def dtype(self) -> str:
+        """Of the inputs."""
+        dtypes = {self.graph.types[name].dtype for name in self.graph.inputs}
+        return next(iter(dtypes), "float32")
+
+    @property
+    def _error_limit(self) -> int | None:
+        return None if self.max_error is None else error_units(self.max_error, self.dtype, False)
+
+    @cached_property
+    def least_ns(self) -> int:
+        """A time that no plan falls below."""
+        return least_time(self.search_graph.levels)
+
+    @cached_property
+    def _smallest_path(self) -> Path | None:
+        return smallest(self.search_graph.levels, self._error_limit)
+
+    @property
+    def least_bytes(self) -> int | None:
+        """Bytes below which there is no plan, None if there is none that keeps the error."""
+        path = self._smallest_path
+        return None if path is None else path.bytes + self.search_graph.base_bytes
+
+    @cached_property
+    def smallest(self) -> PlacedPlan:
+        """The plan of the fewest bytes; there must be one that keeps the error."""
+        path = self._smallest_path
+        assert path is not None
+        # The fastest plan of this size.
+        path = fastest(self.search_graph.levels, path.bytes, self._error_limit) or path
+        return self._placed_path(self.search_graph, path)
+
+    def unlimited(self) -> PlacedPlan | None:
+        """The fastest plan, None if none keeps the error.
+
+        Merged blocks are neither faster nor more accurate than one by one.
+        """
+        if self.max_error is None and self.needs_no_reorder:
+            return self.place_plan(None, None)
+        search_graph = self.search_graph
+        if self.max_error is None:
+            # Parameters that are varied to save bytes or error are no faster than the first choice.
+            search_graph = make_search_graph(self.evaluator, self.threads, vary_parameters=False)
+        path = fastest(search_graph.levels, None, self._error_limit)
+        return None if path is None else self._placed_path(search_graph, path)
+
+    def fastest(self, limit: int) -> PlacedPlan | None:
+        """The fastest plan within a limit of bytes that keeps the error, None if there is none."""
+        room = limit - self.search_graph.base_bytes
+        for _ in range(_TRIES):
+            path = fastest(self.search_graph.levels, room, self._error_limit)
+            if path is None:
+                break
+            found = self._placed_path(self.search_graph, path)
+            if found.memory_bytes <= limit:
+                return found
+            room -= found.memory_bytes - limit
+        if (self.least_bytes or limit + 1) > limit:
+            return None
+        return self.smallest if self.smallest.memory_bytes <= limit else None
+
+    def front_point(self, limit: int | None) -> FrontPoint | None:
+        """The fastest plan within a limit by the solver's model, None if there is none."""
+        base = self.search_graph.base_bytes
+        room = None if limit is None else limit - base
+        path = fastest(self.search_graph.levels, room, self._error_limit)
+        if path is None:
+            return None
+        return FrontPoint(path.time, path.bytes + base, path.peak, self.merged, path.exact)
+
+    def _placed_path(self, search_graph: SearchGraph, path: Path) -> PlacedPlan:
+        return self.place_plan(search_graph.decisions(path.transitions), path)
+
+    def place_plan(self, decisions: Sequence[Decision] | None, path: Path | None) -> PlacedPlan:
+        """Lower a plan and lay out its buffers."""
+        lowered = lower_graph(self.graph, self.target, self.accuracy, decisions)
+        storage = place(lowered, self.threads)
+        _, weight_bytes = lowered.constants.places()
+        kept = None if decisions is None else tuple(decisions)
+        return PlacedPlan(self, kept, lowered, storage, weight_bytes, path)
