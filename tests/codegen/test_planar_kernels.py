@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import common_fields
+from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.planar.columns import column_vectors, shared_loads
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
@@ -105,7 +105,7 @@ def test_pointwise_tiles_and_chunks(
 def test_depthwise_is_exact(text: str, dtype: str) -> None:
     given = problem(text, host(), False, dtype=dtype, **EPILOGUE)
     sizes = {"planes": 1, "rows": 1, "vectors": 1, "plane_block": 1, "row_block": 1}
-    kernel = PlanarDepthwise(**common_fields(given, host()), channels=given.out_channels, **sizes)
+    kernel = PlanarDepthwise(**group_fields(given, host()), **sizes)
     planned = plan_planar_depthwise(kernel, host())
     assert planned is not None
     check(planned[0], ConvSpec.parse(text, dtype=dtype, **EPILOGUE))

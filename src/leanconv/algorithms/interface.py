@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.kernel import Kernel
@@ -124,37 +125,12 @@ class Algorithm(Generic[P]):
         return self.make(problem, target, given)
 
 
-class PackingKernel(Protocol):
-    """A kernel that packs its own constants."""
+def one_kernel_candidate(
+    choice: Choice, problem: Problem, kernel: GroupedConv, details: str = ""
+) -> Candidate:
+    """The candidate of a kernel that packs its own constants; its operands are its roles."""
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, C/g, kd, kh, kw)."""
-
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel."""
-
-
-def packer(problem: Problem, kernel: PackingKernel) -> Pack:
-    """The `pack` of a candidate whose one kernel packs weights and channels itself."""
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
-
-    return pack
-
-
-class StreamingKernel(PackingKernel, Protocol):
-    """A kernel that packs its weights in consecutive pieces."""
-
-    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The pieces of what `pack_weights` returns."""
-
-
-def streamer(problem: Problem, kernel: StreamingKernel) -> Stream:
-    """The `stream` of a candidate whose one kernel packs weights and channels itself."""
-
-    def stream(
+    def pieces(
         w: np.ndarray, channels: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[str, np.ndarray]]:
         for piece in kernel.weight_pieces(problem.weights_3d(w)):
@@ -162,11 +138,9 @@ def streamer(problem: Problem, kernel: StreamingKernel) -> Stream:
         for name, values in channels.items():
             yield name, kernel.pack_channels(values)
 
-    return stream
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
 
-
-def one_kernel_candidate(
-    choice: Choice, kernel: Kernel, pack: Pack, details: str = ""
-) -> Candidate:
-    """The candidate of an algorithm that is one kernel, whose operands are its roles."""
-    return Candidate(choice, (KernelUse(kernel, kernel.operands),), pack, details=details)
+    uses = (KernelUse(kernel, kernel.operands),)
+    return Candidate(choice, uses, pack, details=details, stream=pieces)

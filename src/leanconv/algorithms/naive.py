@@ -9,11 +9,9 @@ lowered it is the thesis' algorithm 4. Taps in the padding are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import numpy as np
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
@@ -139,12 +137,8 @@ def _cost(problem: Problem, target: Target) -> float:
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del target, parameters
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
-
     choice = Choice("naive", error=sum_error(problem))
-    return one_kernel_candidate(choice, naive(problem), pack)
+    return one_kernel_candidate(choice, problem, naive(problem))
 
 
 NAIVE = Algorithm("naive", Parameters, _reject, _cost, _candidate, automatic=False)

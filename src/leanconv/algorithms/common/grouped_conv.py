@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
@@ -42,9 +45,13 @@ class GroupedConv(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Weights, perhaps in another order than given; bias and slopes as given."""
-        outputs = self.groups * self.outputs
-        weights = outputs * self.reduction * ITEMSIZE[self.dtype]
-        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, outputs)}
+        weights = self.out_channels * self.reduction * ITEMSIZE[self.dtype]
+        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, self.out_channels)}
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels of all groups."""
+        return self.groups * self.outputs
 
     @property
     def row_count(self) -> int:
@@ -59,5 +66,16 @@ class GroupedConv(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
-        channels = self.groups * self.outputs
-        return sum_flops(self.batch, channels, self.window.out, self.reduction)
+        return sum_flops(self.batch, self.out_channels, self.window.out, self.reduction)
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Weights (K, C/g, kd, kh, kw) in the order in which the kernel reads them: as given."""
+        return np.ascontiguousarray(w).reshape(-1)
+
+    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
+        """Consecutive pieces of what `pack_weights` returns."""
+        yield self.pack_weights(w)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel (bias, slope): as given."""
+        return values

@@ -10,10 +10,13 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.target import Target
 
 
-class Fields(TypedDict):
-    """Fields of every kernel of a convolution."""
+class GroupFields(TypedDict):
+    """Fields of a `GroupedConv` with lanes."""
 
     batch: int
+    groups: int
+    inputs: int
+    outputs: int
     window: Window
     x: Access
     y: Access
@@ -22,32 +25,17 @@ class Fields(TypedDict):
     epilogue: Epilogue
 
 
-class GroupFields(Fields):
-    """And kernels that take any groups: `inputs` and `outputs` are channels of one group."""
-
-    groups: int
-    inputs: int
-    outputs: int
-
-
-def common_fields(problem: Problem, target: Target) -> Fields:
+def group_fields(problem: Problem, target: Target) -> GroupFields:
     """The fields of a kernel for this problem with whole vectors of the target."""
     return {
         "batch": problem.batch,
+        "groups": problem.groups,
+        "inputs": problem.group_inputs,
+        "outputs": problem.group_outputs,
         "window": problem.window,
         "x": problem.x,
         "y": problem.y,
         "dtype": problem.dtype,
         "lanes": target.lanes(problem.dtype),
         "epilogue": problem.epilogue,
-    }
-
-
-def group_fields(problem: Problem, target: Target) -> GroupFields:
-    """As `common_fields`, with the channels of a group."""
-    return {
-        **common_fields(problem, target),
-        "groups": problem.groups,
-        "inputs": problem.group_inputs,
-        "outputs": problem.group_outputs,
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import common_fields
+from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.depthwise.kernel import WEIGHTS_KEPT, DepthwiseConv
-from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
@@ -41,12 +41,13 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
-    """Choose the columns of a tile and the rows of a chunk."""
+def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
+    """The kernel for a problem: the columns of a tile and the rows of a chunk."""
+    kernel = DepthwiseConv(**group_fields(problem, target), columns=1, rows=1)
     window = kernel.window
-    kept = window.kernel[2] * kernel.group_inputs
-    kept = kept if kept <= WEIGHTS_KEPT else kernel.group_inputs
-    most = min(28, max(1, min(target.registers, 32) - kept - 4 - kernel.group_inputs))
+    kept = window.kernel[2] * kernel.inputs
+    kept = kept if kept <= WEIGHTS_KEPT else kernel.inputs
+    most = min(28, max(1, min(target.registers, 32) - kept - 4 - kernel.inputs))
     width = window.out[2]
     tiles = ceil_div(width, most)
     columns = ceil_div(width, tiles)
@@ -54,7 +55,7 @@ def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
         if width % wanted == 0:
             columns = wanted
             break
-    taps = prod(window.kernel) * kernel.group_inputs
+    taps = prod(window.kernel) * kernel.inputs
     inside = kernel.blocks if kernel.blocks_inside else 1
     each = taps / target.fma_units + _STORE_SHARE * target.costs.store
     cycles = width * inside * each
@@ -64,29 +65,17 @@ def plan_depthwise(kernel: DepthwiseConv, target: Target) -> DepthwiseConv:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    kernel = _kernel(problem, target)
-    taps = prod(kernel.window.kernel) * kernel.group_inputs
+    kernel = depthwise_kernel(problem, target)
+    taps = prod(kernel.window.kernel) * kernel.inputs
     outputs = kernel.batch * kernel.blocks * prod(kernel.window.out)
     return outputs * (taps / target.fma_units + target.costs.store)
 
 
-def _kernel(problem: Problem, target: Target) -> DepthwiseConv:
-    kernel = DepthwiseConv(
-        **common_fields(problem, target),
-        channels=problem.out_channels,
-        group_inputs=problem.group_inputs,
-        group_outputs=problem.group_outputs,
-        columns=1,
-        rows=1,
-    )
-    return plan_depthwise(kernel, target)
-
-
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
-    kernel = _kernel(problem, target)
+    kernel = depthwise_kernel(problem, target)
     choice = Choice("depthwise", error=sum_error(problem))
-    return one_kernel_candidate(choice, kernel, packer(problem, kernel))
+    return one_kernel_candidate(choice, problem, kernel)
 
 
 DEPTHWISE = Algorithm("depthwise", Parameters, _reject, _cost, _candidate)

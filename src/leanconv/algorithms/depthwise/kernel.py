@@ -1,18 +1,4 @@
-"""Depthwise and narrow grouped convolution with lanes along the channels.
-
-    y[n, k, o…] = act(bias[k] + residual + sum over kd, kh, kw, j of
-        x[n, k // og · ig + j, i…] · w[k, j, kd, kh, kw])
-
-for groups of `ig` input and `og` output channels: one vector of output channels covers lanes/og
-whole groups, and its inputs are `lanes/og·ig` neighbouring channels, moved to their lanes by a
-shuffle (none for a plain depthwise layer). No broadcast, and no lane is wasted unless `og` does not
-divide the lanes.
-
-One tile is a few output columns of one row. Per tap row kh, each input vector is loaded once and
-used for every (column, kw) that meets it; the weights of the tap row stay in registers. Rows of
-taps outside the input are left out by the loop's bounds, columns by tiles of their own at both
-ends.
-"""
+"""The depthwise kernel: chunks, rows of one vector of channels, tiles of a few columns."""
 
 from __future__ import annotations
 
@@ -21,17 +7,15 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
-from leanconv.codegen.geometry import Access, Window
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
-from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -40,62 +24,36 @@ _KERNEL_UNROLLED = 9  # taps along a row that are written out
 _MOST_RUNS = 64  # of the taps of all columns that are written out; 31 taps, padded, have 33
 
 
-@dataclass(frozen=True)
-class DepthwiseConv(Kernel):
+@dataclass(frozen=True, kw_only=True)
+class DepthwiseConv(GroupedConv):
     """One grouped convolution's code, lanes along channels on both sides.
 
     Attributes:
-        batch: N.
-        channels: output channels in all.
-        group_inputs, group_outputs: channels of one group.
-        window: the sliding window.
-        x, y: where input and output lie; lanes are contiguous in both.
-        dtype: `"float32"` or `"float64"`.
-        lanes: lanes of a vector.
+        lanes: lanes of a vector; they are contiguous in x and y.
         columns: output columns of one tile.
         rows: output rows of one chunk.
-        epilogue: bias, residual, activation.
         ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
     """
 
-    batch: int
-    channels: int
-    group_inputs: int
-    group_outputs: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
     columns: int
     rows: int
-    epilogue: Epilogue
     ring: int = 0
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, packed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
 
     @property
     def width(self) -> int:
         """Output channels in one vector: as many whole groups as fit."""
-        return self.lanes // self.group_outputs * self.group_outputs
+        return self.lanes // self.outputs * self.outputs
 
     @property
     def blocks(self) -> int:
         """Vectors of output channels."""
-        return ceil_div(self.channels, self.width)
+        return ceil_div(self.out_channels, self.width)
 
     @property
     def span(self) -> int:
         """Input channels that feed one vector of output channels."""
-        return self.lanes // self.group_outputs * self.group_inputs
-
-    @property
-    def row_count(self) -> int:
-        """Output rows of one image: depth by height."""
-        return self.window.out[0] * self.window.out[1]
+        return self.lanes // self.outputs * self.inputs
 
     @property
     def blocks_inside(self) -> bool:
@@ -109,22 +67,16 @@ class DepthwiseConv(Kernel):
         return self.batch * blocks * ceil_div(self.row_count, self.rows)
 
     @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        reduction = reduction_length(self.group_inputs, self.window.kernel)
-        return sum_flops(self.batch, self.channels, self.window.out, reduction)
-
-    @property
     def constant_bytes(self) -> dict[str, int]:
         """Whole vectors of channels, as they are packed below."""
         channels = self.blocks * self.lanes
-        weights = channels * self.group_inputs * prod(self.window.kernel) * ITEMSIZE[self.dtype]
+        weights = channels * self.inputs * prod(self.window.kernel) * ITEMSIZE[self.dtype]
         return {"w": weights, **self.epilogue.channel_bytes(self.dtype, channels)}
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
         padded = np.zeros((self.blocks * self.width, *w.shape[1:]), w.dtype)
-        padded[: self.channels] = w
+        padded[: self.out_channels] = w
         split = padded.reshape(self.blocks, self.width, *w.shape[1:])
         packed = np.zeros((self.blocks, *w.shape[2:], w.shape[1], self.lanes), w.dtype)
         packed[..., : self.width] = split.transpose(0, 3, 4, 5, 2, 1)
@@ -133,7 +85,7 @@ class DepthwiseConv(Kernel):
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel, zero past the last."""
         padded = np.zeros(self.blocks * self.width, values.dtype)
-        padded[: self.channels] = values
+        padded[: self.out_channels] = values
         packed = np.zeros((self.blocks, self.lanes), values.dtype)
         packed[:, : self.width] = padded.reshape(self.blocks, self.width)
         return packed.reshape(-1)
@@ -164,14 +116,14 @@ class DepthwiseConv(Kernel):
         last: Value,
     ) -> None:
         """Emit the output rows first … last - 1 (one at least) of one vector of channels."""
-        channels = self.channels if self.y.block == 1 else self.blocks * self.width
+        channels = self.out_channels if self.y.block == 1 else self.blocks * self.width
         for live in tile_at(e, block, channels, self.width):
             body = _VectorRows(e, self, pointers, image, block, live)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
 
     def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
-        for block, live in each_tile(e, "block", self.channels, self.width):
+        for block, live in each_tile(e, "block", self.out_channels, self.width):
             _VectorRows(e, self, pointers, n, e.i64(block), live).row(row)
 
 
@@ -190,7 +142,7 @@ class _VectorRows:
         self.e, self.conv, self.live = e, conv, live
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
-        taps = prod(conv.window.kernel) * conv.group_inputs * conv.lanes
+        taps = prod(conv.window.kernel) * conv.inputs * conv.lanes
         self.w = pointers["w"].at(block * taps, self.element)
         channel = block * conv.span
         place = n * conv.x.image
@@ -234,7 +186,7 @@ class _VectorRows:
         x = row_x.at(column * (window.stride[2] * step) - window.pad[2] * step, self.element)
         acc = [self.bias] * run.pixels
         depth, height = self.taps
-        wide = conv.group_inputs * conv.lanes
+        wide = conv.inputs * conv.lanes
         per_row = window.kernel[2] * wide
         across = Taps(e, window, 2, column) if run.computed else None
         with depth.guard(e, acc), height.guard(e, acc):
@@ -264,7 +216,7 @@ class _VectorRows:
     def _tap_row(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
         conv, window = self.conv, self.conv.window
         short = window.kernel[2] <= _KERNEL_UNROLLED
-        if short and window.kernel[2] * conv.group_inputs <= WEIGHTS_KEPT:
+        if short and window.kernel[2] * conv.inputs <= WEIGHTS_KEPT:
             self._sliding(run, acc, line, taps)
             return
         for low, high, columns in run.runs:
@@ -291,7 +243,7 @@ class _VectorRows:
         """Load each input vector once, and use it for every tap and column that meets it."""
         conv, e, window = self.conv, self.e, self.conv.window
         weights = [
-            [self._weight(taps, kw, j) for j in range(conv.group_inputs)]
+            [self._weight(taps, kw, j) for j in range(conv.inputs)]
             for kw in range(window.kernel[2])
         ]
         meets: dict[int, list[tuple[int, int]]] = {}
@@ -310,10 +262,10 @@ class _VectorRows:
         self, acc: list[Value], line: Value, taps: Value, kw: Value, columns: tuple[int, ...]
     ) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
-        wide = conv.group_inputs * conv.lanes
+        wide = conv.inputs * conv.lanes
         at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]), self.element)
         here = taps.at(kw * wide, self.element)
-        weights = [self._weight(here, 0, j) for j in range(conv.group_inputs)]
+        weights = [self._weight(here, 0, j) for j in range(conv.inputs)]
         for p in columns:
             place = at.at(p * window.stride[2] * conv.x.spatial[2], self.element)
             for j, source in enumerate(self._inputs(place)):
@@ -321,7 +273,7 @@ class _VectorRows:
 
     def _weight(self, taps: Value, kw: int, j: int) -> Value:
         conv = self.conv
-        offset = (kw * conv.group_inputs + j) * conv.lanes
+        offset = (kw * conv.inputs + j) * conv.lanes
         return self.e.load(taps.at(offset, self.element), self.kind)
 
     def _inputs(self, address: Value) -> list[Value]:
@@ -329,8 +281,8 @@ class _VectorRows:
         conv, e = self.conv, self.e
         span, lanes = conv.span, conv.lanes
         plain = conv.x.block == 1
-        live = self.live // conv.group_outputs * conv.group_inputs if plain else span
-        if conv.group_inputs == conv.group_outputs == 1:
+        live = self.live // conv.outputs * conv.inputs if plain else span
+        if conv.inputs == conv.outputs == 1:
             return [e.load_first(address, self.kind, live)]
         if span <= lanes:
             low = e.load_first(address, self.kind, live)
@@ -341,9 +293,9 @@ class _VectorRows:
             high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
         picks = [
             [
-                lane // conv.group_outputs * conv.group_inputs + j if lane < conv.width else -1
+                lane // conv.outputs * conv.inputs + j if lane < conv.width else -1
                 for lane in range(lanes)
             ]
-            for j in range(conv.group_inputs)
+            for j in range(conv.inputs)
         ]
         return [e.shuffle(low, high, pick) for pick in picks]

@@ -9,13 +9,7 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
-from leanconv.algorithms.interface import (
-    Algorithm,
-    Candidate,
-    one_kernel_candidate,
-    packer,
-    streamer,
-)
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.rounding import walk_error
@@ -260,8 +254,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel, _ = _planned(problem, target)
     choice = Choice("direct", error=walk_error(problem, effective_length(kernel.reduction)))
-    whole = one_kernel_candidate(choice, kernel, packer(problem, kernel))
-    return replace(whole, stream=streamer(problem, kernel))
+    return one_kernel_candidate(choice, problem, kernel)
 
 
 DIRECT = Algorithm("direct", Parameters, _reject, _cost, _candidate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -13,7 +13,7 @@ from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import pack_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft.tiles import least_length
-from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.dtypes import ROUNDOFF
@@ -112,10 +112,13 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
         f"slices {layout.splits}, products {layout.products}"
     )
     chosen = FftParameters(layout.length, layout.products, layout.parts)
-    made = one_kernel_candidate(
-        Choice("fft", chosen, error=error_of(layout)), kernel, pack, details
+    return Candidate(
+        Choice("fft", chosen, error=error_of(layout)),
+        (KernelUse(kernel, kernel.operands),),
+        pack,
+        details=details,
+        weight_bytes=weight_elements(layout) * layout.item,
     )
-    return replace(made, weight_bytes=weight_elements(layout) * layout.item)
 
 
 def _plausible(problem: Problem) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.common.partial_results import SumOfParts
-from leanconv.algorithms.depthwise.algorithm import plan_depthwise
-from leanconv.algorithms.depthwise.kernel import DepthwiseConv
+from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.fused.rows import BlockKernels
@@ -175,13 +175,14 @@ def block_kernels(
     if chain.expand is not None:
         e = rows_access(held, window.size[2], lanes)
         spec = replace(chain.expand, out_channels=inner)
-        expand = _dense(Problem.of(spec, chain.x, e), target, lanes)
+        expand = _dense(Problem.of(spec, chain.x, e), target)
     keeps_expanded = ring and expand is not None
-    depthwise = _depthwise(Problem.of(chain.depthwise, e, d), inner, target)
+    spec = replace(chain.depthwise, in_channels=inner, out_channels=inner, groups=inner)
+    depthwise = depthwise_kernel(Problem.of(spec, e, d), target)
     depthwise = replace(depthwise, ring=held if keeps_expanded else 0 if expand else x_ring)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
-    given = Problem.of(spec, d, chain.y)
-    projects = _projects(given, target, given.epilogue if parts == 1 else Epilogue())
+    problem = Problem.of(spec, d, chain.y)
+    projects = _projects(problem if parts == 1 else replace(problem, epilogue=Epilogue()), target)
     if single:
         projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
     return BlockKernels(expand, depthwise, projects, step, keeps_expanded)
@@ -197,27 +198,15 @@ def rows_access(rows: int, width: int, lanes: int) -> Access:
     return Access(0, lanes, rows * width * lanes, (0, width * lanes, lanes))
 
 
-def _dense(
-    problem: Problem, target: Target, lanes: int, epilogue: Epilogue | None = None, offset: int = 0
-) -> DirectConv:
+def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
-    at = target.with_half_vectors() if lanes < target.lanes(problem.dtype) else target
-    vectors = ceil_div(problem.out_channels, lanes)
+    vectors = ceil_div(problem.out_channels, target.lanes(problem.dtype))
     return DirectConv(
-        batch=problem.batch,
-        groups=1,
-        inputs=problem.in_channels,
-        outputs=problem.out_channels,
-        window=problem.window,
-        x=problem.x,
-        y=problem.y,
-        dtype=problem.dtype,
-        lanes=lanes,
-        tile=_tile(at, problem.window.out[2], vectors, problem.reduction),
+        **group_fields(problem, target),
+        tile=_tile(target, problem.window.out[2], vectors, problem.reduction),
         rows=1,
         panels_inside=False,
-        epilogue=problem.epilogue if epilogue is None else epilogue,
-        y_offset=offset,
+        y_offset=problem.y_offset,
     )
 
 
@@ -241,25 +230,7 @@ def _single(target: Target, kernel: DirectConv) -> Tile:
     return Tile(ceil_div(columns, ceil_div(columns, most)), 1)
 
 
-def _depthwise(problem: Problem, channels: int, target: Target) -> DepthwiseConv:
-    kernel = DepthwiseConv(
-        batch=problem.batch,
-        channels=channels,
-        group_inputs=1,
-        group_outputs=1,
-        window=problem.window,
-        x=problem.x,
-        y=problem.y,
-        dtype=problem.dtype,
-        lanes=target.lanes(problem.dtype),
-        columns=1,
-        rows=1,
-        epilogue=problem.epilogue,
-    )
-    return plan_depthwise(kernel, target)
-
-
-def _projects(problem: Problem, target: Target, epilogue: Epilogue) -> tuple[DirectConv, ...]:
+def _projects(problem: Problem, target: Target) -> tuple[DirectConv, ...]:
     """The 1x1 convolution at the end; the last vector by itself if half a register does for it.
 
     Where one unit does a whole vector in the time of two halves, that is half the work.
@@ -267,10 +238,10 @@ def _projects(problem: Problem, target: Target, epilogue: Epilogue) -> tuple[Dir
     lanes = target.lanes(problem.dtype)
     whole, rest = divmod(problem.out_channels, lanes)
     if not (target.splits_vectors and 0 < rest <= lanes // 2):
-        return (_dense(problem, target, lanes, epilogue),)
-    tail = replace(problem, out_channels=rest)
-    last = _dense(tail, target, lanes // 2, epilogue, problem.y.channel(whole * lanes))
+        return (_dense(problem, target),)
+    tail = replace(problem, out_channels=rest, y_offset=problem.y.channel(whole * lanes))
+    last = _dense(tail, target.with_half_vectors())
     if not whole:
         return (last,)
     head = replace(problem, out_channels=whole * lanes)
-    return (_dense(head, target, lanes, epilogue), last)
+    return (_dense(head, target), last)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from leanconv.algorithms.common.kernel_fields import common_fields, group_fields
-from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate, packer
+from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_pointwise
 from leanconv.algorithms.problem import Problem, strided_walk_cycles
-from leanconv.algorithms.rounding import sum_error, walk_error
+from leanconv.algorithms.rounding import products, walk_error
 from leanconv.codegen.geometry import Window, merge_rows
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk
 from leanconv.spec.format import ceil_div
@@ -29,6 +25,7 @@ _UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
 _MEASURED_OVER_MODEL = 1.05  # measured time of layers over the sum of their tiles
 _LARGEST_STRIDE = 4
 _STORES = 2  # cost of a tile's prologue and epilogue in stores, for each of its vectors
+_PlanarKernel = PlanarConv | PlanarDepthwise | PlanarPointwise
 _MOST_TAPS = 64  # along a row; each may be unrolled
 
 
@@ -63,7 +60,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _planned(problem: Problem, target: Target) -> tuple[Kernel, float]:
+def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
     window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
     row = (1, 1, window.out[2])
@@ -113,8 +110,7 @@ def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise
 
 def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
     return PlanarDepthwise(
-        **common_fields(problem, target),
-        channels=problem.out_channels,
+        **group_fields(problem, target),
         planes=1,
         rows=1,
         vectors=1,
@@ -136,16 +132,11 @@ def _cost(problem: Problem, target: Target) -> float:
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
     kernel, _ = _planned(problem, target)
-    if isinstance(kernel, PlanarPointwise):
-        choice = Choice("planar", error=walk_error(problem, effective_length(kernel.inputs)))
-        return one_kernel_candidate(choice, kernel, packer(problem, kernel), kernel.tile_text)
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"w": np.ascontiguousarray(w).reshape(-1), **channels}
-
-    details = kernel.tile_text if isinstance(kernel, PlanarDepthwise) else ""
-    choice = Choice("planar", error=sum_error(problem))
-    return one_kernel_candidate(choice, kernel, pack, details)
+    pointwise = isinstance(kernel, PlanarPointwise)
+    length = effective_length(kernel.inputs) if pointwise else products(problem)
+    choice = Choice("planar", error=walk_error(problem, length))
+    details = "" if isinstance(kernel, PlanarConv) else kernel.tile_text
+    return one_kernel_candidate(choice, problem, kernel, details)
 
 
 PLANAR = Algorithm("planar", Parameters, _reject, _cost, _candidate)

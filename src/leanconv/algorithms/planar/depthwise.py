@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from leanconv.algorithms.common.channels import broadcast_channels
+from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import (
     ColumnVectors,
     column_vectors,
@@ -28,13 +29,9 @@ from leanconv.algorithms.planar.columns import (
 )
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
-from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
@@ -51,48 +48,26 @@ Uses = dict[int, Row]
 
 
 @dataclass(frozen=True)
-class PlanarDepthwise(Kernel):
+class PlanarDepthwise(GroupedConv):
     """One depthwise convolution's code, lanes along output columns.
 
+    The window is flat: its depth is 1. Columns are neighbours in x and y.
+
     Attributes:
-        batch: N.
-        channels: C, which is K.
-        window: the sliding window, flat: depth is 1.
-        x, y: where input and output lie; columns are neighbours in both.
-        dtype: `"float32"` or `"float64"`.
         lanes: lanes of the vectors used, those of a register or half of them.
-        planes: channels of one tile, a divisor of `channels`.
+        planes: channels of one tile, a divisor of the channels.
         rows: output rows of one tile.
         vectors: vectors of columns of one tile.
         plane_block: tiles of channels of one chunk.
         row_block: tiles of rows of one chunk.
-        epilogue: bias, residual, activation.
     """
 
-    batch: int
-    channels: int
-    window: Window
-    x: Access
-    y: Access
-    dtype: str
     lanes: int
     planes: int
     rows: int
     vectors: int
     plane_block: int
     row_block: int
-    epilogue: Epilogue
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, weights as given, what the epilogue needs, output."""
-        return ("x", "w", *self.epilogue.operands, "y")
-
-    @property
-    def constant_bytes(self) -> dict[str, int]:
-        """Weights, bias and slopes as given."""
-        weights = self.channels * prod(self.window.kernel) * ITEMSIZE[self.dtype]
-        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, self.channels)}
 
     @property
     def tile_text(self) -> str:
@@ -107,14 +82,8 @@ class PlanarDepthwise(Kernel):
     @property
     def chunks(self) -> int:
         """Images by blocks of channels by blocks of rows."""
-        channels = ceil_div(self.channels // self.planes, self.plane_block)
+        channels = ceil_div(self.groups // self.planes, self.plane_block)
         return self.batch * channels * ceil_div(self.row_tiles, self.row_block)
-
-    @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted."""
-        reduction = reduction_length(1, self.window.kernel)
-        return sum_flops(self.batch, self.channels, self.window.out, reduction)
 
     def uses(self, rows: int) -> Uses:
         """For each input row, counted from a tile's first: the (output row, kh) that read it."""
@@ -129,7 +98,7 @@ class PlanarDepthwise(Kernel):
         """Emit the loops: chunks, channels, tiles of rows, tiles of columns."""
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        tiles = self.channels // self.planes
+        tiles = self.groups // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
         height = self.window.out[1]
         with e.chunks(self.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
@@ -270,8 +239,8 @@ def plan_planar_depthwise(
     if not choices:
         return None
     cycles, planned = min(choices, key=lambda choice: choice[0])
-    tiles = planned.channels // planned.planes
-    total = cycles * planned.batch * planned.channels
+    tiles = planned.groups // planned.planes
+    total = cycles * planned.batch * planned.groups
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
     chunks = round(total / (_CHUNKS * target.costs.chunk))
     wanted = ceil_div(max(1, even, chunks), planned.batch)
@@ -296,7 +265,7 @@ def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
                 for planes in (1, 2):
                     size = planes * rows * vectors
                     used = size + vectors * kernel.window.stride[2] + 2
-                    if kernel.channels % planes == 0 and used <= min(target.registers, 31):
+                    if kernel.groups % planes == 0 and used <= min(target.registers, 31):
                         tiles.append(
                             replace(kernel, lanes=lanes, planes=planes, rows=rows, vectors=vectors)
                         )

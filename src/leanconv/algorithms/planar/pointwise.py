@@ -102,10 +102,6 @@ class PlanarPointwise(GroupedConv):
         parts.append(grouped[:, whole:].swapaxes(1, 2).reshape(self.groups, -1))
         return np.concatenate(parts, axis=1).reshape(-1)
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """One number for each output channel, unpadded."""
-        return np.ascontiguousarray(values)
-
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
