@@ -58,7 +58,7 @@ def plan_conv(
     precision: str | None,
     x_shape: Sequence[int],
     weights: Weights,
-    asked: ConvArguments,
+    arguments: ConvArguments,
     residual: bool,
     limits: Limits,
 ) -> DevicePlan:
@@ -66,15 +66,15 @@ def plan_conv(
 
     Args:
         device: `"cuda"` or `"cuda:1"`.
-        precision: what is asked of the arithmetic; None for that of the arrays.
+        precision: of the arithmetic; None for that of the arrays.
         x_shape: as for `plan_conv2d`.
         weights: w, bias and slope: NumPy arrays or arrays on the device.
-        asked: what is said of the convolution besides.
+        arguments: of the convolution, beside its arrays.
         residual: whether a tensor of y's shape is added.
         limits: algorithm, memory limit, largest error.
     """
     used = device_driver(device)
-    spec, arrays = _spec(used, x_shape, weights, asked, residual)
+    spec, arrays = _spec(used, x_shape, weights, arguments, residual)
     return _made(device, used, spec, arrays, limits, precision)
 
 
@@ -98,7 +98,7 @@ def convolve(
     x: Any,
     residual: Any,
     weights: Weights,
-    asked: ConvArguments,
+    arguments: ConvArguments,
     limits: Limits,
     *,
     device: str,
@@ -116,7 +116,7 @@ def convolve(
         raise InputError(
             f"x is {type(x).__name__}; expected a NumPy array, or one on the device with __dlpack__"
         )
-    spec, arrays = _spec(used, x.shape, weights, asked, residual is not None)
+    spec, arrays = _spec(used, x.shape, weights, arguments, residual is not None)
     digests = tuple(None if a is None else hashlib.sha256(a.tobytes()).digest() for a in arrays)
     key = (device, spec, precision, limits, digests)
     plans, lock = _plans()
@@ -139,11 +139,11 @@ def _spec(
     used: Driver,
     x_shape: Sequence[int],
     weights: Weights,
-    asked: ConvArguments,
+    arguments: ConvArguments,
     residual: bool,
 ) -> tuple[ConvSpec, tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]:
     w, dtype = host_weights("w", weights[0], used)
-    spec = spec_of(x_shape, w.shape, asked, dtype, weights[1] is not None, residual)
+    spec = spec_of(x_shape, w.shape, arguments, dtype, weights[1] is not None, residual)
     channels: list[np.ndarray | None] = []
     for label, given in (("bias", weights[1]), ("slope", weights[2])):
         if given is None:

@@ -28,7 +28,7 @@ from leanconv.planner.storage import Storage, place
 from leanconv.runtime.locks import Lock
 from leanconv.spec.format import aligned
 
-_MOST_GRAPHS = 8  # captured for so many sets of the user's addresses
+_MOST_GRAPHS = 8  # captured, each for one set of the user's addresses
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class CompiledDeviceNetwork:
         graph: after the passes.
         driver: the device.
         dtype: that values are kept in.
-        precision: what is asked of convolutions' arithmetic; None for that of the dtype.
+        precision: of convolutions' arithmetic; None for that of the dtype.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         compile_code: what makes cubins.
         lock: that runs hold: those of a network for other shapes share the device's stream.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
-from leanconv.errors import BudgetError, InputError
+from leanconv.errors import InputError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
@@ -19,7 +19,7 @@ from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.device_inputs import finish_reading, on_device
 from leanconv.gpu.launch import Launch
-from leanconv.gpu.limits import fastest_within
+from leanconv.gpu.limits import check_error, fastest_within
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.data_movement import permute
@@ -100,13 +100,8 @@ class DeviceConvPlan(Unpicklable):
         flat = at_least_2d(spec)
         self._problem = ConvProblem(flat, spec.dtype, arithmetics, "x", "y", epilogue, "conv")
         self._choose(w, algorithm, memory_limit)
-        if max_error is not None and not self.predicted_error <= max_error:
-            raise BudgetError(
-                f"{spec}: {self.algorithm} ({self.arithmetic}) is expected to err by "
-                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; give max_error="
-                f"{self.predicted_error * 1.01:.2g} or more, or float64 arrays",
-                self.memory_bytes,
-            )
+        subject = f"{spec}: {self.algorithm} ({self.arithmetic})"
+        check_error(subject, self.predicted_error, max_error, self.memory_bytes)
         self._lock = Lock("a run of the same plan")
         self._prepare(compile_code)
 

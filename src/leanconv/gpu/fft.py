@@ -19,6 +19,7 @@ import numpy as np
 
 from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
+from leanconv.gpu.limits import check_error
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
@@ -29,7 +30,7 @@ _FACTORS = (2, 3, 5, 7)  # of lengths that a transform is fast for
 
 
 class FftLibrary(Protocol):
-    """What is asked of torch; arrays are its own."""
+    """What `FftConvPlan` needs of torch; arrays are its own."""
 
     def given(self, array: Any) -> Any:
         """A user's array (DLPack, or of NumPy) on the device."""
@@ -171,7 +172,7 @@ def fast_length(least: int) -> int:
 
 
 class FftConvPlan(Unpicklable):
-    """One convolution through transforms, asked and called like a `DeviceConvPlan`.
+    """One convolution through transforms, used like a `DeviceConvPlan`.
 
     torch allocates what a run works in, and runs on its current stream.
 
@@ -237,13 +238,7 @@ class FftConvPlan(Unpicklable):
                 f"give memory_limit={self.memory_bytes} or more, or leave the algorithm out",
                 self.memory_bytes,
             )
-        if max_error is not None and not self.predicted_error <= max_error:
-            raise BudgetError(
-                f"{self.spec}: fft is expected to err by {self.predicted_error:.1e}, the limit is "
-                f"{max_error:.1e}; give max_error={self.predicted_error * 1.01:.2g} or more, or "
-                "float64 arrays",
-                self.memory_bytes,
-            )
+        check_error(f"{self.spec}: fft", self.predicted_error, max_error, self.memory_bytes)
 
     def _transformed(self, w: np.ndarray) -> Any:
         """conj(rfft(w)) as (bins * g, C/g, K/g), made once, in double precision."""

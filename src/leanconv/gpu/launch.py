@@ -135,6 +135,12 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
+def by_axis(**extents: Sequence[int]) -> dict[str, int]:
+    """Kernel arguments of the two axes of a plane: `pad=(1, 2)` is `pad_h` 1 and `pad_w` 2."""
+    pairs = ((name, zip("hw", values, strict=True)) for name, values in extents.items())
+    return {f"{name}_{axis}": value for name, pair in pairs for axis, value in pair}
+
+
 def divisor(*numbers: int) -> int:
     """The largest power of two up to 16 that divides all of the numbers."""
     found = _MOST_DIVISIBLE

@@ -12,6 +12,20 @@ from leanconv.units import format_bytes
 T = TypeVar("T")
 
 
+def check_error(subject: str, predicted: float, limit: float | None, needed_bytes: int) -> None:
+    """Refuse a convolution whose error is expected to exceed a limit; None is no limit.
+
+    Raises:
+        BudgetError: it is.
+    """
+    if limit is not None and not predicted <= limit:
+        raise BudgetError(
+            f"{subject} is expected to err by {predicted:.1e}, the limit is {limit:.1e}; give "
+            f"max_error={predicted * 1.01:.2g} or more, or float64 arrays",
+            needed_bytes,
+        )
+
+
 def fastest_within(
     lower: Callable[[bool], T],
     needed_bytes: Callable[[T], int],

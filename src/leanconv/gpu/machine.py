@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from leanconv.errors import SpecError
@@ -89,14 +89,15 @@ def machine_of(device: Device) -> Machine:
     # Consumer devices of the same generation have less shared memory than the A100.
     shared = base.shared_bytes if arch in (80, 90, 100) else 101376
     share = processors / base.processors
-    return Machine(
-        name,
-        arch,
-        processors,
-        base.memory_bandwidth * share,
-        base.cache_bandwidth * share,
-        shared,
-        base.fma_rate * share,
-        base.tensor_rate * share,
-        arch >= TENSOR_COPIES and device.overlapping_maps,
+    return replace(
+        base,
+        name=name,
+        arch=arch,
+        processors=processors,
+        memory_bandwidth=base.memory_bandwidth * share,
+        cache_bandwidth=base.cache_bandwidth * share,
+        shared_bytes=shared,
+        fma_rate=base.fma_rate * share,
+        tensor_rate=base.tensor_rate * share,
+        overlapping_maps=arch >= TENSOR_COPIES and device.overlapping_maps,
     )

@@ -11,7 +11,7 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import DeviceError
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
-_SHARED_LIMIT = 48 * 1024  # more must be asked for
+_SHARED_LIMIT = 48 * 1024  # more must be requested
 _NON_BLOCKING = 1
 _MAX_DYNAMIC_SHARED = 8
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76

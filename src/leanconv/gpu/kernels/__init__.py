@@ -2,5 +2,5 @@
 
 All are written for channels-last tensors (N, H, W, C). Extents and strides are arguments at run
 time, so that one compiled kernel serves every shape; what is known about their divisibility is
-told to the compiler.
+declared to the compiler.
 """

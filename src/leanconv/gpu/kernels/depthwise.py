@@ -15,29 +15,23 @@ from leanconv.gpu.kernels.gemm import multiply, unscaled
 
 
 @triton.jit
-def add_tap(
-    acc,
-    x,
-    w,
-    image,
-    ih,
-    iw,
-    c,
-    of,
-    ok,
-    cok,
-    height,
-    width,
-    channels,
-    outputs,
-    tap,
-    ACC: tl.constexpr,
-):
-    """acc + x[image, ih, iw, of] w[tap, c], zero outside the input."""
-    inside = ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
+def add_tap(acc, x, w, cell, channel, ok, extents, tap, ACC: tl.constexpr):
+    """acc + x[image, ih, iw, of] w[tap, c], zero outside the input.
+
+    Args:
+        cell: image, ih and iw of each position.
+        channel: c of the weights, and `of` of the input.
+        ok: positions, and channels c, that exist.
+        extents: height, width, and channels of x and of w.
+    """
+    image, ih, iw = cell
+    c, of = channel
+    position_ok, channel_ok = ok
+    height, width, channels, outputs = extents
+    inside = position_ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
     place = ((image * height + ih) * width + iw).to(tl.int64)[:, None] * channels + of[None, :]
-    value = tl.load(x + place, inside[:, None] & cok[None, :], 0.0).to(ACC)
-    weight = tl.load(w + tap * outputs + c, cok, 0.0).to(ACC)
+    value = tl.load(x + place, inside[:, None] & channel_ok[None, :], 0.0).to(ACC)
+    weight = tl.load(w + tap * outputs + c, channel_ok, 0.0).to(ACC)
     return acc + value * weight[None, :]
 
 
@@ -90,67 +84,23 @@ def depthwise(
         of = c // MULTIPLE
     top = oh * stride_h - pad_h
     left = ow * stride_w - pad_w
+    extents = (height, width, channels, outputs)
     acc = tl.zeros((TH * TW, BC), ACC)
     if UNROLLED:
         for r in tl.static_range(0, R):
             for s in tl.static_range(0, S):
-                acc = add_tap(
-                    acc,
-                    x,
-                    w,
-                    image,
-                    top + r * dilation_h,
-                    left + s * dilation_w,
-                    c,
-                    of,
-                    ok,
-                    cok,
-                    height,
-                    width,
-                    channels,
-                    outputs,
-                    r * S + s,
-                    ACC,
-                )
+                cell = (image, top + r * dilation_h, left + s * dilation_w)
+                acc = add_tap(acc, x, w, cell, (c, of), (ok, cok), extents, r * S + s, ACC)
     else:
         for tap in range(R * S):
             r = tap // S
             s = tap % S
-            acc = add_tap(
-                acc,
-                x,
-                w,
-                image,
-                top + r * dilation_h,
-                left + s * dilation_w,
-                c,
-                of,
-                ok,
-                cok,
-                height,
-                width,
-                channels,
-                outputs,
-                tap,
-                ACC,
-            )
+            cell = (image, top + r * dilation_h, left + s * dilation_w)
+            acc = add_tap(acc, x, w, cell, (c, of), (ok, cok), extents, tap, ACC)
     m = (image * out_h + oh) * out_w + ow
-    finish(
-        acc,
-        bias,
-        residual,
-        slope,
-        y,
-        m,
-        c,
-        outputs,
-        ok[:, None] & cok[None, :],
-        a0,
-        a1,
-        HAS_BIAS,
-        HAS_RESIDUAL,
-        ACT,
-    )
+    inside = ok[:, None] & cok[None, :]
+    operands = (bias, residual, slope, a0, a1)
+    finish(acc, operands, y, m, c, outputs, inside, HAS_BIAS, HAS_RESIDUAL, ACT)
 
 
 @triton.jit
@@ -211,6 +161,7 @@ def depthwise_pointwise(
     inside_m = m < rows
     inside_n = n < columns
     kk = tl.arange(0, BK)
+    extents = (height, width, channels, channels)
     acc = tl.zeros((BM, BN), ACC)
     for block in range(blocks):
         c = block * BK + kk
@@ -218,24 +169,8 @@ def depthwise_pointwise(
         d = tl.zeros((BM, BK), ACC)
         for r in tl.static_range(0, R):
             for s in tl.static_range(0, S):
-                d = add_tap(
-                    d,
-                    x,
-                    w_depth,
-                    image,
-                    top + r * dilation_h,
-                    left + s * dilation_w,
-                    c,
-                    c,
-                    inside_m,
-                    cok,
-                    height,
-                    width,
-                    channels,
-                    channels,
-                    r * S + s,
-                    ACC,
-                )
+                cell = (image, top + r * dilation_h, left + s * dilation_w)
+                d = add_tap(d, x, w_depth, cell, (c, c), (inside_m, cok), extents, r * S + s, ACC)
         if HAS_DEPTH_BIAS:
             d += tl.load(bias_depth + c, cok, 0.0).to(ACC)[None, :]
         d = activate(d, d, a0_depth, a1_depth, DEPTH_ACT)
@@ -248,19 +183,6 @@ def depthwise_pointwise(
         else:
             acc = multiply(d, b, b, acc, 1.0, MODE, ACC)
     acc = unscaled(acc, scale, n, inside_n, 1.0, MODE)
-    finish(
-        acc,
-        bias,
-        residual,
-        slope,
-        y,
-        m,
-        n,
-        columns,
-        inside_m[:, None] & inside_n[None, :],
-        a0,
-        a1,
-        HAS_BIAS,
-        HAS_RESIDUAL,
-        ACT,
-    )
+    inside = inside_m[:, None] & inside_n[None, :]
+    operands = (bias, residual, slope, a0, a1)
+    finish(acc, operands, y, m, n, columns, inside, HAS_BIAS, HAS_RESIDUAL, ACT)

@@ -68,21 +68,21 @@ def activate(v, slope, a0, a1, ACT: tl.constexpr):
 @triton.jit
 def finish(
     acc,
-    bias,
-    residual,
-    slope,
+    operands,
     y,
     m,
     n,
     columns,
     ok,
-    a0,
-    a1,
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
 ):
-    """y[m, n] = activation(acc + bias[n] + residual[m, n]) for a tile of rows m and columns n."""
+    """y[m, n] = activation(acc + bias[n] + residual[m, n]) for a tile of rows m and columns n.
+
+    operands: bias, residual, slope, and the activation's two parameters.
+    """
+    bias, residual, slope, a0, a1 = operands
     inside = n < columns
     place = m.to(tl.int64)[:, None] * columns + n[None, :]
     if HAS_BIAS:

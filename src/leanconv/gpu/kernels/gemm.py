@@ -258,22 +258,8 @@ def segment_gemm(
         place = (split * rows + m).to(tl.int64)[:, None] * all_columns + column[None, :]
         tl.store(y + place, total, inside)
     else:
-        finish(
-            total,
-            bias,
-            residual,
-            slope,
-            y,
-            m,
-            column,
-            all_columns,
-            inside,
-            a0,
-            a1,
-            HAS_BIAS,
-            HAS_RESIDUAL,
-            ACT,
-        )
+        operands = (bias, residual, slope, a0, a1)
+        finish(total, operands, y, m, column, all_columns, inside, HAS_BIAS, HAS_RESIDUAL, ACT)
 
 
 @triton.jit
@@ -303,19 +289,5 @@ def add_splits(
     for split in range(splits):
         place = (split * rows + m).to(tl.int64)[:, None] * columns + n[None, :]
         total += tl.load(sums + place, ok, 0.0)
-    finish(
-        total,
-        bias,
-        residual,
-        slope,
-        y,
-        m,
-        n,
-        columns,
-        ok,
-        a0,
-        a1,
-        HAS_BIAS,
-        HAS_RESIDUAL,
-        ACT,
-    )
+    operands = (bias, residual, slope, a0, a1)
+    finish(total, operands, y, m, n, columns, ok, HAS_BIAS, HAS_RESIDUAL, ACT)

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-from leanconv.gpu.kernels.gemm import high_part
-
 
 @triton.jit
 def matmul(
@@ -34,7 +32,7 @@ def matmul(
     """Grid: (tiles of rows x tiles of columns, batch); y (batch, rows, columns) is dense.
 
     Batch b has the strides `outer` times b / batch_columns and `inner` times b % batch_columns.
-    MODE as in `kernels.gemm`: ieee, tf32x3 or native.
+    MODE as in `kernels.gemm`: ieee or native.
     """
     tiles_n = tl.cdiv(columns, BN)
     pid = tl.program_id(0)
@@ -55,13 +53,7 @@ def matmul(
         right = tl.load(
             c_columns + k[:, None] * c_row, (k < inner)[:, None] & (n < columns)[None, :], 0.0
         )
-        if MODE == "tf32x3":
-            left_high = high_part(left)
-            right_high = high_part(right)
-            part = tl.dot(left - left_high, right_high, input_precision="tf32")
-            part = tl.dot(left_high, right - right_high, part, input_precision="tf32")
-            acc += tl.dot(left_high, right_high, part, input_precision="tf32")
-        elif MODE == "ieee":
+        if MODE == "ieee":
             acc = tl.dot(left, right, acc, input_precision="ieee", out_dtype=ACC)
         else:
             acc = tl.dot(left, right, acc, out_dtype=ACC)

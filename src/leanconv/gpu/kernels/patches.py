@@ -122,19 +122,6 @@ def patch_gemm(
     if FLAGS == "write":
         flag_tile(flags, pid, total, inside, least)
     total = unscaled(total, scale, n, inside_n, x_scale, MODE)
-    finish(
-        total,
-        bias,
-        residual,
-        slope,
-        y,
-        (image * out_h + oh) * out_w + ow,
-        n,
-        columns,
-        inside,
-        a0,
-        a1,
-        HAS_BIAS,
-        HAS_RESIDUAL,
-        ACT,
-    )
+    place = (image * out_h + oh) * out_w + ow
+    operands = (bias, residual, slope, a0, a1)
+    finish(total, operands, y, place, n, columns, inside, HAS_BIAS, HAS_RESIDUAL, ACT)

@@ -187,22 +187,10 @@ def transform_output(
             oh = top + u
             ow = left + v
             inside = ok & (oh < out_h) & (ow < out_w)
-            finish(
-                value,
-                bias,
-                residual,
-                slope,
-                y,
-                (image * out_h + oh) * out_w + ow,
-                k,
-                outputs,
-                inside[:, None] & kok,
-                a0,
-                a1,
-                HAS_BIAS,
-                HAS_RESIDUAL,
-                ACT,
-            )
+            place = (image * out_h + oh) * out_w + ow
+            inside = inside[:, None] & kok
+            operands = (bias, residual, slope, a0, a1)
+            finish(value, operands, y, place, k, outputs, inside, HAS_BIAS, HAS_RESIDUAL, ACT)
 
 
 @triton.jit
@@ -251,19 +239,8 @@ def transform_output_by_products(
     ow = (p % tiles_w) * MW + v
     n = tl.program_id(1) * BC + tl.arange(0, BC)
     ok = (u < MH) & (v < MW) & (oh < out_h) & (ow < out_w)
-    finish(
-        value.reshape(BT * BT, BC),
-        bias,
-        residual,
-        slope,
-        y,
-        (image * out_h + oh) * out_w + ow,
-        n,
-        outputs,
-        ok[:, None] & (n < outputs)[None, :],
-        a0,
-        a1,
-        HAS_BIAS,
-        HAS_RESIDUAL,
-        ACT,
-    )
+    value = value.reshape(BT * BT, BC)
+    place = (image * out_h + oh) * out_w + ow
+    inside = ok[:, None] & (n < outputs)[None, :]
+    operands = (bias, residual, slope, a0, a1)
+    finish(value, operands, y, place, n, outputs, inside, HAS_BIAS, HAS_RESIDUAL, ACT)

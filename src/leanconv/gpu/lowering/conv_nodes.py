@@ -14,7 +14,7 @@ from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue
-from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.lowered import joined
 from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.graph.ir import Node
@@ -112,29 +112,19 @@ def _add_chain(
     parts = [choose_algorithm(t, w, machine) for t, w in zip(problems, weights, strict=True)]
     reason = fused_rejects(depth.spec, point.spec, context.dtype)
     if reason is None:
-        joined = replace(point, x=depth.x)
-        if any(a.name != "fp16x3" for a in joined.arithmetics):
+        fused_problem = replace(point, x=depth.x)
+        if any(a.name != "fp16x3" for a in fused_problem.arithmetics):
             fused = lower_fused(
-                joined, depth.spec, weights[-2], depth.epilogue.bias, weights[-1], machine
+                fused_problem, depth.spec, weights[-2], depth.epilogue.bias, weights[-1], machine
             )
             alone = parts[-1].estimate_s + parts[-2].estimate_s
             if fused.estimate_s <= alone or context.lean:
                 context.bytes.pop(depth.y, None)
                 parts[-2:] = [fused]
-    launches = tuple(launch for part in parts for launch in part.launches)
-    context.add(
-        node,
-        Lowered(
-            launches,
-            {k: v for part in parts for k, v in part.constants.items()},
-            {k: v for part in parts for k, v in part.temporaries.items()},
-            ", ".join(part.algorithm for part in parts),
-            ", ".join(part.arithmetic for part in parts),
-            "; ".join(part.parameters for part in parts),
-            max(part.error for part in parts),
-            sum(part.estimate_s for part in parts),
-        ),
-    )
+    algorithm = ", ".join(part.algorithm for part in parts)
+    arithmetic = ", ".join(part.arithmetic for part in parts)
+    parameters = "; ".join(part.parameters for part in parts)
+    context.add(node, joined(parts, algorithm, arithmetic, parameters))
 
 
 def lower_batch_norm(context: LoweringContext, node: Node) -> None:

@@ -10,7 +10,15 @@ import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
-from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.gpu.launch import (
+    Launch,
+    Pointer,
+    blocks,
+    by_axis,
+    dense_strides,
+    divisor,
+    make_launch,
+)
 from leanconv.gpu.lowering.data_movement import copy_box, fill, is_wide, permute
 from leanconv.gpu.lowering.lowering_context import (
     LAST,
@@ -241,9 +249,7 @@ def _pool(
     out: Sequence[int],
     window: Sequence[tuple[int, int, int, int, int]],
 ) -> Launch:
-    (kernel_h, stride_h, top, bottom, dilation_h), (kernel_w, stride_w, left, right, dilation_w) = (
-        window
-    )
+    kernel, stride, begin, end, dilation = zip(*window, strict=True)
     padded = bool(node.attributes["count_include_pad"])
     positions, dtype = images * out[0] * out[1], context.dtype
     tile_c = 64 if channels >= 64 else 32
@@ -256,26 +262,18 @@ def _pool(
             "positions": positions,
             "height": size[0],
             "width": size[1],
-            "out_h": out[0],
-            "out_w": out[1],
+            **by_axis(out=out),
             "channels": channels,
-            "kernel_h": kernel_h,
-            "kernel_w": kernel_w,
-            "stride_h": stride_h,
-            "stride_w": stride_w,
-            "pad_h": top,
-            "pad_w": left,
-            "dilation_h": dilation_h,
-            "dilation_w": dilation_w,
-            "low_h": -top if padded else 0,
-            "high_h": size[0] + (bottom if padded else 0),
-            "low_w": -left if padded else 0,
-            "high_w": size[1] + (right if padded else 0),
+            **by_axis(kernel=kernel, stride=stride, pad=begin, dilation=dilation),
+            "low_h": -begin[0] if padded else 0,
+            "high_h": size[0] + (end[0] if padded else 0),
+            "low_w": -begin[1] if padded else 0,
+            "high_w": size[1] + (end[1] if padded else 0),
         },
         {"BM": 16, "BC": tile_c, "IS_MAX": node.op == "MaxPool", "ACC": accumulator(dtype)},
         writes="y",
         divisible={"channels": divisor(channels)},
-        flops=positions * channels * kernel_h * kernel_w,
+        flops=positions * channels * prod(kernel),
     )
 
 

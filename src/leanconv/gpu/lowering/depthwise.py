@@ -9,7 +9,7 @@ import numpy as np
 from leanconv.algorithms.parameters import Parameters
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
-from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered, stored
@@ -37,14 +37,7 @@ def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
 
 
 def _window(spec: ConvSpec) -> dict[str, int]:
-    return {
-        "stride_h": spec.stride[0],
-        "stride_w": spec.stride[1],
-        "pad_h": spec.pad_begin[0],
-        "pad_w": spec.pad_begin[1],
-        "dilation_h": spec.dilation[0],
-        "dilation_w": spec.dilation[1],
-    }
+    return by_axis(stride=spec.stride, pad=spec.pad_begin, dilation=spec.dilation)
 
 
 def depth_weights(w: np.ndarray, dtype: str) -> np.ndarray:
@@ -76,8 +69,7 @@ def lower_depthwise(
             "y": Pointer(problem.y, dtype),
             "height": spec.size[0],
             "width": spec.size[1],
-            "out_h": out_h,
-            "out_w": out_w,
+            **by_axis(out=spec.output_size),
             "channels": spec.in_channels,
             "outputs": spec.out_channels,
             **_window(spec),

@@ -10,9 +10,9 @@ import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
-from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.lowered import Lowered, stored
-from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings, tiles
+from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
 from leanconv.spec import Activation
@@ -277,12 +277,7 @@ def _gemm(
         "dilation_d": windows.depth.dilation,
         "x_stride_d": windows.depth.x_stride,
         "window_h": windows.depth.window_h,
-        "stride_h": windows.stride[0],
-        "stride_w": windows.stride[1],
-        "pad_h": windows.pad[0],
-        "pad_w": windows.pad[1],
-        "dilation_h": windows.dilation[0],
-        "dilation_w": windows.dilation[1],
+        **by_axis(stride=windows.stride, pad=windows.pad, dilation=windows.dilation),
         "x_stride_n": windows.x_strides[0],
         "x_stride_h": windows.x_strides[1],
         "x_stride_w": windows.x_strides[2],
@@ -353,6 +348,3 @@ def _add_splits(product: Product, splits: int) -> Launch:
         flops=splits * windows.rows * product.outputs,
         numbers=accumulator(dtype),
     )
-
-
-__all__ = ["Epilogue", "Product", "lower_product", "pack", "sum_error", "tiles"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +45,20 @@ class Lowered:
     def workspace_bytes(self) -> int:
         """Bytes of all temporaries."""
         return sum(self.temporaries.values())
+
+
+def joined(parts: Sequence[Lowered], algorithm: str, arithmetic: str, parameters: str) -> Lowered:
+    """Several parts run one after the other, described by the last three."""
+    return Lowered(
+        tuple(launch for part in parts for launch in part.launches),
+        {k: v for part in parts for k, v in part.constants.items()},
+        {k: v for part in parts for k, v in part.temporaries.items()},
+        algorithm,
+        arithmetic,
+        parameters,
+        max(part.error for part in parts),
+        sum(part.estimate_s for part in parts),
+    )
 
 
 def stored(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -105,7 +105,7 @@ class LoweringContext(ValuePlacer[str]):
         return name in self.graph.constants
 
     def buffer(self, name: str, size: int) -> str:
-        """A new buffer of so many bytes."""
+        """A new buffer of `size` bytes."""
         name = self.fresh(name)
         self.bytes[name] = size
         return name

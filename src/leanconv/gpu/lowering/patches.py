@@ -14,7 +14,7 @@ import numpy as np
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
-from leanconv.gpu.launch import Launch, Pointer, TensorMap, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, TensorMap, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
@@ -239,14 +239,10 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
             "flags": Pointer(f"{name}/flags" if flags != "none" else "", "int32"),
             "y": Pointer(problem.y, dtype),
             "columns": columns,
-            "out_h": out_h,
-            "out_w": out_w,
+            **by_axis(out=spec.output_size),
             "down": down,
             "across": across,
-            "pad_h": spec.pad_begin[0],
-            "pad_w": spec.pad_begin[1],
-            "dilation_h": spec.dilation[0],
-            "dilation_w": spec.dilation[1],
+            **by_axis(pad=spec.pad_begin, dilation=spec.dilation),
             "taps": spec.kernel[1],
             "each": each,
             "blocks": steps,

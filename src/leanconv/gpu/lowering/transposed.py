@@ -10,10 +10,18 @@ import numpy as np
 from leanconv.codegen.geometry import Access, Window
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import accumulator
-from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.gpu.launch import (
+    Launch,
+    Pointer,
+    blocks,
+    by_axis,
+    dense_strides,
+    divisor,
+    make_launch,
+)
 from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.lowered import Lowered, joined
 from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
@@ -76,15 +84,9 @@ def _by_phases(
                 estimate_s=done.estimate_s + 2 * size / machine.memory_bandwidth + machine.launch_s,
             )
         parts.append(done)
-    return replace(
-        parts[0],
-        launches=tuple(launch for part in parts for launch in part.launches),
-        constants={k: v for part in parts for k, v in part.constants.items()},
-        temporaries={k: v for part in parts for k, v in part.temporaries.items()},
-        parameters=f"{len(parts)} phase(s), {parts[0].parameters}",
-        error=max(part.error for part in parts),
-        estimate_s=sum(part.estimate_s for part in parts),
-    )
+    first = parts[0]
+    parameters = f"{len(parts)} phase(s), {first.parameters}"
+    return joined(parts, first.algorithm, first.arithmetic, parameters)
 
 
 def _windows(shape: tuple[int, ...], window: Window, groups: int) -> Windows:
@@ -184,18 +186,10 @@ def _gather(
             "positions": positions,
             "height": height,
             "width": width,
-            "out_h": out_h,
-            "out_w": out_w,
+            **by_axis(out=(out_h, out_w)),
             "outputs": outputs,
             "each": each,
-            "kernel_h": kernel[0],
-            "kernel_w": kernel[1],
-            "stride_h": stride[0],
-            "stride_w": stride[1],
-            "pad_h": pad[0],
-            "pad_w": pad[1],
-            "dilation_h": dilation[0],
-            "dilation_w": dilation[1],
+            **by_axis(kernel=kernel, stride=stride, pad=pad, dilation=dilation),
             **epilogue.numbers(),
         },
         {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},

@@ -79,7 +79,7 @@ class Windows:
         return self.depth != _FLAT
 
     def steps(self, block: int) -> int:
-        """Steps of the loop over k with so many elements each."""
+        """Steps of the loop over k, `block` elements each."""
         return self.segments * ceil_div(self.length, block)
 
 

@@ -17,7 +17,7 @@ from leanconv.algorithms.parameters import COUNT, Parameters, parameter
 from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import accumulator
-from leanconv.gpu.launch import Launch, Pointer, blocks, divisor, make_launch
+from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored
@@ -118,8 +118,7 @@ def lower_winograd(
             "height": spec.size[0],
             "width": spec.size[1],
             "channels": channels,
-            "pad_h": spec.pad_begin[0],
-            "pad_w": spec.pad_begin[1],
+            **by_axis(pad=spec.pad_begin),
         },
         {**shared, "ACC": accumulator(dtype)},
         writes="y",
@@ -176,8 +175,7 @@ def _last_launch(
             **epilogue.buffers(dtype),
             "y": Pointer(problem.y, dtype),
             **counts,
-            "out_h": spec.output_size[0],
-            "out_w": spec.output_size[1],
+            **by_axis(out=spec.output_size),
             "outputs": spec.out_channels,
             **epilogue.numbers(),
         },
