@@ -14,6 +14,7 @@ from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array, checked
+from leanconv.graph.ops.movement import moves_nothing
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Expand")  # keep every number as it is
@@ -99,9 +100,10 @@ class Builder:
         """
         types = [value.type if value else None for value in inputs]
         result = infer(op, types, attributes)
-        if self._changes_nothing(op, inputs, result, attributes):
-            assert inputs[0] is not None
-            return inputs[0]
+        first = inputs[0]
+        alike = first is not None and first.type == result
+        if first and alike and moves_nothing(op, len(inputs), result.shape, attributes):
+            return first
         if all(value is None or value.array is not None for value in inputs):
             return self._fold(op, inputs, result, attributes)
         if not result.elements:
@@ -116,26 +118,6 @@ class Builder:
             _Emitted(op, tuple(inputs), output, MappingProxyType(dict(attributes)), source)
         )
         return output
-
-    @staticmethod
-    def _changes_nothing(
-        op: str, inputs: Sequence[Value | None], result: TensorType, attributes: Attributes
-    ) -> bool:
-        if inputs[0] is None or inputs[0].type != result:
-            return False
-        if op == "Slice":
-            return all(
-                step == 1 or extent < 2
-                for step, extent in zip(attributes["steps"], result.shape, strict=True)
-            )
-        if op == "Transpose":
-            moved = [axis for axis in attributes["perm"] if result.shape[axis] != 1]
-            return moved == sorted(moved)
-        if op == "Concat":
-            return len(inputs) == 1
-        if op == "Resize":
-            return all(scale == 1 for scale in attributes["scales"])
-        return op in ("Reshape", "Expand", "Pad")
 
     def _fold(
         self,

@@ -279,6 +279,16 @@ def channel_extent(shape: tuple[int, ...], target: tuple[int, ...], axis: int) -
     return others and full[axis] in (1, target[axis])
 
 
+def channel_slope(editor: Editor, node: Node, axis: int) -> Array | None:
+    """The slopes of a PRelu, (C,), None unless they are along an axis and may become constants."""
+    slope, shape = editor.constants.get(node.inputs[1]), editor.shape(node.inputs[0])
+    if slope is None or not channel_extent(slope.shape, shape, axis):
+        return None
+    if not editor.may_add(shape[axis] * slope.itemsize):
+        return None
+    return channel_vector(slope, shape[axis]).astype(slope.dtype)
+
+
 def channel_vector(array: Array, channels: int) -> npt.NDArray[np.float64]:
     """A constant for which `channel_extent` holds, as float64 of shape (channels,)."""
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (channels,))

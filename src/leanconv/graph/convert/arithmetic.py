@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -168,18 +168,10 @@ def _reduction(
 
     def convert(call: Call) -> list[Value]:
         x = before(call, call.value()) if before else call.value()
-        y = reduced(call, x)
-        return [after(call, y) if after else y]
-
-    def reduced(call: Call, x: Value) -> Value:
-        rank = len(x.shape)
-        axes: Sequence[int] | None = call.attribute("axes", None)
-        if call.opset >= axes_as_input:
-            axes = call.integers(1) if call.optional(1) is not None else None
-            if not axes and call.flag("noop_with_empty_axes"):
-                return x
-        kept = call.axes(axes, rank) if axes else tuple(range(rank))
-        return call.emit(op, [x], axes=kept, keepdims=call.flag("keepdims", 1))
+        axes = call.reduced(len(x.shape), axes_as_input)
+        if axes is not None:
+            x = call.emit(op, [x], axes=axes, keepdims=call.flag("keepdims", 1))
+        return [after(call, x) if after else x]
 
     kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
     return Rule(convert, kinds, 1, 2, moved=(axes_as_input, ("axes",)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,12 +106,9 @@ def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[V
 
 def _product(call: Call) -> list[Value]:
     x = call.constant(0)
-    axes: Sequence[int] | None = call.attribute("axes", None)
-    if call.opset >= 18:
-        axes = call.integers(1) if call.optional(1) is not None else None
-        if not axes and call.flag("noop_with_empty_axes"):
-            return [call.value()]
-    over = call.axes(axes, x.ndim) if axes else tuple(range(x.ndim))
+    over = call.reduced(x.ndim, 18)
+    if over is None:
+        return [call.value()]
     keep = call.flag("keepdims", 1)
     kept = [1 if axis in over else e for axis, e in enumerate(x.shape)]
     shape = kept if keep else [e for axis, e in enumerate(x.shape) if axis not in over]

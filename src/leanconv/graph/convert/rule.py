@@ -119,6 +119,19 @@ class Call:
             )
         return tuple(int(number) for number in array.reshape(-1))
 
+    def listed(self, name: str, index: int, as_input: int, most: int = MAX_RANK) -> Any:
+        """Integers, None where absent: an attribute, or an input from opset `as_input` on."""
+        if self.opset < as_input:
+            return self.attribute(name, None)
+        return self.integers(index, most) if self.optional(index) is not None else None
+
+    def reduced(self, rank: int, as_input: int) -> tuple[int, ...] | None:
+        """The axes of a reduction, given as `listed` says; None where nothing is reduced."""
+        axes = self.listed("axes", 1, as_input)
+        if not axes and self.opset >= as_input and self.flag("noop_with_empty_axes"):
+            return None
+        return self.axes(axes, rank) if axes else tuple(range(rank))
+
     def scalar(self, index: int) -> Any:
         """The one element that an input holds.
 

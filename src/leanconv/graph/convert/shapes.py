@@ -55,9 +55,7 @@ def _reshape(call: Call) -> list[Value]:
 
 def _squeeze(call: Call) -> list[Value]:
     x = call.value()
-    axes: Sequence[int] | None = call.attribute("axes", None)
-    if call.opset >= 13:
-        axes = call.integers(1) if call.optional(1) is not None else None
+    axes: Sequence[int] | None = call.listed("axes", 1, 13)
     if axes is None:
         axes = [axis for axis, extent in enumerate(x.shape) if extent == 1]
     gone = call.axes(axes, len(x.shape))
@@ -132,11 +130,9 @@ def _slice(call: Call) -> list[Value]:
     rank = len(x.shape)
     if call.opset < 10:
         starts, ends = call.attribute("starts", ()), call.attribute("ends", ())
-        axes, steps = call.attribute("axes", None), None
     else:
         starts, ends = call.integers(1), call.integers(2)
-        axes = call.integers(3) if call.optional(3) is not None else None
-        steps = call.integers(4) if call.optional(4) is not None else None
+    axes, steps = call.listed("axes", 3, 10), call.listed("steps", 4, 10)
     steps = steps if steps is not None else (1,) * len(starts)
     places = call.axes(axes if axes is not None else tuple(range(len(starts))), rank)
     if not len(starts) == len(ends) == len(steps) == len(places):
@@ -160,9 +156,7 @@ def _split(call: Call) -> list[Value]:
     x, count = call.value(), len(call.node.outputs)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     extent = x.shape[axis]
-    sizes: Sequence[int] | None = call.attribute("split", None)
-    if call.opset >= 13:
-        sizes = call.integers(1, count) if call.optional(1) is not None else None
+    sizes: Sequence[int] | None = call.listed("split", 1, 13, count)
     if sizes is None:
         if call.attribute("num_outputs", count) != count:
             raise ModelError(

@@ -23,7 +23,7 @@ from leanconv.graph.ops.base import (
     same_dtype,
 )
 from leanconv.graph.ops.pointwise import activate
-from leanconv.graph.ops.windows import transposed_extent, window_extent
+from leanconv.graph.ops.windows import transposed_extent, window_extent, window_steps
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import output_extent
 
@@ -94,20 +94,8 @@ def _infer_conv(types: Types, attributes: Attributes) -> TensorType:
     dtype = same_dtype(types)
     channels = _check_operands(types, attributes, 1)
     x, w = first(types), required(types, 1)
-    spatial = len(x.shape) - 2
-    pads = attributes["pads"]
-    extents = [
-        window_extent(
-            x.shape[2 + i],
-            w.shape[2 + i],
-            attributes["strides"][i],
-            attributes["dilations"][i],
-            pads[i],
-            pads[spatial + i],
-            False,
-        )
-        for i in range(spatial)
-    ]
+    axes = zip(x.shape[2:], w.shape[2:], window_steps(attributes), strict=True)
+    extents = [window_extent(extent, kernel, *steps, False) for extent, kernel, steps in axes]
     result = checked((x.shape[0], channels, *extents), dtype)
     _check_channels(given(types, 2), channels, "the bias")
     residual = given(types, 3)
@@ -163,23 +151,13 @@ def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
     channels = _check_operands(types, attributes, 0)
     x, w = first(types), required(types, 1)
     spatial = len(x.shape) - 2
-    pads, extra = attributes["pads"], attributes["output_padding"]
+    extra = attributes["output_padding"]
     if len(extra) != spatial or any(not 0 <= n <= MAX_STEP for n in extra):
         raise ModelError(
             f"attribute output_padding is {extra}; expected {spatial} integers of at least 0"
         )
-    extents = [
-        transposed_extent(
-            x.shape[2 + i],
-            w.shape[2 + i],
-            attributes["strides"][i],
-            attributes["dilations"][i],
-            pads[i],
-            pads[spatial + i],
-            extra[i],
-        )
-        for i in range(spatial)
-    ]
+    axes = zip(x.shape[2:], w.shape[2:], window_steps(attributes), extra, strict=True)
+    extents = [transposed_extent(extent, kernel, *steps, n) for extent, kernel, steps, n in axes]
     _check_channels(given(types, 2), channels, "the bias")
     _check_slope(types, attributes, 4, channels)
     if given(types, 3) is not None:
@@ -217,24 +195,20 @@ def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
     return _epilogue(y, arrays, attributes, 0, 4)
 
 
+def _padded_elements(kind: TensorType, attributes: Attributes) -> int:
+    axes = zip(kind.shape[2:], window_steps(attributes), strict=True)
+    padded = (extent + before + after for extent, (_, _, before, after) in axes)
+    return kind.shape[0] * kind.shape[1] * math.prod(padded)
+
+
 def _work_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
     x, w = first(types), required(types, 1)
-    spatial = len(x.shape) - 2
-    pads = attributes["pads"]
-    padded = x.shape[0] * x.shape[1]
-    for i in range(spatial):
-        padded *= x.shape[2 + i] + pads[i] + pads[spatial + i]
-    return padded + result.elements * math.prod(w.shape[1:])
+    return _padded_elements(x, attributes) + result.elements * math.prod(w.shape[1:])
 
 
 def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -> int:
     x, w = first(types), required(types, 1)
-    spatial = len(x.shape) - 2
-    pads = attributes["pads"]
-    full = result.shape[0] * result.shape[1]
-    for i in range(spatial):
-        full *= result.shape[2 + i] + pads[i] + pads[spatial + i]
-    return full + x.elements * math.prod(w.shape[1:])
+    return _padded_elements(result, attributes) + x.elements * math.prod(w.shape[1:])
 
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")

@@ -150,6 +150,21 @@ def _evaluate_expand(arrays: Arrays, attributes: Attributes) -> Array:
     return np.asarray(np.broadcast_to(array(arrays), attributes["shape"]), order="C")
 
 
+def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: Attributes) -> bool:
+    """Whether an operation gives back its first input, which has the shape of its result."""
+    if op == "Slice":
+        steps = zip(attributes["steps"], shape, strict=True)
+        return all(step == 1 or extent < 2 for step, extent in steps)
+    if op == "Transpose":
+        moved = [axis for axis in attributes["perm"] if shape[axis] != 1]
+        return moved == sorted(moved)
+    if op == "Concat":
+        return operands == 1
+    if op == "Resize":
+        return all(scale == 1 for scale in attributes["scales"])
+    return op in ("Reshape", "Expand", "Pad")
+
+
 OPS: dict[str, Op] = {
     "Reshape": Op(_infer_reshape, _evaluate_reshape, attributes=("shape",)),
     "Transpose": Op(_infer_transpose, _evaluate_transpose, attributes=("perm",)),

@@ -11,7 +11,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, check_rank, checked, first
 from leanconv.graph.ops.conv import MAX_STEP, check_window
-from leanconv.graph.ops.windows import window_extent
+from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.spec.conv import effective_extent
 
 
@@ -20,41 +20,27 @@ def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
     check_rank(x, 3, 5)
     spatial = len(x.shape) - 2
     check_window(attributes, spatial)
-    kernel, pads = attributes["kernel_shape"], attributes["pads"]
+    kernel = attributes["kernel_shape"]
     if len(kernel) != spatial or any(not 1 <= k <= MAX_STEP for k in kernel):
         raise ModelError(
             f"attribute kernel_shape is {kernel}; expected {spatial} integers of at least 1"
         )
     extents = []
-    for i in range(spatial):
-        span = effective_extent(kernel[i], attributes["dilations"][i])
-        before, after = pads[i], pads[spatial + i]
-        if max(before, after) >= span:
+    for i, steps in enumerate(window_steps(attributes)):
+        span = effective_extent(kernel[i], steps[1])
+        if max(steps[2:]) >= span:
             raise ModelError(
-                f"attribute pads is {pads}; expected less than the kernel, which spans {span} on "
-                f"spatial axis {i}"
+                f"attribute pads is {attributes['pads']}; expected less than the kernel, which "
+                f"spans {span} on spatial axis {i}"
             )
-        extents.append(
-            window_extent(
-                x.shape[2 + i],
-                kernel[i],
-                attributes["strides"][i],
-                attributes["dilations"][i],
-                before,
-                after,
-                attributes["ceil_mode"],
-            )
-        )
+        extents.append(window_extent(x.shape[2 + i], kernel[i], *steps, attributes["ceil_mode"]))
     return checked((*x.shape[:2], *extents), x.dtype)
 
 
 def _axis_windows(x: Array, axis: int, attributes: Attributes, fill: float) -> list[Array]:
     """The input at tap 0, 1, ... of every window along one spatial axis."""
-    spatial = x.ndim - 2
-    i = axis - 2
-    kernel, stride, dilation = (attributes[n][i] for n in ("kernel_shape", "strides", "dilations"))
-    before, after = attributes["pads"][i], attributes["pads"][spatial + i]
-    extent = x.shape[axis]
+    extent, kernel = x.shape[axis], attributes["kernel_shape"][axis - 2]
+    stride, dilation, before, after = window_steps(attributes)[axis - 2]
     count = window_extent(extent, kernel, stride, dilation, before, after, attributes["ceil_mode"])
     needed = (count - 1) * stride + effective_extent(kernel, dilation)
     widths = [(0, 0)] * x.ndim
@@ -76,7 +62,7 @@ def _evaluate_max(arrays: Arrays, attributes: Attributes) -> Array:
     return np.asarray(y, order="C")
 
 
-def axis_counts(extent: int, axis: int, attributes: Attributes, spatial: int) -> list[int]:
+def _axis_counts(extent: int, axis: int, attributes: Attributes) -> list[int]:
     """How many cells each window of one spatial axis is averaged over.
 
     Padding counts only with `count_include_pad`; cells that a partly empty last window has
@@ -86,15 +72,10 @@ def axis_counts(extent: int, axis: int, attributes: Attributes, spatial: int) ->
         extent: the input's extent along the axis.
         axis: the spatial axis, 0 for the first.
         attributes: those of an AveragePool.
-        spatial: how many spatial axes there are.
     """
-    kernel, stride, dilation = (
-        attributes[n][axis] for n in ("kernel_shape", "strides", "dilations")
-    )
-    before, after = attributes["pads"][axis], attributes["pads"][spatial + axis]
-    windows = window_extent(
-        extent, kernel, stride, dilation, before, after, attributes["ceil_mode"]
-    )
+    kernel, steps = attributes["kernel_shape"][axis], window_steps(attributes)[axis]
+    stride, dilation, before, after = steps
+    windows = window_extent(extent, kernel, *steps, attributes["ceil_mode"])
     low, high = 0, before + extent + after
     if not attributes["count_include_pad"]:
         low, high = before, before + extent
@@ -107,9 +88,8 @@ def axis_counts(extent: int, axis: int, attributes: Attributes, spatial: int) ->
 
 def _evaluate_average(arrays: Arrays, attributes: Attributes) -> Array:
     y = array(arrays)
-    spatial = y.ndim - 2
     for axis in range(2, y.ndim):
-        counts = axis_counts(y.shape[axis], axis - 2, attributes, spatial)
+        counts = _axis_counts(y.shape[axis], axis - 2, attributes)
         total = sum(_axis_windows(y, axis, attributes, 0.0))
         shape = (-1,) + (1,) * (y.ndim - 1 - axis)
         y = np.asarray(total) / np.maximum(counts, 1).astype(y.dtype).reshape(shape)

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes
 from leanconv.spec.conv import effective_extent, output_extent
+
+
+def window_steps(attributes: Attributes) -> list[tuple[int, int, int, int]]:
+    """Stride, dilation, padding before and after of each spatial axis; see `check_window`."""
+    pads, spatial = attributes["pads"], len(attributes["strides"])
+    ends = (pads[:spatial], pads[spatial:])
+    return list(zip(attributes["strides"], attributes["dilations"], *ends, strict=True))
 
 
 def window_extent(

@@ -74,7 +74,7 @@ def _fold_backwards(editor: Editor, node: Node) -> bool:
         return False
     w = editor.constants[conv.inputs[1]]
     old = _bias(editor, conv, affine.scale.size)
-    make = _scale_outputs if conv.op == "Conv" else _scale_transposed
+    make = _scale_outputs if conv.op == "Conv" else _scale_second
     parts = _rounded(
         w.dtype,
         None if np.all(affine.scale == 1) else make(w, affine.scale, conv.attributes["group"]),
@@ -115,10 +115,10 @@ def _fold_forwards(editor: Editor, conv: Node) -> bool:
     if total is None or not _affordable(editor, conv):
         return False
     w, group = editor.constants[conv.inputs[1]], conv.attributes["group"]
-    shifted = _scale_inputs(w, total.shift, group).reshape(w.shape[0], -1).sum(axis=1)
+    shifted = _scale_second(w, total.shift, group).reshape(w.shape[0], -1).sum(axis=1)
     parts = _rounded(
         w.dtype,
-        None if np.all(total.scale == 1) else _scale_inputs(w, total.scale, group),
+        None if np.all(total.scale == 1) else _scale_second(w, total.scale, group),
         _bias(editor, conv, w.shape[0]) + shifted,
     )
     if parts is None:
@@ -224,30 +224,15 @@ def _bias(editor: Editor, conv: Node, channels: int) -> _Vector:
     return editor.constants[name].astype(np.float64) if name else np.zeros(channels)
 
 
-def _per_group(vector: _Vector, group: int, rank: int, axis: int) -> _Vector:
-    """The vector as (group, ...) of the given rank, the channels of a group along `axis`."""
-    shape = [group] + [1] * (rank - 1)
-    shape[axis] = vector.size // group
-    return vector.reshape(shape)
-
-
-def _grouped(w: Array, group: int) -> Array:
-    """Weights (A, B, k...) as (group, A / group, B, k...)."""
-    return w.reshape(group, w.shape[0] // group, *w.shape[1:])
-
-
 def _scale_outputs(w: Array, scale: _Vector, _group: int) -> Array:
     return np.asarray(w * scale.reshape((-1,) + (1,) * (w.ndim - 1)))
 
 
-def _scale_transposed(w: Array, scale: _Vector, group: int) -> Array:
-    factors = _per_group(scale, group, w.ndim + 1, 2)
-    return np.asarray(_grouped(w, group) * factors).reshape(w.shape)
-
-
-def _scale_inputs(w: Array, scale: _Vector, group: int) -> Array:
-    factors = _per_group(scale, group, w.ndim + 1, 2)
-    return np.asarray(_grouped(w, group) * factors).reshape(w.shape)
+def _scale_second(w: Array, scale: _Vector, group: int) -> Array:
+    """Scale the second axis: a Conv's inputs, a ConvTranspose's outputs, within each group."""
+    grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:])
+    factors = scale.reshape(group, 1, -1, *(1,) * (w.ndim - 2))
+    return np.asarray(grouped * factors).reshape(w.shape)
 
 
 def _rounded(

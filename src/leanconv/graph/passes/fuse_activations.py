@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leanconv.graph.activations import activation_of
-from leanconv.graph.edit import Editor, channel_extent, channel_vector, node_like, rewrite
+from leanconv.graph.edit import Editor, channel_slope, node_like, rewrite
 from leanconv.graph.ir import Graph, Node
 
 
@@ -28,22 +28,12 @@ def _rule(editor: Editor, node: Node) -> bool:
         return False
     inputs = conv.inputs
     if node.op == "PRelu":
-        slope = _slope(editor, node)
+        slope = channel_slope(editor, node, 1)
         if slope is None:
             return False
-        inputs = (*(*inputs, "", "")[:4], slope)
+        inputs = (*(*inputs, "", "")[:4], editor.constant(node.inputs[1], slope))
     editor.replace(
         node,
         node_like(conv, inputs=inputs, outputs=node.outputs, attributes={"activation": activation}),
     )
     return True
-
-
-def _slope(editor: Editor, node: Node) -> str | None:
-    """The slopes as a constant of shape (C,)."""
-    slope, shape = editor.constants.get(node.inputs[1]), editor.shape(node.inputs[0])
-    if slope is None or not channel_extent(slope.shape, shape, 1):
-        return None
-    if not editor.may_add(shape[1] * slope.itemsize):
-        return None
-    return editor.constant(node.inputs[1], channel_vector(slope, shape[1]).astype(slope.dtype))

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from leanconv.graph.activations import activation_of
-from leanconv.graph.edit import (
-    Editor,
-    channel_extent,
-    channel_vector,
-    conv_behind,
-    node_like,
-    rewrite,
-)
+from leanconv.graph.edit import Editor, channel_slope, conv_behind, node_like, rewrite
 from leanconv.graph.ir import Graph, Node
 
 
@@ -59,15 +52,8 @@ def _rule(editor: Editor, node: Node) -> bool:
 def _slope(editor: Editor, node: Node) -> str | None:
     """The slopes of a PRelu for the layout of the convolution behind its Reshape."""
     found = conv_behind(editor, node.inputs[0])
-    slope = editor.constants.get(node.inputs[1])
+    slope = channel_slope(editor, node, found.axis) if found else None
     if found is None or slope is None:
         return None
-    if not channel_extent(slope.shape, editor.shape(node.inputs[0]), found.axis):
-        return None
-    (inner,) = found.conv.outputs
-    channels = editor.shape(inner)[1]
-    if not editor.may_add(channels * slope.itemsize):
-        return None
-    vector = channel_vector(slope, channels).astype(slope.dtype)
-    shape = (channels,) + (1,) * (len(editor.shape(inner)) - 2)
-    return editor.constant(node.inputs[1], vector.reshape(shape))
+    spatial = len(editor.shape(found.conv.outputs[0])) - 2
+    return editor.constant(node.inputs[1], slope.reshape(-1, *(1,) * spatial))

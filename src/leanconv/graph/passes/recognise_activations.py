@@ -248,10 +248,7 @@ def _from_clip(editor: Editor, node: Node) -> Node | None:
         for scaled, term in _terms(editor, node.inputs[0]):
             for x, factor in _scaled(editor, scaled):
                 return _hard_sigmoid(node, x, factor, term)
-    if own is None:
-        return None
-    new = clip_again(editor, node, node.inputs[0], own)
-    return None if (new.op, new.inputs) == (node.op, node.inputs) else new
+    return clip_again(editor, node, node.inputs[0], own)
 
 
 def _from_extreme(editor: Editor, node: Node) -> Node | None:

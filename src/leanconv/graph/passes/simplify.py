@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewrite
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.base import broadcast
+from leanconv.graph.ops.movement import moves_nothing
 
 _Bounds = tuple[float, float]
 
@@ -39,7 +41,7 @@ def bounds(node: Node) -> _Bounds | None:
     return None
 
 
-def clip_node(node: Node, source: str, low: float, high: float) -> Node:
+def _clip_node(node: Node, source: str, low: float, high: float) -> Node:
     """A Relu or Clip of `source` that defines what `node` defines."""
     if (low, high) == (0.0, math.inf):
         return Node("Relu", (source,), node.outputs, frozen({}), node.name)
@@ -47,17 +49,23 @@ def clip_node(node: Node, source: str, low: float, high: float) -> Node:
     return Node("Clip", (source,), node.outputs, attributes, node.name)
 
 
-def clip_again(editor: Editor, node: Node, source: str, own: _Bounds) -> Node:
+def clip_again(editor: Editor, node: Node, source: str, own: _Bounds | None) -> Node | None:
     """Clip `source` to `own` bounds as one node, together with the private clip before it.
 
     Clipping to [a, b] and then to [c, d] is clipping to the bounds clip(a), clip(b) by [c, d].
+
+    Returns:
+        A node in place of `node`; None without bounds, and where it would be the same one.
     """
+    if own is None:
+        return None
     before = editor.private_producer(source, "Relu", "Clip")
     inner = bounds(before) if before else None
-    if before is None or inner is None:
-        return clip_node(node, source, *own)
-    low, high = (min(max(bound, own[0]), own[1]) for bound in inner)
-    return clip_node(node, before.inputs[0], low, high)
+    if before is not None and inner is not None:
+        low, high = (min(max(bound, own[0]), own[1]) for bound in inner)
+        source, own = before.inputs[0], (low, high)
+    new = _clip_node(node, source, *own)
+    return None if (new.op, new.inputs) == (node.op, node.inputs) else new
 
 
 def _rule(editor: Editor, node: Node) -> bool:
@@ -78,21 +86,8 @@ def _is_identity(editor: Editor, node: Node) -> bool:
     if not node.inputs[0] or editor.types[node.inputs[0]] != editor.types[node.outputs[0]]:
         return False
     a = node.attributes
-    if node.op in ("Reshape", "Expand"):
+    if moves_nothing(node.op, len(node.inputs), editor.shape(node.inputs[0]), a):
         return True
-    if node.op == "Transpose":
-        return bool(a["perm"] == tuple(range(len(a["perm"]))))
-    if node.op == "Slice":
-        extents = editor.shape(node.inputs[0])
-        return all(
-            extent < 2 or step == 1 for extent, step in zip(extents, a["steps"], strict=True)
-        )
-    if node.op == "Concat":
-        return len(node.inputs) == 1
-    if node.op == "Pad":
-        return not any(a["pads"])
-    if node.op == "Resize":
-        return all(scale == 1.0 for scale in a["scales"])
     if node.op in ("MaxPool", "AveragePool"):
         ones = all(n == 1 for n in (*a["kernel_shape"], *a["strides"]))
         return ones and not any(a["pads"])
@@ -139,11 +134,7 @@ def _reduce(editor: Editor, node: Node) -> Node | None:
 
 
 def _clip(editor: Editor, node: Node) -> Node | None:
-    own = bounds(node)
-    if own is None:
-        return None
-    new = clip_again(editor, node, node.inputs[0], own)
-    return None if (new.op, new.inputs) == (node.op, node.inputs) else new
+    return clip_again(editor, node, node.inputs[0], bounds(node))
 
 
 def _binary(editor: Editor, node: Node) -> Node | None:
@@ -155,16 +146,9 @@ def _binary(editor: Editor, node: Node) -> Node | None:
         if before is None or before.op != "Expand":
             continue
         other, source = editor.shape(inputs[1 - index]), editor.shape(before.inputs[0])
-        if _broadcast(other, source) == editor.shape(node.outputs[0]):
+        if broadcast(other, source) == editor.shape(node.outputs[0]):
             inputs[index] = before.inputs[0]
     return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
-
-
-def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape of two that are known to broadcast."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
 
 
 _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
