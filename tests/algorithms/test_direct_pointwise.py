@@ -10,7 +10,7 @@ import pytest
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
+from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
@@ -49,7 +49,7 @@ def pointwise(spec: ConvSpec, target: Target) -> DirectPointwise:
     """The kernel, whether or not the model likes it best."""
     given = group_fields(problem(spec), target)
     kernel = DirectConv(**given, tile=Tile(1, 1), rows=1, panels_inside=True)
-    planned = plan_pointwise(kernel, target)
+    planned = plan_direct_pointwise(kernel, target)
     assert planned
     return planned[0]
 

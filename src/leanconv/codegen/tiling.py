@@ -25,7 +25,7 @@ class Tile:
 def fits(target: Target, rows: int, vectors: int) -> bool:
     """Whether accumulators, operands and one broadcast fit the registers."""
     needed = rows * vectors + vectors + 1
-    return needed <= min(target.registers, 31)
+    return needed <= target.usable_registers
 
 
 def step_cycles(target: Target, rows: int, vectors: int) -> float:

@@ -48,6 +48,11 @@ class Target:
         return self.vector_bytes // ITEMSIZE[dtype]
 
     @property
+    def usable_registers(self) -> int:
+        """Registers of a loop that does not spill: of 32 one is left to LLVM."""
+        return min(self.registers, 31)
+
+    @property
     def accumulators(self) -> int:
         """Registers left for accumulators and operands in a kernel's inner loop."""
         return self.registers - 1

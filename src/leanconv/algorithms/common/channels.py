@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value, element_of
@@ -15,9 +17,15 @@ def pack_channels(values: np.ndarray, groups: int, width: int) -> np.ndarray:
 
 
 def broadcast_channels(
-    e: Function, numbers: Value, first: Value, count: int, kind: str
-) -> list[Value]:
-    """The numbers of `count` channels from `first` on, each in all lanes of a vector."""
+    e: Function, pointers: Mapping[str, Value], name: str, first: Value, count: int, kind: str
+) -> list[Value] | None:
+    """An operand's numbers of `count` channels from `first` on, each in all lanes of a vector.
+
+    Returns:
+        None if there is no such operand.
+    """
+    if name not in pointers:
+        return None
     element = element_of(kind)
-    at = numbers.at(first, element)
+    at = pointers[name].at(first, element)
     return [e.broadcast(at.at(k, element), kind) for k in range(count)]

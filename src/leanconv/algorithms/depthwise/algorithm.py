@@ -47,7 +47,7 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     window = kernel.window
     kept = window.kernel[2] * kernel.inputs
     kept = kept if kept <= WEIGHTS_KEPT else kernel.inputs
-    most = min(28, max(1, min(target.registers, 32) - kept - 4 - kernel.inputs))
+    most = min(28, max(1, target.registers - kept - 4 - kernel.inputs))
     width = window.out[2]
     tiles = ceil_div(width, most)
     columns = ceil_div(width, tiles)

@@ -8,7 +8,7 @@ from math import prod
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_pointwise
+from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
@@ -228,7 +228,7 @@ def _planned(problem: Problem, target: Target) -> tuple[PackedConv, float]:
     if not kernel.y.lanes_contiguous:
         cycles += target.costs.transposed_store * window.out[2] * vectors
     cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
-    pointwise = plan_pointwise(kernel, target)
+    pointwise = plan_direct_pointwise(kernel, target)
     return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)
 
 

@@ -1,16 +1,4 @@
-"""Direct convolution, register-tiled, for every dense or grouped shape and layout.
-
-    y[n, k, od, oh, ow] = act(bias[k] + residual[…] +
-        sum over kd, kh, kw, c of  x[n, c, id, ih, iw] · w[k, c, kd, kh, kw])
-
-One tile is `rows` output columns by `vectors` vectors of output channels. Input elements are
-broadcast, so the input may have any layout; weights are packed as one contiguous stream
-[group][panel][kd][kh][kw][c][vectors·lanes].
-
-Padding is not stored anywhere: the loops over kd and kh run over the taps that touch the input at
-this row, and the columns at both ends of a row are tiles of their own whose code leaves out the
-products with zeros (18 % of all products of a 3x3 layer on a 7x7 map).
-"""
+"""The general kernel of direct convolution: its loops over chunks, panels and rows."""
 
 from __future__ import annotations
 

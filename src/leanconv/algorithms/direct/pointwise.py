@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import prod
 
-from leanconv.algorithms.common.prefetch import prefetch_offsets
 from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.prefetch import prefetch_offsets
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
@@ -209,11 +209,8 @@ class _Chunk:
         prefetched, conv = self.pointers.get("prefetched"), self.conv
         if prefetched is None:
             return ()
-        sizes = conv.prefetch_bytes, conv.group_weights, conv.lanes
         index, tiles = self.image * conv.tile_count + tile, conv.batch * conv.tile_count
-        return prefetch_offsets(
-            self.e, prefetched, self.group_w, sizes, tiles, index, ITEMSIZE[conv.dtype]
-        )
+        return prefetch_offsets(self.e, conv, prefetched, self.group_w, tiles, index)
 
     def _add(self, part: Value, tile: Value, pixel: Value, pixels: int, channels: int) -> None:
         """Add one part's products to a tile's sums; the last part finishes them."""
@@ -239,7 +236,9 @@ class _Chunk:
         store_tile(self.e, self._register, acc, out, channels)
 
 
-def plan_pointwise(kernel: PackedConv, target: Target) -> tuple[DirectPointwise, float] | None:
+def plan_direct_pointwise(
+    kernel: PackedConv, target: Target
+) -> tuple[DirectPointwise, float] | None:
     """Choose tile and chunks; also the estimated cycles of one core for all of it.
 
     Args:

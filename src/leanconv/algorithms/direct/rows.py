@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from leanconv.algorithms.common.prefetch import prefetch_offsets
 from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.direct.prefetch import prefetch_offsets
 from leanconv.algorithms.direct.shape import DirectShape
 from leanconv.codegen.column_tiles import ColumnTile, bounded_tiles
 from leanconv.codegen.emitter import Function, Value, vector
@@ -19,7 +19,6 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
 from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 
 
@@ -58,33 +57,45 @@ class PanelRows:
             panel: index of the panel.
             channels: its output channels.
         """
-        conv, e, window = self.conv, self.e, self.conv.window
+        _PanelRow(self, row, panel, channels).emit()
+
+
+class _PanelRow:
+    """Emission of one row of output columns of one panel, which has `channels` output channels."""
+
+    def __init__(self, of: PanelRows, row: Value, panel: Value, channels: int) -> None:
+        self.e, self.conv, self.element = of.e, of.conv, of.element
+        self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
+        conv, window = self.conv, self.conv.window
         od, oh = row // window.out[1], row % window.out[1]
-        steps = conv.reduction * conv.panel_lanes
-        self.panel_w = self.w.at(panel * steps, self.element)
+        self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element)
         first = panel * conv.panel_lanes
-        self.panel_bias = self.bias.at(first, self.element) if self.bias else None
-        self.panel_slope = self.slope.at(first, self.element) if self.slope else None
+        self.bias = of.bias.at(first, self.element) if of.bias else None
+        self.slope = of.slope.at(first, self.element) if of.slope else None
         channel = panel * conv.y.channel(conv.panel_lanes)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
-        self.row_y = self.y.at(place, self.element)
-        self.row_residual = self.residual.at(place, self.element) if self.residual else None
-        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        self.y = of.y.at(place, self.element)
+        self.residual = of.residual.at(place, self.element) if of.residual else None
+        self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-        self.row_x = self.x.at(starts[0] + starts[1], self.element)
-        self.row_tiles = (self.image * conv.row_count + row) * conv.tiles_across
-        for run in bounded_tiles(window, conv.tile.rows):
+        self.x = of.x.at(starts[0] + starts[1], self.element)
+        self.first_tile = (of.image * conv.row_count + row) * conv.tiles_across
+
+    def emit(self) -> None:
+        """Emit the tiles of the row."""
+        e = self.e
+        for run in bounded_tiles(self.conv.window, self.conv.tile.rows):
             if run.count == 1:
-                self.tile(e.const("i64", run.first), run, channels)
+                self._tile(e.const("i64", run.first), run)
             else:
                 with e.loop("tile", run.count) as index:
                     column = index * run.pixels + run.first
-                    self.tile(column, run, channels)
+                    self._tile(column, run)
 
-    def tile(self, column: Value, run: ColumnTile, channels: int) -> None:
+    def _tile(self, column: Value, run: ColumnTile) -> None:
         """Emit one register tile: start values, reduction, epilogue, store."""
         conv, e, window = self.conv, self.e, self.conv.window
-        vectors = ceil_div(channels, conv.lanes)
+        vectors = ceil_div(self.channels, conv.lanes)
         kind = vector(self.element, conv.lanes)
         step_x = conv.x.spatial[2]
         tile = RegisterTile(
@@ -95,12 +106,10 @@ class PanelRows:
             window.stride[2] * step_x,
             prefetch_offsets=self._prefetch_offsets(column),
         )
-        a = self.row_x.at(
-            column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element
-        )
+        a = self.x.at(column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element)
         acc = self._start(kind, run.pixels, vectors)
         place = column * conv.y.spatial[2]
-        residual = self.row_residual.at(place, self.element) if self.row_residual else None
+        residual = self.residual.at(place, self.element) if self.residual else None
         if conv.prefetches_residual and residual:
             for j in range(vectors):
                 for i in range(run.pixels):
@@ -115,11 +124,11 @@ class PanelRows:
             TileOutput(
                 conv.epilogue,
                 conv.y,
-                self.row_y.at(place, self.element),
+                self.y.at(place, self.element),
                 residual,
-                self.panel_slope,
+                self.slope,
             ),
-            channels,
+            self.channels,
         )
 
     def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
@@ -127,17 +136,15 @@ class PanelRows:
         if self.prefetched is None:
             return ()
         conv = self.conv
-        sizes = conv.prefetch_bytes, conv.group_weights, conv.panel_lanes
         tiles = conv.batch * conv.row_count * conv.tiles_across
-        tile = self.row_tiles + column // conv.tile.rows
-        item = ITEMSIZE[conv.dtype]
-        return prefetch_offsets(self.e, self.prefetched, self.w, sizes, tiles, tile, item)
+        tile = self.first_tile + column // conv.tile.rows
+        return prefetch_offsets(self.e, conv, self.prefetched, self.group_w, tiles, tile)
 
     def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
         e, lanes = self.e, self.conv.lanes
-        if self.panel_bias is None:
+        if self.bias is None:
             return [e.zero(kind)] * (pixels * vectors)
-        bias = [e.load(self.panel_bias.at(j * lanes, self.element), kind) for j in range(vectors)]
+        bias = [e.load(self.bias.at(j * lanes, self.element), kind) for j in range(vectors)]
         return bias * pixels
 
     def _reduce(
@@ -149,7 +156,7 @@ class PanelRows:
         if conv.two_parts:
             ((_, loops),) = self._channel_loops(width)
             fetch = self._next_input(run.pixels, loops[-1], a)
-            acc[:] = sum_in_two_parts(e, tile, acc, a, self.panel_w, loops, conv.unroll, fetch)
+            acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, conv.unroll, fetch)
             return
         per_column = conv.inputs * width
         per_row = window.kernel[2] * per_column
@@ -187,7 +194,7 @@ class PanelRows:
             for taps in (depth, height, across):
                 if taps:
                     guards.enter_context(taps.guard(e, carried))
-            self._nest(outer, carried, a, self.panel_w, columns)
+            self._nest(outer, carried, a, self.w, columns)
         if parts:
             acc[:] = parts.values()
 

@@ -11,12 +11,12 @@ from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
-from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.fused.rows import BlockKernels, input_rows
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import ConvSpec
@@ -169,7 +169,7 @@ def block_kernels(
     lanes = target.lanes(chain.dtype)
     inner = chain.depthwise.out_channels // parts
     window = Problem.of(chain.depthwise, chain.x, chain.y).window
-    held = min(window.size[1], (step - 1) * window.stride[1] + _reach(window))
+    held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
     d = rows_access(step, window.out[2], lanes)
     expand, e = None, chain.x
     if chain.expand is not None:
@@ -186,11 +186,6 @@ def block_kernels(
     if single:
         projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
     return BlockKernels(expand, depthwise, projects, step, keeps_expanded)
-
-
-def _reach(window: Window) -> int:
-    """Input rows from the first to the last that one output row reads."""
-    return (window.kernel[1] - 1) * window.dilation[1] + 1
 
 
 def rows_access(rows: int, width: int, lanes: int) -> Access:

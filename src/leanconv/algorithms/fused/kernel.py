@@ -1,28 +1,9 @@
-"""A dense convolution, a depthwise one and a 1x1 one in a single pass over rows.
+"""One block as a kernel: a dense convolution, a depthwise one and a 1x1 one over strips of rows.
 
-    expanded[c, i, j] = act_1(bias_1[c] + sum over k, taps of x[k, …] · w_1[c, k, …])
-    filtered[c, o, p] = act_2(bias_2[c]
-        + sum over kh, kw of expanded[c, i(o, kh), j(p, kw)] · w_2[c, kh, kw])
-    y[m, o, p] = act_3(bias_3[m] + residual[m, o, p] + sum over c of filtered[c, o, p] · w_3[m, c])
-
-for the chunk (a part of the channels c, an image, a strip of output rows o):
-    for a step of output rows:
-        for a panel of channels c:
-            the expanded rows that these output rows need and that are not there yet
-            the filtered rows
-        the rows of y, from all filtered rows
-
-`expanded` and `filtered` lie in the thread's scratch, a step's rows at a time; neither is ever
-stored in full. The three bodies are those of the direct and the depthwise kernel, which are given
-other addresses.
-
-* **rows**: `expanded` is a ring of rows of all channels; from step to step, and from one strip to
-  the next if the same thread does it, only new rows are computed.
-* **panel**: `expanded` holds one panel of channels, and what two steps both need is computed twice.
-* **split**: a chunk does a part of the channels c, and what it makes is a part of the sums over c;
-  `SumOfParts` adds them up. No row is computed twice and each weight is read once.
-
-Without the first convolution, the depthwise one reads x.
+`expanded` and `filtered` lie in the thread's scratch, a step's rows at a time. The three bodies are
+those of the direct and the depthwise kernel, which are given other addresses. Where `expanded` is a
+ring, only new rows are computed from step to step, and from one strip to the next if the same
+thread does it. Without the first convolution, the depthwise one reads x.
 """
 
 from __future__ import annotations
@@ -32,12 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leanconv.algorithms.fused.rows import (
-    BlockKernels,
-    BlockRows,
-    Rows,
-    no_rows,
-)
+from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.types import ELEMENT
@@ -153,13 +129,12 @@ class FusedChain(Kernel):
         self, e: Function, pointers: dict[str, Value], image: Value, part: Value
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
-        block, item = self.block, ITEMSIZE[self.block.depthwise.dtype]
-        sizes = block.constant_bytes
+        block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes
+        item, element = ITEMSIZE[depthwise.dtype], ELEMENT[depthwise.dtype]
         operands = {
-            name: pointers[name].at(part * (sizes[name] // item), ELEMENT[block.depthwise.dtype])
+            name: pointers[name].at(part * (sizes[name] // item), element)
             for name in block.operands
         }
-        element, depthwise = ELEMENT[block.depthwise.dtype], block.depthwise
         x = pointers["x"]
         if block.expand is None:
             x = x.at(part * (depthwise.blocks * depthwise.x.block_stride), element)

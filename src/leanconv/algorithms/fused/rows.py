@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.geometry import Window
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import effective_extent
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+
+
+def input_rows(window: Window) -> int:
+    """Input rows from the first to the last that one output row reads."""
+    return effective_extent(window.kernel[1], window.dilation[1])
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,7 @@ class BlockKernels:
     @property
     def input_rows(self) -> int:
         """Input rows from the first to the last that one output row reads."""
-        window = self.depthwise.window
-        return (window.kernel[1] - 1) * window.dilation[1] + 1
+        return input_rows(self.depthwise.window)
 
     @property
     def expanded_bytes(self) -> int:

@@ -9,7 +9,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candi
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
-from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_pointwise
+from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise
 from leanconv.algorithms.problem import Problem, strided_walk_cycles
 from leanconv.algorithms.rounding import products, walk_error
 from leanconv.codegen.geometry import Window, merge_rows
@@ -33,7 +33,7 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     """Choose channels and vectors of a tile, and the rows of a chunk."""
     window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
     width = ceil_div(window.out[2], kernel.lanes)
-    room = min(target.registers, 32) - 3
+    room = target.registers - 3
     vectors = min(width, 4 if kernel.outputs > 1 else 8)
     if window.stride[2] > 1:
         vectors = min(vectors, 4)
@@ -66,7 +66,7 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     row = (1, 1, window.out[2])
     plain = window.kernel == (1, 1, 1) == window.stride and window.pad == (0, 0, 0)
     if plain and window.size == window.out == row:
-        return plan_pointwise(_pointwise(problem, window, target), target)
+        return plan_planar_pointwise(_pointwise(problem, window, target), target)
     general = _general(problem, target)
     cycles = _cycles(general, target)
     if problem.group_inputs == problem.group_outputs == 1 < problem.groups and _flat(window):

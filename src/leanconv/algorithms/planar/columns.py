@@ -1,4 +1,4 @@
-"""Rows of a plane as vectors: tiles of output columns, and the masks of their input loads.
+"""Rows of a plane as vectors: tiles of output columns, masks of their input loads, their stores.
 
 A stride takes every s-th lane of s neighbouring vectors. Columns outside the input are masked off,
 by constants, in tiles of their own at both ends of a row.
@@ -6,9 +6,13 @@ by constants, in tiles of their own at both ends of a row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from leanconv.algorithms.common.channels import broadcast_channels
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
 
@@ -131,3 +135,36 @@ def deinterleave(e: Function, parts: list[Value], phase: int = 0) -> Value:
                 picks.append(-1)
         result = e.shuffle(result, parts[q], picks)
     return result
+
+
+class ColumnOutput:
+    """Applies the epilogue to vectors of output columns of a few channels, and stores them.
+
+    Args:
+        e: the function to append to.
+        conv: the kernel.
+        kind: type of a vector.
+        pointers: addresses of `y` and, if they are there, of `residual` and `slope`.
+        channel, count: the channels.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        conv: GroupedConv,
+        kind: str,
+        pointers: Mapping[str, Value],
+        channel: Value,
+        count: int,
+    ) -> None:
+        self.e, self.kind, self.activation = e, kind, conv.epilogue.activation
+        self.y, self.residual = pointers["y"], pointers.get("residual")
+        self.slopes = broadcast_channels(e, pointers, "slope", channel, count, kind)
+
+    def store(self, value: Value, k: int, place: Value, live: int) -> None:
+        """Store the first `live` lanes of the sums of channel k, `place` elements into y."""
+        e, element = self.e, element_of(self.kind)
+        if self.residual:
+            value = value + e.load_first(self.residual.at(place, element), self.kind, live)
+        value = apply(e, value, self.activation, self.slopes[k] if self.slopes else None)
+        e.store_first(value, self.y.at(place, element), live)

@@ -21,13 +21,13 @@ from math import prod
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import (
+    ColumnOutput,
     ColumnVectors,
     column_vectors,
     deinterleave,
     load_parts,
     shared_loads,
 )
-from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
@@ -148,9 +148,10 @@ class _PlaneTiles:
     def _tile(self, row: Value, rows: int, column: Value, tile: ColumnVectors) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         vectors = len(tile.live)
+        biases = broadcast_channels(e, self.pointers, "bias", self.channel, conv.planes, self.kind)
         acc = [
             value
-            for bias in self._per_channel("bias") or [e.zero(self.kind)] * conv.planes
+            for bias in biases or [e.zero(self.kind)] * conv.planes
             for value in [bias] * (rows * vectors)
         ]
         top = row * window.stride[1] - window.pad[1]
@@ -200,27 +201,15 @@ class _PlaneTiles:
                             place = slot + r * vectors + v
                             acc[place] = e.fma(x, weight, acc[place])
 
-    def _per_channel(self, name: str) -> list[Value] | None:
-        if name not in self.pointers:
-            return None
-        numbers, planes = self.pointers[name], self.conv.planes
-        return broadcast_channels(self.e, numbers, self.channel, planes, self.kind)
-
     def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
         conv, e = self.conv, self.e
-        residual, slopes = self.pointers.get("residual"), self._per_channel("slope")
+        output = ColumnOutput(e, conv, self.kind, self.pointers, self.channel, conv.planes)
         values = iter(acc)
         for p in range(conv.planes):
             for r in range(rows):
                 for v, live in enumerate(tile.live):
                     inside = p * conv.y.block_stride + r * conv.y.spatial[1] + v * conv.lanes
-                    out, value = self.out + place + inside, next(values)
-                    if residual:
-                        at = residual.at(out, self.element)
-                        value = value + e.load_first(at, self.kind, live)
-                    slope = slopes[p] if slopes else None
-                    value = apply(e, value, conv.epilogue.activation, slope)
-                    e.store_first(value, self.pointers["y"].at(out, self.element), live)
+                    output.store(next(values), p, self.out + place + inside, live)
 
 
 def plan_planar_depthwise(
@@ -265,7 +254,7 @@ def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
                 for planes in (1, 2):
                     size = planes * rows * vectors
                     used = size + vectors * kernel.window.stride[2] + 2
-                    if kernel.groups % planes == 0 and used <= min(target.registers, 31):
+                    if kernel.groups % planes == 0 and used <= target.usable_registers:
                         tiles.append(
                             replace(kernel, lanes=lanes, planes=planes, rows=rows, vectors=vectors)
                         )

@@ -1,12 +1,6 @@
-"""Grouped convolution with lanes along the output columns: for plain NCHW and narrow groups.
+"""The general kernel for tensors in planes: chunks, rows of a few output channels, tiles.
 
-    y[n, k, oh, ow] = act(bias[k] + residual + sum over kd, kh, c, kw of
-        x[n, g·ig + c, ih, ow·sw + kw·dw - pw] · w[k, c, kd, kh, kw])
-
-Here the filter is what is broadcast, and vectors run along rows of the input, which are read in
-place: any number of channels in a group costs the same for each product, and weights need no
-packing. A stride takes every s-th lane of s neighbouring vectors. Columns outside the input are
-masked off, by constants, in tiles of their own at both ends of a row.
+Weights are what is broadcast, so any number of channels in a group costs the same for each product.
 """
 
 from __future__ import annotations
@@ -17,6 +11,7 @@ from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.planar.columns import (
+    ColumnOutput,
     ColumnVectors,
     Masks,
     column_vectors,
@@ -24,7 +19,6 @@ from leanconv.algorithms.planar.columns import (
     load_parts,
     shared_loads,
 )
-from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
@@ -88,7 +82,7 @@ class _ChannelRows:
         g: Value,
         channel: Value,
     ) -> None:
-        self.e, self.conv, self.channel = e, conv, channel
+        self.e, self.conv = e, conv
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.per_output = conv.reduction
@@ -96,16 +90,12 @@ class _ChannelRows:
         self.x = pointers["x"].at(place, self.element)
         self.w = pointers["w"].at(channel * self.per_output, self.element)
         out = n * conv.y.image + channel * conv.y.block_stride
-        self.y = pointers["y"].at(out, self.element)
-        residual = pointers.get("residual")
-        self.residual = residual.at(out, self.element) if residual else None
-        self.bias = self._per_channel(pointers.get("bias"))
-        self.slope = self._per_channel(pointers.get("slope"))
-
-    def _per_channel(self, pointer: Value | None) -> list[Value] | None:
-        if pointer is None:
-            return None
-        return broadcast_channels(self.e, pointer, self.channel, self.conv.channels, self.kind)
+        outputs = dict(pointers)
+        for name in ("y", "residual"):
+            if name in pointers:
+                outputs[name] = pointers[name].at(out, self.element)
+        self.bias = broadcast_channels(e, pointers, "bias", channel, conv.channels, self.kind)
+        self.output = ColumnOutput(e, conv, self.kind, outputs, channel, conv.channels)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -194,14 +184,8 @@ class _ChannelRows:
                         acc[k * vectors + v] = e.fma(x, weight, acc[k * vectors + v])
 
     def _store(self, tile: ColumnVectors, acc: list[Value], place: Value) -> None:
-        conv, e = self.conv, self.e
+        conv = self.conv
         for k in range(conv.channels):
             for v, live in enumerate(tile.live):
                 out = place + (k * conv.y.block_stride + v * conv.lanes)
-                value = acc[k * len(tile.live) + v]
-                if self.residual:
-                    at = self.residual.at(out, self.element)
-                    value = value + e.load_first(at, self.kind, live)
-                slope = self.slope[k] if self.slope else None
-                value = apply(e, value, conv.epilogue.activation, slope)
-                e.store_first(value, self.y.at(out, self.element), live)
+                self.output.store(acc[k * len(tile.live) + v], k, out, live)

@@ -17,7 +17,7 @@ import numpy as np
 
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
-from leanconv.codegen.activations import apply
+from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import (
     Fetch,
@@ -154,9 +154,9 @@ class _PanelTiles:
         out = self.out + channel * conv.y.block_stride + pixel
         tile = RegisterTile(self.element, self.kind, conv.lanes, vectors, 1, live)
         acc = [e.zero(self.kind)] * (channels * vectors)
-        if "bias" in self.pointers:
-            bias = broadcast_channels(e, self.pointers["bias"], channel, channels, self.kind)
-            acc = [bias[k] for k in range(channels) for _ in range(vectors)]
+        biases = broadcast_channels(e, self.pointers, "bias", channel, channels, self.kind)
+        if biases:
+            acc = [bias for bias in biases for _ in range(vectors)]
         w = self.w.at(first * conv.inputs, self.element)
         x = self.x.at(pixel, self.element)
         fetch = None
@@ -190,22 +190,15 @@ class _PanelTiles:
         live: int,
     ) -> None:
         conv, e = self.conv, self.e
-        residual, slopes = self.pointers.get("residual"), None
-        if "slope" in self.pointers:
-            slopes = broadcast_channels(e, self.pointers["slope"], channel, channels, self.kind)
+        output = ColumnOutput(e, conv, self.kind, self.pointers, channel, channels)
         for k in range(channels):
             for j in range(vectors):
                 count = live if j == vectors - 1 else conv.lanes
                 place = out + (k * conv.y.block_stride + j * conv.lanes)
-                value = acc[k * vectors + j]
-                if residual:
-                    value = value + e.load_first(residual.at(place, self.element), self.kind, count)
-                slope = slopes[k] if slopes else None
-                value = apply(e, value, conv.epilogue.activation, slope)
-                e.store_first(value, self.pointers["y"].at(place, self.element), count)
+                output.store(acc[k * vectors + j], k, place, count)
 
 
-def plan_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
+def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
     """Choose tile and chunks; also the estimated cycles of one core for all of it."""
     channels = (kernel.inputs + kernel.outputs) * kernel.groups
     large = channels * kernel.pixels * ITEMSIZE[kernel.dtype] > target.l2_bytes

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Function, Value
+from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 
 def prefetch_offsets(
-    e: Function,
-    prefetched: Value,
-    weights: Value,
-    sizes: tuple[int, int, int],
-    tiles: int,
-    tile: Value,
-    item: int,
+    e: Function, conv: PackedConv, prefetched: Value, weights: Value, tiles: int, tile: Value
 ) -> tuple[Value, ...]:
     """Distances from the weights of a reduction step to the lines that the step prefetches.
 
@@ -22,18 +18,17 @@ def prefetch_offsets(
 
     Args:
         e: the function under construction.
+        conv: the convolution, which prefetches `conv.prefetch_bytes`.
         prefetched, weights: addresses of the later stage's weights and of the convolution's own.
-        sizes: bytes to prefetch; elements of the own weights; elements that one step reads.
         tiles, tile: the number of tiles of a panel, and the index of this one.
-        item: bytes of an element.
 
     Returns:
         Distances in elements, one for each line.
     """
-    size, elements, step = sizes
+    item, elements = ITEMSIZE[conv.dtype], conv.group_weights
     line = ALIGNMENT // item
-    lines = ceil_div(step, line)
-    slots = max(1, round(size / (elements * item))) * lines
+    lines = ceil_div(conv.panel_lanes, line)
+    slots = max(1, round(conv.prefetch_bytes / (elements * item))) * lines
     each = ceil_div(slots, tiles)
     start, own = (e.convert("ptrtoint", pointer, "i64") for pointer in (prefetched, weights))
     away = (start - own) // item
