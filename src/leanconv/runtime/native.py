@@ -319,9 +319,9 @@ top:
   br i1 %fresh, label %check, label %idle
 check:
   %stop = load atomic i64, ptr %stop.at acquire, align 8
-  %bye = icmp ne i64 %stop, 0
-  br i1 %bye, label %farewell, label %asked
-asked:
+  %stopping = icmp ne i64 %stop, 0
+  br i1 %stopping, label %leave, label %select
+select:
   %participants = load atomic i64, ptr %participants.at acquire, align 8
   %wanted = icmp ult i64 %thread, %participants
   br i1 %wanted, label %enter, label %skip
@@ -353,7 +353,7 @@ stay:
 park:
   {restore}
   ret i64 %seen
-farewell:
+leave:
   {restore}
   ret i64 -1
 }}
