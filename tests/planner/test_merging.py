@@ -158,7 +158,7 @@ def test_a_merged_plan_runs_is_explained_and_saved(
         patched.setattr(graph_planner, "make_search_graph", None)
         again = lc.load(model(), plan=first)
         np.testing.assert_array_equal(again(x), found)
-    assert again.plan.storage.places == net.plan.storage.places
+    assert again.plan.storage.buffers == net.plan.storage.buffers
     again.plan.save(second)
     assert first.read_text() == second.read_text()
     count = f'"merged_blocks": {net.plan.planner.merged},'

@@ -50,7 +50,7 @@ def test_the_same_bits_without_planning(
             again = lc.load(model(name), plan=first)
             np.testing.assert_array_equal(again(x), y)
         assert again.plan.memory_bytes == net.plan.memory_bytes == again.used_bytes
-        assert again.plan.storage.places == net.plan.storage.places
+        assert again.plan.storage.buffers == net.plan.storage.buffers
         again.plan.save(second)
         assert first.read_text() == second.read_text()
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -64,16 +64,27 @@ def saved(tmp_path: Path, name: str = "shufflenet_like") -> tuple[Path, dict[str
     return path, json.loads(path.read_text())
 
 
+def test_a_file_of_version_1_says_the_same(tmp_path: Path) -> None:
+    path, document = saved(tmp_path)
+    expected = plan_file.read_plan(path)
+    old = {"options": "asked", "predicted": "promised", "choice": "way"}
+    nodes = [{old.get(key, key): node[key] for key in node} for node in document["nodes"]]
+    first = {old.get(key, key): document[key] for key in document}
+    path.write_text(json.dumps({**first, "version": 1, "nodes": nodes}))
+    assert "way" in nodes[0]
+    assert plan_file.read_plan(path) == expected
+
+
 def test_it_says_what_a_reader_wants_to_know(tmp_path: Path) -> None:
     path, document = saved(tmp_path)
     net = lc.load(model("shufflenet_like"), threads=2)
     net(image(net))
-    assert document["promised"]["memory_bytes"] == net.plan.memory_bytes
-    assert document["promised"]["predicted_error"] == net.plan.predicted_error
+    assert document["predicted"]["memory_bytes"] == net.plan.memory_bytes
+    assert document["predicted"]["predicted_error"] == net.plan.predicted_error
     convolutions = [node for node in document["nodes"] if node["op"] == "Conv"]
     assert convolutions
     for node in convolutions:
-        assert node["way"]
+        assert node["choice"]
         assert node["time_ns"] > 0
         assert node["error"] > 0
         assert node["weight_bytes"] > 0
@@ -178,26 +189,26 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
     ("path", "value"),
     [
         ("format", "plan"),
-        ("version", 2),
-        ("asked", None),
-        ("asked.threads", 0),
-        ("asked.threads", True),
-        ("asked.threads", 1025),
-        ("asked.dtype", "int8"),
-        ("asked.memory_limit", -1),
-        ("asked.max_error", "much"),
-        ("asked.max_error", 10**400),
-        ("asked.max_error", 0),
-        ("asked.inputs", {"x": [0]}),
-        ("asked.inputs", {"x": "many"}),
-        ("promised.arena_bytes", 1.5),
-        ("promised.predicted_error", -1),
+        ("version", 3),
+        ("options", None),
+        ("options.threads", 0),
+        ("options.threads", True),
+        ("options.threads", 1025),
+        ("options.dtype", "int8"),
+        ("options.memory_limit", -1),
+        ("options.max_error", "much"),
+        ("options.max_error", 10**400),
+        ("options.max_error", 0),
+        ("options.inputs", {"x": [0]}),
+        ("options.inputs", {"x": "many"}),
+        ("predicted.arena_bytes", 1.5),
+        ("predicted.predicted_error", -1),
         ("nodes", {}),
         ("nodes.0", 7),
         ("nodes.0.writes", "c3"),
         ("nodes.0.writes", ["plain"]),
         ("nodes.0.reads", {"x": "c1000000"}),
-        ("nodes.0.way", 3),
+        ("nodes.0.choice", 3),
         ("nodes.0.name", "n" * 5000),
         ("buffers.0.offset", -64),
         ("buffers.0.bytes", 2**70),
@@ -217,8 +228,8 @@ def test_nonsense_is_refused(tmp_path: Path, path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("nodes.0.way", "winograd:m=1000"),
-        ("nodes.0.way", "no_such_way"),
+        ("nodes.0.choice", "winograd:m=1000"),
+        ("nodes.0.choice", "no_such_way"),
         ("nodes.0.writes", "c2"),
         ("nodes.0.reads", {}),
         ("nodes.0.output", "another"),

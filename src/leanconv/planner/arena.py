@@ -27,6 +27,9 @@ class Lifetime:
     scratch: bool = False
 
 
+PlacedBuffers = tuple[tuple[Lifetime, int], ...]  # buffers of an arena, each with its offset
+
+
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
     """Bytes alive at once, at most: no arena can be smaller."""
     events: dict[int, int] = {}

@@ -8,6 +8,7 @@ from leanconv.codegen import compiler
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
+from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
@@ -63,7 +64,7 @@ class CompiledNetwork:
         if decisions is None:
             decisions = default_decisions(format_rules(merged, target))
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
-        storage = place(lowered, planner.threads, pinned.offsets if pinned else None)
+        storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
         calls = add_weight_prefetch([c for step in lowered.steps for c in step.calls], target)
         places, weight_bytes = lowered.constants.places()
@@ -157,9 +158,13 @@ def _misfits(
             f"the code of {len(changed)} of {len(pinned.nodes)} layers is generated in another "
             f"way now, {changed[0]!r} first: results may differ in the last bits"
         )
-    if storage.places != pinned.offsets:
+    if _offsets(storage.buffers) != _offsets(pinned.buffers):
         found.append("its buffers have other sizes or lives now, and were laid out anew")
     return tuple(found)
+
+
+def _offsets(buffers: PlacedBuffers) -> dict[str, int]:
+    return {buffer.name: offset for buffer, offset in buffers}
 
 
 def _check_limit(needed: int, limit: int | None) -> None:

@@ -12,10 +12,11 @@ from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.operators.accuracy import NETWORK_ERROR
-from leanconv.planner.arena import Lifetime
+from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost, shared_ns
+from leanconv.planner.plan_file import buffer_document
 from leanconv.units import format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
@@ -86,22 +87,11 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
 
 def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
     """The arena over time: each buffer's place and life, and what makes the peak."""
-    places, buffers = plan.storage.places, plan.storage.lifetimes
-    time, alive = _peak(buffers)
+    time, alive = _peak(plan.storage.buffers)
     return {
         "bytes": plan.arena_bytes,
         "calls": [step.name for step in plan.steps for _ in step.kernels],
-        "buffers": [
-            {
-                "name": buffer.name,
-                "offset": places[buffer.name],
-                "bytes": buffer.bytes,
-                "first": buffer.first,
-                "last": buffer.last,
-                "scratch": buffer.scratch,
-            }
-            for buffer in buffers
-        ],
+        "buffers": [buffer_document(buffer, offset) for buffer, offset in plan.storage.buffers],
         "peak": {
             "call": time,
             "bytes": sum(buffer.bytes for buffer in alive),
@@ -137,7 +127,7 @@ def summary(plan: NetworkPlan) -> str:
 
 def memory_text(plan: NetworkPlan) -> str:
     """What a plan's memory consists of, and where its peak is."""
-    time, alive = _peak(plan.storage.lifetimes)
+    time, alive = _peak(plan.storage.buffers)
     calls = [step.name for step in plan.steps for _ in step.kernels]
     lines = [
         f"memory {plan.memory_bytes} bytes ({format_bytes(plan.memory_bytes)}): weights "
@@ -173,8 +163,9 @@ def error_text(plan: NetworkPlan) -> str:
     )
 
 
-def _peak(buffers: Sequence[Lifetime]) -> tuple[int, list[Lifetime]]:
+def _peak(placed: PlacedBuffers) -> tuple[int, list[Lifetime]]:
     """The first call with the most bytes alive, and the buffers alive then."""
+    buffers = [buffer for buffer, _ in placed]
     most, best, alive = -1, 0, []
     for time in sorted({buffer.first for buffer in buffers}):
         now = [buffer for buffer in buffers if buffer.first <= time <= buffer.last]

@@ -125,7 +125,7 @@ class NetworkPlan(Unpicklable):
                 output=node.outputs[0],
                 reads=node_cost.decision.reads,
                 writes=node_cost.decision.writes,
-                way=str(node_cost.decision.choice) or None,
+                choice_text=str(node_cost.decision.choice) or None,
                 algorithm=node_cost.algorithm,
                 weight_bytes=node_cost.weight_bytes,
                 time_ns=shared_ns(node_cost.time_ns, self.threads),
@@ -134,7 +134,6 @@ class NetworkPlan(Unpicklable):
             )
             for node, node_cost in zip(graph.nodes, node_costs, strict=True)
         )
-        places = self.storage.places
         return PlanFile(
             network=graph_digest(self.budget.unmerged.graph),
             merged_blocks=planner.merged,
@@ -150,7 +149,7 @@ class NetworkPlan(Unpicklable):
             predicted_ns=self.predicted_ns,
             predicted_error=self.predicted_error,
             nodes=nodes,
-            buffers=tuple((buffer, places[buffer.name]) for buffer in self.storage.lifetimes),
+            buffers=self.storage.buffers,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -16,7 +16,7 @@ from leanconv.errors import InputError, SpecError, short
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.ir import Graph
 from leanconv.operators import OPERATORS
-from leanconv.planner.arena import Lifetime
+from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import LoweredGraph
 from leanconv.settings import MOST_THREADS
@@ -24,7 +24,9 @@ from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
 from leanconv.units import MOST_BYTES as MOST_LIMIT
 
-FORMAT, VERSION = "leanconv plan", 1
+FORMAT, VERSION = "leanconv plan", 2
+# The keys of version 1 that have other names now.
+_OLD_KEYS = {"asked": "options", "promised": "predicted", "way": "choice"}
 MOST_BYTES = 32 * 2**20  # of a file; a plan of 1000 layers has 1 MiB
 _MOST_NODES = 100_000
 _MOST_TEXT = 4096  # characters of a name
@@ -39,7 +41,7 @@ class PlannedNode:
         output: the value that it defines, which identifies it.
         reads: format of each image that it reads, by name.
         writes: format of its output.
-        way: the choice as text, None where there is only one.
+        choice_text: the choice as text, None where there is only one.
         kernels: digest of the kernels' descriptions, which changes when their code does.
     """
 
@@ -48,7 +50,7 @@ class PlannedNode:
     output: str
     reads: Mapping[str, Format]
     writes: Format
-    way: str | None
+    choice_text: str | None
     algorithm: str
     weight_bytes: int
     time_ns: int
@@ -64,7 +66,7 @@ class PlannedNode:
         """
         if self.op not in OPERATORS:
             raise SpecError(f"node {self.name!r}: no kernel for {self.op}")
-        choice = OPERATORS[self.op].choice_named(self.way or "")
+        choice = OPERATORS[self.op].choice_named(self.choice_text or "")
         return Decision(self.reads, self.writes, choice)
 
 
@@ -97,17 +99,12 @@ class PlanFile:
     predicted_ns: int
     predicted_error: float
     nodes: tuple[PlannedNode, ...]
-    buffers: tuple[tuple[Lifetime, int], ...]
+    buffers: PlacedBuffers
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Those of all nodes."""
         return tuple(node.decision for node in self.nodes)
-
-    @property
-    def offsets(self) -> dict[str, int]:
-        """The offset of each buffer in the arena."""
-        return {buffer.name: offset for buffer, offset in self.buffers}
 
 
 def graph_digest(graph: Graph) -> str:
@@ -157,7 +154,7 @@ def other_target(plan: PlanFile, target: Target) -> str:
 # -- writing -----------------------------------------------------------------------------------
 def document(plan: PlanFile) -> dict[str, Any]:
     """The plan as JSON."""
-    asked = {
+    options = {
         "threads": plan.threads,
         "dtype": plan.dtype,
         "reproducible": plan.reproducible,
@@ -165,7 +162,7 @@ def document(plan: PlanFile) -> dict[str, Any]:
         "max_error": plan.max_error,
         "inputs": {name: list(shape) for name, shape in plan.inputs.items()},
     }
-    promised = {
+    predicted = {
         "arena_bytes": plan.arena_bytes,
         "weight_bytes": plan.weight_bytes,
         "memory_bytes": plan.arena_bytes + plan.weight_bytes,
@@ -179,7 +176,7 @@ def document(plan: PlanFile) -> dict[str, Any]:
             "output": node.output,
             "reads": {name: str(form) for name, form in node.reads.items()},
             "writes": str(node.writes),
-            "way": node.way,
+            "choice": node.choice_text,
             "algorithm": node.algorithm,
             "weight_bytes": node.weight_bytes,
             "time_ns": node.time_ns,
@@ -188,27 +185,28 @@ def document(plan: PlanFile) -> dict[str, Any]:
         }
         for node in plan.nodes
     ]
-    buffers = [
-        {
-            "name": buffer.name,
-            "offset": offset,
-            "bytes": buffer.bytes,
-            "first": buffer.first,
-            "last": buffer.last,
-            "scratch": buffer.scratch,
-        }
-        for buffer, offset in plan.buffers
-    ]
     return {
         "format": FORMAT,
         "version": VERSION,
         "network": plan.network,
         "merged_blocks": plan.merged_blocks,
         "target": dict(plan.target),
-        "asked": asked,
-        "promised": promised,
+        "options": options,
+        "predicted": predicted,
         "nodes": nodes,
-        "buffers": buffers,
+        "buffers": [buffer_document(*placed) for placed in plan.buffers],
+    }
+
+
+def buffer_document(buffer: Lifetime, offset: int) -> dict[str, Any]:
+    """A buffer of the arena as JSON."""
+    return {
+        "name": buffer.name,
+        "offset": offset,
+        "bytes": buffer.bytes,
+        "first": buffer.first,
+        "last": buffer.last,
+        "scratch": buffer.scratch,
     }
 
 
@@ -260,39 +258,51 @@ class _WrongError(Exception):
 
 def _parse(data: Any) -> PlanFile:
     top = _object(data, "the file")
-    if top.get("format") != FORMAT or top.get("version") != VERSION:
+    if top.get("format") != FORMAT or top.get("version") not in (1, VERSION):
         raise _WrongError(
             f"its format is {short(top.get('format'))} {short(top.get('version'))}, expected "
             f"{FORMAT!r} {VERSION}"
         )
-    asked, promised = _object(top.get("asked"), "asked"), _object(top.get("promised"), "promised")
+    if top["version"] == 1:
+        top = _renamed(top)
+        top["nodes"] = [
+            _renamed(_object(node, "a node")) for node in _list(top.get("nodes"), "nodes")
+        ]
+    options = _object(top.get("options"), "options")
+    predicted = _object(top.get("predicted"), "predicted")
     target = _object(top.get("target"), "target")
     for key, value in target.items():
         if not isinstance(value, str | int | float):
             raise _WrongError(f"target.{key} is {short(value)}, expected text or a number")
-    limit, error = asked.get("memory_limit"), asked.get("max_error")
+    limit, error = options.get("memory_limit"), options.get("max_error")
     return PlanFile(
         network=_text(top, "network"),
         merged_blocks=_count(top, "merged_blocks", most=_MOST_NODES),
         target=target,
-        threads=_count(asked, "threads", least=1, most=MOST_THREADS),
-        dtype=_one_of(asked, "dtype", ("float32", "float64")),
-        reproducible=_flag(asked, "reproducible"),
-        memory_limit=None if limit is None else _count(asked, "memory_limit", most=MOST_LIMIT),
-        max_error=None if error is None else _number(asked, "max_error", least=sys.float_info.min),
-        inputs=_shapes(asked.get("inputs")),
-        arena_bytes=_count(promised, "arena_bytes"),
-        weight_bytes=_count(promised, "weight_bytes"),
-        predicted_ns=_count(promised, "predicted_ns"),
-        predicted_error=_number(promised, "predicted_error"),
+        threads=_count(options, "threads", least=1, most=MOST_THREADS),
+        dtype=_one_of(options, "dtype", ("float32", "float64")),
+        reproducible=_flag(options, "reproducible"),
+        memory_limit=None if limit is None else _count(options, "memory_limit", most=MOST_LIMIT),
+        max_error=None
+        if error is None
+        else _number(options, "max_error", least=sys.float_info.min),
+        inputs=_shapes(options.get("inputs")),
+        arena_bytes=_count(predicted, "arena_bytes"),
+        weight_bytes=_count(predicted, "weight_bytes"),
+        predicted_ns=_count(predicted, "predicted_ns"),
+        predicted_error=_number(predicted, "predicted_error"),
         nodes=tuple(_node(each) for each in _list(top.get("nodes"), "nodes")),
         buffers=tuple(_buffer(each) for each in _list(top.get("buffers"), "buffers")),
     )
 
 
+def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of version 1 with the keys of today."""
+    return {_OLD_KEYS.get(key, key): value for key, value in data.items()}
+
+
 def _node(data: Any) -> PlannedNode:
     node = _object(data, "a node")
-    way = node.get("way")
     reads = _object(node.get("reads"), "reads")
     return PlannedNode(
         name=_text(node, "name"),
@@ -300,7 +310,7 @@ def _node(data: Any) -> PlannedNode:
         output=_text(node, "output"),
         reads={name: _format(reads, name) for name in reads},
         writes=_format(node, "writes"),
-        way=None if way is None else _text(node, "way"),
+        choice_text=None if node.get("choice") is None else _text(node, "choice"),
         algorithm=_text(node, "algorithm"),
         weight_bytes=_count(node, "weight_bytes"),
         time_ns=_count(node, "time_ns"),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from leanconv.planner.arena import (
     Lifetime,
+    PlacedBuffers,
     assign_offsets,
     check_offsets,
     largest_live_set,
@@ -27,9 +28,7 @@ class Storage:
         scratch: place in the arena of each call's scratch, of all threads one after the other.
         arena_bytes: size of the arena.
         peak_bytes: the most bytes that are needed at once; no arena can be smaller.
-        lifetimes: the arena's buffers, scratch among them, each with the calls between which it
-            lives.
-        begins: the offset of each of them.
+        buffers: those of the arena, scratch among them, with their offsets.
     """
 
     offsets: Mapping[str, int]
@@ -37,25 +36,17 @@ class Storage:
     scratch: tuple[int, ...]
     arena_bytes: int
     peak_bytes: int
-    lifetimes: tuple[Lifetime, ...]
-    begins: tuple[int, ...]
-
-    @property
-    def places(self) -> dict[str, int]:
-        """The offset of every buffer."""
-        return {
-            buffer.name: offset for buffer, offset in zip(self.lifetimes, self.begins, strict=True)
-        }
+    buffers: PlacedBuffers
 
     @property
     def live_bytes(self) -> int:
         """The largest set of values alive at once."""
-        return largest_live_set([b for b in self.lifetimes if not b.scratch])
+        return largest_live_set([b for b, _ in self.buffers if not b.scratch])
 
     @property
     def scratch_bytes(self) -> int:
         """The most scratch of one call, of all threads together."""
-        return max((b.bytes for b in self.lifetimes if b.scratch), default=0)
+        return max((b.bytes for b, _ in self.buffers if b.scratch), default=0)
 
 
 class _Step(Protocol):
@@ -112,13 +103,13 @@ class Placeable(Protocol):
         """What the user gets."""
 
 
-def place(lowered: Placeable, threads: int = 0, wanted: Mapping[str, int] | None = None) -> Storage:
+def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = None) -> Storage:
     """Assign storage: views share it, results take over operands that die, the rest is packed.
 
     Args:
         lowered: the network.
         threads: how many need scratch.
-        wanted: offsets by buffer, used if `check_offsets` accepts them.
+        pinned: buffers of a plan file, whose offsets are used if `check_offsets` accepts them.
     """
     owner = _view_owners(lowered)
     ends = [*lowered.inputs, *lowered.outputs]
@@ -138,7 +129,9 @@ def place(lowered: Placeable, threads: int = 0, wanted: Mapping[str, int] | None
         if use.scratch_bytes * threads
     ]
     buffers = values + scratch
-    placed = None if wanted is None else check_offsets(buffers, wanted)
+    placed = None
+    if pinned is not None:
+        placed = check_offsets(buffers, {buffer.name: offset for buffer, offset in pinned})
     if placed is None:
         placed = assign_offsets(buffers) if buffers else ({}, 0)
     offsets, total = placed
@@ -148,8 +141,7 @@ def place(lowered: Placeable, threads: int = 0, wanted: Mapping[str, int] | None
         tuple(offsets.get(name, 0) for name in names),
         total,
         largest_live_set(buffers),
-        tuple(buffers),
-        tuple(offsets[buffer.name] for buffer in buffers),
+        tuple((buffer, offsets[buffer.name]) for buffer in buffers),
     )
 
 
