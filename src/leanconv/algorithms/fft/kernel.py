@@ -71,10 +71,10 @@ class FftConv(Kernel):
         layout = self.layout
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, part, *block):
-            transforms = Transforms(e, layout, pointers, outer, part, block)
+        with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
+            transforms = Transforms(e, layout, pointers, outer, split, block)
             transforms.forward()
-            weights = (outer * layout.splits + part) * (layout.bins * bin_weights(layout))
+            weights = (outer * layout.splits + split) * (layout.bins * bin_weights(layout))
             multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))
             transforms.inverse()
         return e.finish()

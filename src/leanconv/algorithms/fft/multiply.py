@@ -126,13 +126,13 @@ def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
     packed = np.zeros((layout.groups, layout.splits, layout.bins, bin_weights(layout)), w.dtype)
     slice_lanes = layout.output_vectors * layout.lanes
     panel_lanes = layout.tile.vectors * layout.lanes
-    for g, part in np.ndindex(layout.groups, layout.splits):
-        outputs = grouped[g, part * slice_lanes : (part + 1) * slice_lanes]
+    for g, split in np.ndindex(layout.groups, layout.splits):
+        outputs = grouped[g, split * slice_lanes : (split + 1) * slice_lanes]
         place = 0
         for first in range(0, slice_lanes, panel_lanes):
             width = min(panel_lanes, slice_lanes - first)
             panel = _pack_panel(layout, outputs[first : first + width], width)
-            packed[g, part, :, place : place + panel.shape[1]] = panel
+            packed[g, split, :, place : place + panel.shape[1]] = panel
             place += panel.shape[1]
     return packed.reshape(-1)
 

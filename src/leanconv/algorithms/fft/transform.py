@@ -67,7 +67,7 @@ class Transforms:
         layout: sizes and offsets.
         pointers: operands by role.
         outer: group, or vector of channels if depthwise.
-        part: slice of the group's output channels.
+        split: slice of the group's output channels.
         block: image, row and column of the block.
     """
 
@@ -77,11 +77,11 @@ class Transforms:
         layout: FftLayout,
         pointers: dict[str, Value],
         outer: Value,
-        part: Value,
+        split: Value,
         block: Sequence[Value],
     ) -> None:
         self.e, self.layout, self.block = e, layout, block
-        self.outer, self.part = outer, part
+        self.outer, self.split = outer, split
         self.element = ELEMENT[layout.dtype]
         self.kind = vector(self.element, layout.lanes)
         mid, row, _ = layout.scratch_offsets
@@ -360,7 +360,7 @@ class Transforms:
             with e.loop("channels", layout.output_vectors) as channels:
                 number_of = self.outer
                 if not layout.depthwise:
-                    number_of = self.part * layout.output_vectors + channels
+                    number_of = self.split * layout.output_vectors + channels
                 for column in self._spectrum(slot.at(channels * layout.lanes, self.element)):
                     self._column_back(column)
                 at = start + number_of * layout.y.channel(layout.lanes)

@@ -64,7 +64,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"a dilation of {max(window.dilation)} larger than the image"
     if reason := too_many_pieces(window):
         return reason
-    if min(_least(taps)) > 0 and _least_error(problem, _least(taps)) > problem.max_error:
+    if _error(problem, _least(taps), _LENGTHS[-1]) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
     return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
 
@@ -125,11 +125,6 @@ def _filters(kernel: int, stride: int, most: int) -> list[int]:
     return [phase_taps(k, stride, p) for k in cuts for p in range(phase_count(k, stride))]
 
 
-def _least_error(problem: Problem, m: Pair) -> float:
-    """The error to expect with tiles of m outputs and the shortest sums."""
-    return _error(problem, m, _LENGTHS[-1])
-
-
 def _sums(problem: Problem, m: Pair) -> int:
     """Products of one partial sum: as many as the error allows."""
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
@@ -143,7 +138,8 @@ def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
     """The tiles of outputs to consider: the one that is given, or all within the default error."""
     taps = _taps(problem)
     if given.m:
-        sizes = [_tile_of(given.m, taps)]
+        # Along axes of one tap nothing is saved.
+        sizes = [(given.m[0] if taps[0] > 1 else 1, given.m[1] if taps[1] > 1 else 1)]
     else:
         axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
         sizes = [(a, b) for a in axes[0] for b in axes[1] if _worth(problem, (a, b))]
@@ -153,11 +149,6 @@ def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
-
-
-def _tile_of(m: Pair, taps: Pair) -> Pair:
-    """Tiles of m outputs, but for axes of one tap, where nothing is saved."""
-    return m[0] if taps[0] > 1 else 1, m[1] if taps[1] > 1 else 1
 
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:

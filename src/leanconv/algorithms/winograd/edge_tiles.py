@@ -21,7 +21,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram
 
 Narrow = tuple[bool, bool]  # along height and width
-_PLACES = {(True, True): 0, (False, True): 1, (False, False): 2, (True, False): 3}
+_KINDS = {(True, True): 0, (False, True): 1, (False, False): 2, (True, False): 3}
 _INNER = 2
 _MOST_ORDERED = 1 << 14  # tiles in a table of the order; of more tiles only few are at an edge
 # Kinds that are distributed over the blocks together, and the shift of their distribution, so that
@@ -62,7 +62,7 @@ def tile_order(
     """
     rows, columns = grid
     kinds = [
-        _PLACES[narrow[0] and y == rows - 1, narrow[1] and x == columns - 1]
+        _KINDS[narrow[0] and y == rows - 1, narrow[1] and x == columns - 1]
         for _ in range(batch)
         for y in range(rows)
         for x in range(columns)
@@ -84,7 +84,7 @@ def tile_order(
     found = {(False, False): (0, tiles)}
     for dropped in ((False, True), (True, False), (True, True)):
         absent = {
-            kind for ends, kind in _PLACES.items() if dropped[0] & ends[0] or dropped[1] & ends[1]
+            kind for ends, kind in _KINDS.items() if dropped[0] & ends[0] or dropped[1] & ends[1]
         }
         held = [p for block in blocks for p, t in enumerate(block) if kinds[t] not in absent]
         found[dropped] = min(held, default=0), max(held, default=0) + 1
@@ -108,7 +108,7 @@ def order_of(conv: WinogradShape) -> tuple[int, ...] | None:
 
 def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
     """Register tiles of a block, by whether narrow tiles skip the point along (h, w)."""
-    found = dict.fromkeys(_PLACES, (0, conv.tiles))
+    found = dict.fromkeys(_KINDS, (0, conv.tiles))
     if is_ordered(conv):
         found = _order(conv)[1]
     ranges = {}

@@ -123,11 +123,11 @@ class InputTransform:
         if axis == 1 and conv.planar:
             span = conv.alpha[1] * conv.stride[1]
         fits = self.e.const("i64", conv.size[axis]) - start
+        needed: Value | int = span
         if narrow:
             less = span - conv.dropped_points[axis] * conv.stride[axis]
             needed = self.e.select(narrow, self.e.const("i64", less), self.e.const("i64", span))
-            return start.compare("sge", 0) & fits.compare("sge", needed)
-        return start.compare("sge", 0) & fits.compare("sge", span)
+        return start.compare("sge", 0) & fits.compare("sge", needed)
 
     def _patch_rows(self, tile: _Tile) -> Value | int:
         """Rows of a tile's patch."""
@@ -201,9 +201,8 @@ class InputTransform:
         """Transform the rows, `offset` elements further on, that fill one vector."""
         for tile, masked in self._each(tiles):
             for program in full_and_edge_tiles(self.e, tile.narrow[1], self.along_width):
-                self._lines(
-                    tile._replace(image=tile.image.at(offset, self.element)), program, rows, masked
-                )
+                image = tile.image.at(offset, self.element)
+                self._lines(tile._replace(image=image), program, rows, masked)
             self._down(block, tile, len(rows) * self.conv.reduction.columns_per_group)
 
     def _lines(self, tile: _Tile, program: LinearProgram, rows: list[_Row], masked: bool) -> None:
@@ -212,11 +211,9 @@ class InputTransform:
         columns_per_group = conv.reduction.columns_per_group
         halves = columns_per_group == 1 and 2 * width <= conv.lanes and halves_fit(self.kind)
         # Lanes of a piece of a row, and pieces that make up one vector of each column.
-        lanes, per = (
-            (conv.lanes // 2, conv.lanes)
-            if halves
-            else (conv.lanes, conv.reduction.rows_per_vector)
-        )
+        lanes, per = conv.lanes, conv.reduction.rows_per_vector
+        if halves:
+            lanes, per = conv.lanes // 2, conv.lanes
         step = conv.x.spatial[2]
         start = tile.image.at(tile.x0 * step, self.element)
         with e.loop("row", self._patch_rows(tile)) as i:

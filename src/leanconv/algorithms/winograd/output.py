@@ -16,10 +16,8 @@ from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
-
-_LINE_BYTES = 64
 
 
 class _Target(NamedTuple):
@@ -235,7 +233,7 @@ class OutputTransform:
                     own = self._slope_of(slope, channel, kind)
                     value = apply(e, value, activation, own)
                 pieces.store(value, y.at(offset, self.element), masks)
-                next_line = offset + _LINE_BYTES // ITEMSIZE[conv.dtype]
+                next_line = offset + ALIGNMENT // ITEMSIZE[conv.dtype]
                 e.prefetch(y.at(next_line, self.element), write=True)
 
     def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:

@@ -60,14 +60,14 @@ class Products:
                     self._point(u, xi + before, xi * reduction.steps_at(at) + begin, at, row_range)
                 continue
             with e.loop("xi.row", rows.points) as i:
-                for part in columns:
-                    at = rows.at_infinity, part.at_infinity
+                for region in columns:
+                    at = rows.at_infinity, region.at_infinity
                     steps = reduction.steps_at(at)
-                    before = begin + part.first * reduction.steps_at((rows.at_infinity, False))
-                    with e.loop("xi.column", part.points) as j:
-                        xi = (i + rows.first) * conv.alpha[1] + j + part.first
+                    before = begin + region.first * reduction.steps_at((rows.at_infinity, False))
+                    with e.loop("xi.column", region.points) as j:
+                        xi = (i + rows.first) * conv.alpha[1] + j + region.first
                         done = i * row_steps + j * steps + before
-                        self._point(u, xi, done, at, ranges[rows.dropped, part.dropped])
+                        self._point(u, xi, done, at, ranges[rows.dropped, region.dropped])
 
     def _point(self, u: Value, xi: Value, done: Value, at: AtInfinity, row_range: RowRange) -> None:
         """Emit the products of one point; `done` steps of the panel belong to earlier points."""
@@ -90,26 +90,26 @@ class Products:
         """Emit all partial sums of one register tile; `out` is its address in M."""
         conv, e, done = self.conv, self.e, 0
         block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
-        for number, part in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
-            b_part = b.at(done, self.element)
-            done += part.count * part.steps * conv.panel_lanes
+        for number, sums in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
+            b_sums = b.at(done, self.element)
+            done += sums.count * sums.steps * conv.panel_lanes
             first = int(number == 0)
-            if first or part.count == 1:
-                total.add(self._part(part, a, b_part, rows))
-            if part.count > 1:
-                a_step = sum(run.vectors for run in part.runs) * block
-                with e.loop("part", part.count, [total.values], start=first) as index:
+            if first or sums.count == 1:
+                total.add(self._partial_sum(sums, a, b_sums, rows))
+            if sums.count > 1:
+                a_step = sum(run.vectors for run in sums.runs) * block
+                with e.loop("part", sums.count, [total.values], start=first) as index:
                     a_next = a.at(index * a_step, self.element)
-                    b_next = b_part.at(index * (part.steps * conv.panel_lanes), self.element)
-                    total.add(self._part(part, a_next, b_next, rows))
+                    b_next = b_sums.at(index * (sums.steps * conv.panel_lanes), self.element)
+                    total.add(self._partial_sum(sums, a_next, b_next, rows))
         total.finish()
 
-    def _part(self, part: PartialSums, a: Value, b: Value, rows: int) -> list[Value]:
+    def _partial_sum(self, sums: PartialSums, a: Value, b: Value, rows: int) -> list[Value]:
         """Emit one partial sum."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
         acc = [e.zero(self.kind)] * (rows * conv.vectors)
         done = 0
-        for run in part.runs:
+        for run in sums.runs:
             over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
             group = ReductionLoop("group", run.groups, run.group_lanes, run.kept * width)
             inside = ReductionLoop("c", run.kept, 1, width)

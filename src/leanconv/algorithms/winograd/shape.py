@@ -18,7 +18,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
-from leanconv.spec.format import aligned, ceil_div
+from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
@@ -112,13 +112,13 @@ class WinogradShape:
     def reduction(self) -> Reduction:
         """The (phase, channel) pairs that are summed at each point."""
         return Reduction(
-            self.inputs,
-            self.lanes,
-            self.planar,
-            self.kernel,
-            self.stride,
-            self.m,
-            self.dropped_points,
+            inputs=self.inputs,
+            lanes=self.lanes,
+            planar=self.planar,
+            kernel=self.kernel,
+            stride=self.stride,
+            m=self.m,
+            dropped_points=self.dropped_points,
         )
 
     @property
@@ -229,7 +229,7 @@ class WinogradShape:
     @property
     def point_stride(self) -> int:
         """Elements of V between two points; one line of padding avoids cache aliasing."""
-        return self.channel_blocks * self.tiles * self.lanes + 64 // ITEMSIZE[self.dtype]
+        return self.channel_blocks * self.tiles * self.lanes + ALIGNMENT // ITEMSIZE[self.dtype]
 
     @property
     def v_rows(self) -> int:
@@ -242,7 +242,7 @@ class WinogradShape:
     @property
     def m_stride(self) -> int:
         """Elements of M between two points; one line of padding avoids cache aliasing."""
-        return self.tiles * self.panel_lanes + 64 // ITEMSIZE[self.dtype]
+        return self.tiles * self.panel_lanes + ALIGNMENT // ITEMSIZE[self.dtype]
 
     @property
     def between_bytes(self) -> int:
@@ -258,11 +258,6 @@ class WinogradShape:
             aligned(self.points * self.m_stride * item),
             self.between_bytes,
         )
-
-    @property
-    def scratch_bytes(self) -> int:
-        """V, M and the transforms' own scratch of one thread."""
-        return sum(self.areas())
 
     @property
     def x_bytes(self) -> int:
