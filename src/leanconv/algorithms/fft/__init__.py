@@ -32,8 +32,7 @@ Depthwise layers have lanes along channels and products by element.
   partitioned convolution of audio. As written: `reference/fft.py`.
 
 Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `network` (short transforms
-as straight-line code), `transform`, `multiply`, `cost`,
-`algorithm`.
+as straight-line code), `transform`, `multiply`, `packing`, `cost`, `algorithm`.
 """
 
 from leanconv.algorithms.fft.algorithm import FFT

@@ -11,7 +11,7 @@ import numpy as np
 from leanconv.algorithms.fft.cost import Choices, best
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.multiply import pack_weights, reduction_steps, weight_elements
+from leanconv.algorithms.fft.packing import pack_weights
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
@@ -32,7 +32,7 @@ def error_of(layout: FftLayout) -> float:
     normal data the largest error was 0.3 to 0.4 of this.
     """
     doublings = 2 * (layout.length.bit_length() - 1)
-    return ROUNDOFF[layout.dtype] * (4.0 + doublings / 2 + 0.65 * sqrt(reduction_steps(layout)))
+    return ROUNDOFF[layout.dtype] * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -117,7 +117,7 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
         (KernelUse(kernel, kernel.operands),),
         pack,
         details=details,
-        weight_bytes=weight_elements(layout) * layout.item,
+        weight_bytes=layout.weight_elements * layout.item,
     )
 
 

@@ -9,7 +9,6 @@ from itertools import product
 from math import prod
 
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.multiply import bin_weights, reduction_steps, weight_elements
 from leanconv.algorithms.fft.network import (
     Network,
     complex_forward,
@@ -61,7 +60,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
 
     costs = []
     for layout in _layouts(problem, target, choices):
-        waiting = dram_cycles(problem, target, weight_elements(layout) * layout.item)
+        waiting = dram_cycles(problem, target, layout.weight_elements * layout.item)
         costs.append((_cycles(layout, target) + waiting, layout))
     if not costs:
         raise SpecError(
@@ -120,7 +119,7 @@ def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[Fft
             tile=Tile(1, 1),
         )
         products = (4,) if depthwise else choices.products
-        blocks, steps = _blocks(height, width, layout.images), reduction_steps(layout)
+        blocks, steps = _blocks(height, width, layout.images), layout.reduction_steps
         for (down, across), count, splits in product(blocks, products, slices):
             tile = layout.tile
             if not depthwise:
@@ -187,14 +186,14 @@ def _cycles(layout: FftLayout, target: Target) -> float:
         terms = layout.phases * prod(layout.parts)
         products = layout.output_tiles * (4 * terms / target.fma_units + 2 * costs.store)
     else:
-        steps = reduction_steps(layout)
+        steps = layout.reduction_steps
         tiles, vectors = layout.block_width, layout.output_vectors
         line = _tile(target, tiles, vectors, steps, layout.products)[0]
         products = layout.block_height * line
-    everything = weight_elements(layout) * layout.item
+    everything = layout.weight_elements * layout.item
     rate = costs.l2_read if everything < costs.l2_share * target.l2_bytes else costs.l3_read
     rate = costs.dram_read if everything > max(target.l3_bytes, target.l2_bytes) else rate
-    weights = bin_weights(layout) * layout.item / rate
+    weights = layout.bin_weights * layout.item / rate
     shown = _OVERLAP_LOSSES * costs.overlap_loss * min(products, weights)
     chunk += layout.bins * (max(products, weights) + shown)
     buffer = layout.bins * layout.slot * layout.item

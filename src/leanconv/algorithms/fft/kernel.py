@@ -13,7 +13,7 @@ import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.multiply import bin_weights, multiply, weight_elements
+from leanconv.algorithms.fft.multiply import multiply
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
@@ -56,7 +56,7 @@ class FftConv(Kernel):
         """Transformed weights; bias and slopes in whole vectors."""
         layout = self.layout
         vectors = layout.outer if layout.depthwise else layout.groups * layout.group_vectors
-        weights = weight_elements(layout) * layout.item
+        weights = layout.weight_elements * layout.item
         return {"w": weights, **layout.epilogue.channel_bytes(layout.dtype, vectors * layout.lanes)}
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
@@ -74,7 +74,7 @@ class FftConv(Kernel):
         with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
             transforms = Transforms(e, layout, pointers, outer, split, block)
             transforms.forward()
-            weights = (outer * layout.splits + split) * (layout.bins * bin_weights(layout))
+            weights = (outer * layout.splits + split) * (layout.bins * layout.bin_weights)
             multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))
             transforms.inverse()
         return e.finish()

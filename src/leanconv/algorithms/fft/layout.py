@@ -153,6 +153,27 @@ class FftLayout:
         """Vectors of output channels of all slices of a group."""
         return self.splits * self.output_vectors
 
+    # -- products --------------------------------------------------------------------------
+    @property
+    def reduction_steps(self) -> int:
+        """Terms of one complex output."""
+        return self.inputs * self.phases * self.height.parts * self.width.parts
+
+    @property
+    def passes(self) -> int:
+        """Real reductions that make up a complex one."""
+        return 3 if self.products == 3 else 2
+
+    @property
+    def bin_weights(self) -> int:
+        """Packed weight elements of one bin of one slice of a group's outputs."""
+        return self.passes * self.reduction_steps * self.output_vectors * self.lanes
+
+    @property
+    def weight_elements(self) -> int:
+        """Packed weight elements in all."""
+        return self.outer * self.splits * self.bins * self.bin_weights
+
     # -- memory, in elements ---------------------------------------------------------------
     @property
     def item(self) -> int:

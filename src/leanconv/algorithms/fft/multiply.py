@@ -1,4 +1,4 @@
-"""The products between the transforms, for each bin, and the weights that they read.
+"""The products between the transforms, for each bin.
 
 Dense: Y[tile, k] = sum over parts p, q, phases and c of X[tile + (p, q), phase, c] · V[…, c, k],
 complex numbers, by the micro-kernel on real ones.
@@ -12,17 +12,11 @@ Three (Gauss): with S = Re X + Im X, stored by the transform,
     Re Y = S · Re V + Im X · (-(Re V + Im V)),      Im Y = S · Re V + Re X · (Im V - Re V).
 
 Depthwise: the same sum without c and k, lanes along channels, element by element.
-
-V is the conjugate of the transform of the kernel's part, in float64, divided by T*T, and doubled
-where the inverse transform needs it (see `real_inverse`); then rounded to the dtype of w.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
-
-import numpy as np
 
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.codegen.emitter import Carry, Function, Value, vector
@@ -34,143 +28,13 @@ from leanconv.codegen.types import ELEMENT
 _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 
-# -- weights -----------------------------------------------------------------------------------
-@lru_cache(maxsize=64)
-def _columns_matrix(length: int, taps: int) -> np.ndarray:
-    """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (bins · 2, taps)."""
-    bins = length // 2 + 1
-    twiddles = _twiddle_factors(length, bins, taps)
-    return np.stack([twiddles.real, twiddles.imag], 1).reshape(bins * 2, taps)
-
-
-@lru_cache(maxsize=64)
-def _rows_matrix(length: int, bins: int, taps: int) -> np.ndarray:
-    """The same of complex numbers, real parts first: (bins · 2, 2 · taps)."""
-    twiddles = _twiddle_factors(length, bins, taps)
-    real = np.concatenate([twiddles.real, -twiddles.imag], 1)
-    imaginary = np.concatenate([twiddles.imag, twiddles.real], 1)
-    return np.stack([real, imaginary], 1).reshape(bins * 2, 2 * taps)
-
-
-def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
-    """e^(+2 pi i j t / length), (bins, taps)."""
-    steps = np.outer(np.arange(bins), np.arange(taps)) % length
-    return np.asarray(np.exp(2j * np.pi * steps / length))
-
-
-def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
-    """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
-
-    Most of the T x T inputs are zero, and there are many filters: two matrix products are several
-    times faster than transforms of padded filters, and give the bins in their order.
-    """
-    rows, columns, count = taps.shape
-    length, half = layout.length, layout.length // 2
-    first = _columns_matrix(length, columns) @ taps.swapaxes(0, 1).reshape(columns, rows * count)
-    lines = first.reshape(half + 1, 2 * rows, count)
-    found = np.empty((layout.bins, 2, count))
-    doubled = np.ones(half + 1)
-    doubled[1:half] = 2.0
-    edge = np.repeat(doubled / length**2, 2)[:, None] * _rows_matrix(length, half + 1, rows)
-    found[: half + 1] = (edge @ lines[0]).reshape(half + 1, 2, count)
-    found[half + 1 : length + 2] = (edge @ lines[half]).reshape(half + 1, 2, count)
-    inner = 2.0 / length**2 * _rows_matrix(length, length, rows)
-    between = np.matmul(inner, lines[1:half])
-    found[length + 2 :] = between.reshape(-1, 2, count)
-    return found
-
-
-def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """(p, q, phase) and V as (bins, 2, C · K) of every part and phase of weights (K, C, kh, kw)."""
-    height, width = layout.height, layout.width
-    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
-    taps = taps.reshape(*taps.shape[:2], -1)
-    for p, q, a, b in np.ndindex(*layout.parts, height.phases, width.phases):
-        rows, columns = height.positions(a, p), width.positions(b, q)
-        yield (p, q, a * width.phases + b), _spectrum(layout, taps[rows, columns])
-
-
-def _factors(layout: FftLayout, v: np.ndarray) -> list[np.ndarray]:
-    """The factors of the passes of the reduction, in their order, from V (bins, 2, …)."""
-    real, imaginary = v[:, 0], v[:, 1]
-    if layout.products == 3:
-        return [real, imaginary - real, -(real + imaginary)]
-    return [imaginary, real]
-
-
-def reduction_steps(layout: FftLayout) -> int:
-    """Terms of one complex output."""
-    return layout.inputs * layout.phases * layout.parts[0] * layout.parts[1]
-
-
-def bin_weights(layout: FftLayout) -> int:
-    """Packed weight elements of one bin of one slice of a group's outputs."""
-    passes = 3 if layout.products == 3 else 2
-    return passes * reduction_steps(layout) * layout.output_vectors * layout.lanes
-
-
-def weight_elements(layout: FftLayout) -> int:
-    """Packed weight elements in all."""
-    return layout.outer * layout.splits * layout.bins * bin_weights(layout)
-
-
-def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    """Pack weights (K, C/g, kh, kw).
-
-    Dense: [group][slice][bin][panel][pass][p][q][phase][c][vectors · lanes].
-    Depthwise: [vector of channels][bin][p][q][phase][re, im][lane].
-    """
-    if layout.depthwise:
-        return _pack_depthwise(layout, w)
-    grouped = w.reshape(layout.groups, layout.outputs, *w.shape[1:])
-    packed = np.zeros((layout.groups, layout.splits, layout.bins, bin_weights(layout)), w.dtype)
-    slice_lanes = layout.output_vectors * layout.lanes
-    panel_lanes = layout.tile.vectors * layout.lanes
-    for g, split in np.ndindex(layout.groups, layout.splits):
-        outputs = grouped[g, split * slice_lanes : (split + 1) * slice_lanes]
-        place = 0
-        for first in range(0, slice_lanes, panel_lanes):
-            width = min(panel_lanes, slice_lanes - first)
-            panel = _pack_panel(layout, outputs[first : first + width], width)
-            packed[g, split, :, place : place + panel.shape[1]] = panel
-            place += panel.shape[1]
-    return packed.reshape(-1)
-
-
-def _pack_panel(layout: FftLayout, w: np.ndarray, width: int) -> np.ndarray:
-    """The weights (k, C, kh, kw) of at most `width` outputs as (bins, …)."""
-    outputs, inputs = w.shape[:2]
-    passes = 3 if layout.products == 3 else 2
-    shape = (layout.bins, passes, *layout.parts, layout.phases, inputs, width)
-    panel = np.zeros(shape, w.dtype)
-    # A vector of outputs at a time, so that no bit depends on the width of panels.
-    for k in range(0, outputs, layout.lanes):
-        some = w[k : k + layout.lanes]
-        for (p, q, phase), v in _spectra(layout, some):
-            for number, factor in enumerate(_factors(layout, v)):
-                place = panel[:, number, p, q, phase, :, k : k + some.shape[0]]
-                place[...] = factor.reshape(layout.bins, inputs, -1)
-    return panel.reshape(layout.bins, -1)
-
-
-def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    lanes, channels = layout.lanes, w.shape[0]
-    packed = np.zeros((layout.outer, layout.bins, *layout.parts, layout.phases, 2, lanes), w.dtype)
-    for (p, q, phase), v in _spectra(layout, w):
-        for block in range(layout.outer):
-            some = v[:, :, block * lanes : (block + 1) * lanes]
-            packed[block, :, p, q, phase, :, : min(lanes, channels - block * lanes)] = some
-    return packed.reshape(-1)
-
-
-# -- code --------------------------------------------------------------------------------------
 def multiply(e: Function, layout: FftLayout, w: Value) -> None:
     """Emit the products of all bins; `w` is the address of the group's weights."""
     element = ELEMENT[layout.dtype]
     with e.loop("bin", layout.bins) as number:
         y = e.scratch.at(number * layout.slot, element)
         x = y.at(layout.slot, element)
-        weights = w.at(number * bin_weights(layout), element)
+        weights = w.at(number * layout.bin_weights, element)
         if layout.depthwise:
             _multiply_elements(e, layout, x, weights, y)
         else:
@@ -179,7 +43,7 @@ def multiply(e: Function, layout: FftLayout, w: Value) -> None:
 
 def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
     element, vectors = ELEMENT[layout.dtype], layout.tile.vectors
-    size = bin_weights(layout) // layout.output_vectors  # weights of one vector of outputs
+    size = layout.bin_weights // layout.output_vectors  # weights of one vector of outputs
     for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
         here = w.at(panel * (size * vectors), element)
         _PanelProducts(e, layout, live).emit(
@@ -256,7 +120,7 @@ class _PanelProducts:
 
     def _weights(self, b: Value, number: int) -> Value:
         """Address of the weights of a pass of the reduction."""
-        return b.at(number * reduction_steps(self.layout) * self.width, self.element)
+        return b.at(number * self.layout.reduction_steps * self.width, self.element)
 
     def _accumulate(self, acc: Carry, a: Value, b: Value, rows: int, row: int) -> None:
         """Emit one pass of the reduction; rows are `row` elements apart."""
