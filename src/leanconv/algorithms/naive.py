@@ -112,16 +112,16 @@ class NaiveConv(GroupedConv):
 def naive(problem: Problem) -> NaiveConv:
     """The seven loops over the input itself."""
     return NaiveConv(
-        problem.batch,
-        problem.groups,
-        problem.group_inputs,
-        problem.group_outputs,
-        problem.window,
-        problem.x,
-        problem.y,
-        problem.dtype,
-        problem.epilogue,
-        problem.y_offset,
+        batch=problem.batch,
+        groups=problem.groups,
+        inputs=problem.group_inputs,
+        outputs=problem.group_outputs,
+        window=problem.window,
+        x=problem.x,
+        y=problem.y,
+        dtype=problem.dtype,
+        epilogue=problem.epilogue,
+        y_offset=problem.y_offset,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -77,50 +78,46 @@ class OutputTransform:
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
         self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
 
-    def block(self, first: Value, count: Value, panel: Value, place: Value | int = 0) -> None:
+    def block(self, first: Value, count: Value, panel: Value, m_first: Value | int = 0) -> None:
         """Finish `count` tiles of the batch from `first` on for one panel of output channels.
 
-        They are the tiles of M from `place` on. The loop over vectors of channels is outside and
+        They are the tiles of M from `m_first` on. The loop over vectors of channels is outside and
         that over tiles inside: neighbouring tiles write the same lines.
         """
         conv, e = self.conv, self.e
-        whole, rest = divmod(conv.outputs, conv.lanes)
+        for j, channels in self._each_vector(panel):
+            number = panel * conv.vectors + j
+            start = number * conv.y.channel(conv.lanes) + conv.y_offset
+            start = start + self.group * conv.y.channel(conv.outputs)
+            channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
+            with e.loop("tile", count) as i:
+                n, ty, tx, narrow = tile_place(e, conv, first + i, self.order)
+                height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
+                at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
+                at = at + tx * (conv.m[1] * conv.y.spatial[2])
+                self._columns(self._m_address(i + m_first, panel, j), channels, narrow)
+                self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
+
+    def _each_vector(self, panel: Value) -> Iterator[tuple[Value, int]]:
+        """Emit the body for the whole vectors of a panel, and for the tail of the last panel.
+
+        Yields:
+            The vector's number in the panel, and its channels.
+        """
+        conv, e = self.conv, self.e
+        whole, tail = divmod(conv.outputs, conv.lanes)
         if conv.y.block > 1:  # the unused lanes of the last vector may be written
-            whole, rest = ceil_div(conv.outputs, conv.lanes), 0
+            whole, tail = ceil_div(conv.outputs, conv.lanes), 0
         stop = e.smin(e.const("i64", whole) - panel * conv.vectors, conv.vectors)
         if whole:
             # The last panel may have no whole vector, and a loop's body runs at least once.
-            empty = rest and whole % conv.vectors == 0
+            empty = tail and whole % conv.vectors == 0
             with e.when(stop.compare("sgt", 0)) if empty else nullcontext():
                 with e.loop("vector", stop) as j:
-                    self._tiles(first, count, panel, place, j, conv.lanes)
-        if rest:
+                    yield j, conv.lanes
+        if tail:
             with e.when(panel.compare("eq", conv.panels - 1)):
-                j = e.const("i64", whole % conv.vectors)
-                self._tiles(first, count, panel, place, j, rest)
-
-    def _tiles(
-        self,
-        first: Value,
-        count: Value,
-        panel: Value,
-        place: Value | int,
-        j: Value,
-        channels: int,
-    ) -> None:
-        """Finish some tiles for vector j of a panel, which has `channels` channels."""
-        conv, e = self.conv, self.e
-        number = panel * conv.vectors + j
-        start = number * conv.y.channel(conv.lanes) + conv.y_offset
-        start = start + self.group * conv.y.channel(conv.outputs)
-        channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
-        with e.loop("tile", count) as i:
-            n, ty, tx, narrow = tile_place(e, conv, first + i, self.order)
-            height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
-            at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
-            at = at + tx * (conv.m[1] * conv.y.spatial[2])
-            self._columns(self._m_address(i + place, panel, j), channels, narrow)
-            self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
+                yield e.const("i64", whole % conv.vectors), tail
 
     def _m_address(self, t: Value, panel: Value, j: Value) -> Value:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
