@@ -116,8 +116,10 @@ def work(label: str, kernel: Kernel, *arrays: np.ndarray) -> Work:
     """Compile a kernel and bind it to arrays."""
     library: Library = load([kernel])
     function = _SIGNATURE(library.address(kernel))
-    table = (ctypes.c_int64 * len(arrays))(*(a.ctypes.data for a in arrays))
-    address, chunks = ctypes.addressof(table), kernel.chunks
+    words = library.words(kernel)
+    operands = (a.ctypes.data for a in arrays)
+    table = (ctypes.c_int64 * (len(words) + len(arrays)))(*words, *operands)
+    address, chunks = ctypes.addressof(table) + 8 * len(words), kernel.chunks
     held = library, table, arrays
 
     def call() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_sums_do_not_depend_on_the_form() -> None:
     generator = np.random.default_rng(2)
     x, w = (generator.standard_normal(s, np.float32) for s in (spec.input_shape, spec.weight_shape))
     special = pointwise(spec, HERE)
-    given = {name: getattr(special, name) for name in PackedConv.__dataclass_fields__}
+    given = {each.name: getattr(special, each.name) for each in fields(PackedConv)}
     general = DirectConv(**given, tile=Tile(16, 1), rows=1, panels_inside=False)
 
     def run(kernel: PackedConv) -> np.ndarray:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler, private_folder
 from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.forms import form_of
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from support.hostile import bounded
@@ -61,8 +61,8 @@ def test_forged_code_where_others_may_write_is_not_run(
 
     In a folder of this user's it is what the cache holds, which shows that the forgery would run.
     """
-    key = compiler._key(canonical_text(Scale(2.0)), host())
-    forged = compile_text(compiler._named_text(key, Scale(3.0), host()), host())
+    key = compiler._key(form_of(Scale(2.0), host()).form.digest, host())
+    forged = compile_text(compiler._named_text(key, Scale(3.0).emit(host())), host())
     cache = DiskCache(tmp_path / "objects")
     cache.put(key, forged)
     (tmp_path / "objects").chmod(folder_mode)

@@ -42,19 +42,21 @@ def run_kernel(
     guarded = [Guarded(a) for a in arrays]
     result = guarded[-1 if in_place is None else in_place]
     addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
-    table = (ctypes.c_int64 * len(addresses))(*addresses)
+    words = library.words(kernel)
+    table = (ctypes.c_int64 * (len(words) + len(addresses)))(*words, *addresses)
+    arguments = ctypes.addressof(table) + 8 * len(words)
     scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
     cuts = [0, *(parts or ()), kernel.chunks]
     for lo, hi in reversed(list(itertools.pairwise(cuts))):
         if lo < hi and not singly:
-            function(ctypes.addressof(table), lo, hi, scratch.array.ctypes.data)
+            function(arguments, lo, hi, scratch.array.ctypes.data)
     for last, chunk in itertools.pairwise([-2, *(singly or ())]):
         mark = (
             {1: SCRATCH_OF_PREVIOUS, -1: SCRATCH_OF_NEXT}.get(chunk - last, 0)
             if kernel.reuses_scratch
             else 0
         )
-        function(ctypes.addressof(table), chunk | mark, chunk + 1, scratch.array.ctypes.data)
+        function(arguments, chunk | mark, chunk + 1, scratch.array.ctypes.data)
     for g, original in zip(guarded, arrays, strict=True):
         g.check()
         if g is not result:

@@ -87,8 +87,8 @@ def column_tiles(window: Window, pixels: int) -> Iterator[ColumnTile]:
     width, first = window.out[2], 0
     last: ColumnTile | None = None
     while first < width:
-        columns = min(pixels, width - first)
-        bounds = [_taps(window, o) for o in range(first, first + columns)]
+        columns = int(min(pixels, width - first))
+        bounds = [_taps(window, first + i) for i in range(columns)]
         alike = columns == pixels and len(set(bounds)) == 1
         count = max(1, (_next_change(window, first) - first) // pixels) if alike else 1
         tile = ColumnTile(first, count, columns, _runs(bounds))
@@ -106,7 +106,7 @@ def column_tiles(window: Window, pixels: int) -> Iterator[ColumnTile]:
 def _taps(window: Window, o: int) -> tuple[int, int]:
     """The taps at a column; (0, 0) wherever there are none."""
     low, high = window.taps(2, o)
-    return (low, high) if low < high else (0, 0)
+    return (int(low), int(high)) if low < high else (0, 0)
 
 
 def _next_change(window: Window, o: int) -> int:

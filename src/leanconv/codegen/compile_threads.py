@@ -27,7 +27,7 @@ _END: _Task = ("", "")
 
 
 def compiled(
-    texts: Iterable[_Task], count: int, target: Target
+    texts: Iterable[_Task], most: int, target: Target
 ) -> Generator[tuple[str, bytes], None, None]:
     """Compile texts while they are being made, on this thread as well once all are made.
 
@@ -36,7 +36,7 @@ def compiled(
 
     Args:
         texts: keys and LLVM IR, made one by one.
-        count: how many they are.
+        most: how many there may be, at most.
         target: what to compile for.
 
     Returns:
@@ -47,15 +47,18 @@ def compiled(
     """
     tasks: SimpleQueue[_Task] = SimpleQueue()
     results: SimpleQueue[_Result | None] = SimpleQueue()
-    others = affordable_threads(min(usable_cores(), count) - 1, allocating=True)
-    running = 0
+    others, running, count = -1, 0, 0
     try:
-        for _ in range(others):
-            if not _started(tasks, results, target):
-                break
-            running += 1
         for task in texts:
             tasks.put(task)
+            count += 1
+            if others < 0:
+                others = affordable_threads(min(usable_cores(), most) - 1, allocating=True)
+            if running < min(others, count):
+                if _started(tasks, results, target):
+                    running += 1
+                else:
+                    others = running
         for _ in range(count):
             key, body = _made_here(tasks, target) or results.get() or ("", b"")
             if isinstance(body, BaseException):
@@ -63,7 +66,7 @@ def compiled(
             yield key, body
     finally:
         _drop(tasks)
-        for _ in range(others):
+        for _ in range(running):
             tasks.put(_END)
         while running:
             running -= results.get() is None

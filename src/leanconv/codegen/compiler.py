@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
+from leanconv.codegen.forms import emitted, form_of
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library, link, lock
@@ -55,28 +57,51 @@ def assembly(kernel: Kernel, target: Target) -> str:
     return assembly_text(kernel.emit(target), target)
 
 
-def _objects(kernels: Mapping[str, Kernel], target: Target) -> dict[str, bytes]:
-    """The objects of kernels by key: those of the cache, and the others compiled on all cores."""
-    found = {key: _cache().get(key) for key in kernels}
-    absent = [key for key, body in found.items() if body is None]
-    bodies = compiled(_texts({key: kernels[key] for key in absent}, target), len(absent), target)
-    with contextlib.closing(bodies):  # and its threads ended, whatever comes
+def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator[tuple[str, str]]:
+    """The forms to compile, by key, each emitted when it is taken; the others are in `found`.
+
+    Progress stays at 0 meanwhile.
+    """
+    absent: set[str] = set()
+    for kernel in kernels:
+        step("compiling kernels", 0, len(kernels))
+        emission = form_of(kernel, target)
+        key = _key(emission.form.digest, target)
+        found.symbols[kernel], found.words[kernel] = f"k{key}", emission.words
+        if key in found.objects or key in absent:
+            continue
+        body = _cache().get(key)
+        if body is not None:
+            found.objects[key] = body
+            continue
+        absent.add(key)
+        yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
+
+
+@dataclass
+class _Found:
+    """Forms of kernels: objects by key, and each kernel's symbol and words."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    symbols: dict[object, str] = field(default_factory=dict)
+    words: dict[Kernel, tuple[int, ...]] = field(default_factory=dict)
+
+
+def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
+    """The forms of kernels, from the cache or compiled on all cores."""
+    found = _Found()
+    with contextlib.closing(
+        compiled(_texts(kernels, target, found), len(kernels), target)
+    ) as bodies:  # and its threads ended, whatever comes
         for done, (key, body) in enumerate(bodies, start=1):
             _cache().put(key, body)
-            found[key] = body
-            step("compiling kernels", done, len(absent))
-    return {key: body for key, body in found.items() if body is not None}
+            found.objects[key] = body
+            step("compiling kernels", done, len(kernels))
+    return found
 
 
-def _texts(kernels: Mapping[str, Kernel], target: Target) -> Iterator[tuple[str, str]]:
-    """The texts to compile, each emitted when it is taken; progress stays at 0 meanwhile."""
-    for key, kernel in kernels.items():
-        step("compiling kernels", 0, len(kernels))
-        yield key, _named_text(key, kernel, target)
-
-
-def _named_text(key: str, kernel: Kernel, target: Target) -> str:
-    return kernel.emit(target).replace(f"@{kernel.NAME}(", f"@k{key}(", 1)
+def _named_text(key: str, text: str) -> str:
+    return text.replace(f"@{Kernel.NAME}(", f"@k{key}(", 1)
 
 
 @memory_reported("compiling kernels")
@@ -99,9 +124,8 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        keys = {kernel: _key(canonical_text(kernel), wanted) for kernel in dict.fromkeys(kernels)}
-        objects = _objects({key: kernel for kernel, key in keys.items()}, wanted)
-        return link(objects, {kernel: f"k{key}" for kernel, key in keys.items()})
+        found = _find(list(dict.fromkeys(kernels)), wanted)
+        return link(found.objects, found.symbols, found.words)
 
 
 @memory_reported("compiling kernels")

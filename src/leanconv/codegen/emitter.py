@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from leanconv.codegen.extents import Symbol
 from leanconv.codegen.values import (
     Number,
     Value,
@@ -57,6 +58,7 @@ class Function:
         self._declared: dict[str, str] = {}
         self._allocas: list[str] = []
         self._tables: list[str] = []
+        self._words: dict[str, list[str]] = {}  # instructions at entry, by what they define
 
     # -- the kernel's arguments ------------------------------------------------------------
     @property
@@ -79,9 +81,35 @@ class Function:
         return self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
 
     # -- building blocks -------------------------------------------------------------------
-    def const(self, kind: str, value: Number | Sequence[Number]) -> Value:
-        """A constant; a number is splatted over a vector's lanes."""
+    def const(self, kind: str, value: Number | Symbol | Sequence[Number]) -> Value:
+        """A constant, or a word of the table; a number is splatted over a vector's lanes."""
+        if isinstance(value, Symbol):
+            return self._word(kind, value)
         return Value(self, kind, literal(kind, value))
+
+    def _word(self, kind: str, extent: Symbol) -> Value:
+        """An extent: loaded at entry, and splatted there over a vector's lanes."""
+        element, lanes = element_of(kind), lanes_of(kind)
+        held = element if element in ("float", "double") else "i64"
+        number = extent.trace.word(extent, held)
+        name = f"%word{number}"
+        lines = [
+            f"{name}.at = getelementptr i64, ptr %args, i64 {-1 - number}",
+            f"{name} = load {held}, ptr {name}.at, align 8",
+        ]
+        self._words.setdefault(name, lines)
+        if element != held:
+            whole, name = name, f"{name}.{element}"
+            self._words.setdefault(name, [f"{name} = trunc {held} {whole} to {element}"])
+        if lanes > 1:
+            one, name = name, f"{name}.x{lanes}"
+            zeros = f"<{lanes} x i32> zeroinitializer"
+            lines = [
+                f"{name}.0 = insertelement {kind} poison, {element} {one}, i64 0",
+                f"{name} = shufflevector {kind} {name}.0, {kind} poison, {zeros}",
+            ]
+            self._words.setdefault(name, lines)
+        return Value(self, kind, name)
 
     def i64(self, value: Value | int) -> Value:
         """An index as a value: numbers become constants, values stay as they are."""
@@ -207,7 +235,10 @@ class Function:
         return self.splat(self.load(address, element_of(kind)), lanes_of(kind))
 
     def first_lanes(self, count: int, lanes: int) -> Value:
-        """A constant mask of the first `count` lanes."""
+        """A mask of the first `count` lanes: a constant, or computed from a word of the table."""
+        if isinstance(count, Symbol):
+            kind = vector("i32", lanes)
+            return self.const(kind, range(lanes)).compare("ult", self.const(kind, count))
         return self.const(vector("i1", lanes), [int(i < count) for i in range(lanes)])
 
     def masked_load(self, address: Value, kind: str, mask: Value) -> Value:
@@ -299,7 +330,7 @@ class Function:
             items[j] = phi
             phis.append(phi)
         yield index
-        following = self.define(f"add nuw nsw i64 {index.text}, {step}", "i64")
+        following = self.define(f"add nuw nsw i64 {index.text}, {self.i64(step).text}", "i64")
         more = following.compare("ult", stop)
         self.emit(f"br {more}, label %{head}, label %{done}")
         arrivals = [(index, self.i64(start), following)]
@@ -341,7 +372,8 @@ class Function:
         """Close the function and return the text of the whole module."""
         self.emit(f"ret {result}" if result else "ret void")
         head = f"define {self.returns} @{self.name}({self._signature}) nounwind {{"
-        body = [self._lines[0], *self._allocas, *self._lines[1:]]
+        words = [f"  {line}" for lines in self._words.values() for line in lines]
+        body = [self._lines[0], *self._allocas, *words, *self._lines[1:]]
         return "\n".join([*self._tables, head, *body, "}", *self._declared.values(), ""])
 
 

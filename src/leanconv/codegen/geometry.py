@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
+from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.floor_sums import floor_sum, residues_below
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
@@ -28,10 +29,10 @@ class Access:
     a block of one channel means a plain layout whose channels are `block_stride` apart.
     """
 
-    image: int
+    image: Extent
     block: int
-    block_stride: int
-    spatial: Triple
+    block_stride: Extent
+    spatial: Strides
 
     @property
     def lanes_contiguous(self) -> bool:
@@ -72,8 +73,8 @@ class Access:
 class Window:
     """The sliding window along (d, h, w); `pad` is what is imagined before, and may be negative."""
 
-    size: Triple
-    out: Triple
+    size: Sizes
+    out: Sizes
     kernel: Triple
     stride: Triple
     dilation: Triple

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leanconv.codegen.outline import outline
 from leanconv.target import Target
@@ -27,6 +28,7 @@ class Kernel(ABC):
     """
 
     NAME = "kernel"
+    VARIES: ClassVar[bool] = False  # whether `emit` takes symbols for the fields that are extents
 
     @property
     @abstractmethod

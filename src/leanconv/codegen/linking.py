@@ -29,14 +29,22 @@ class Library:
     """
 
     def __init__(
-        self, addresses: Mapping[object, int], tracker: llvm.ResourceTracker, code_bytes: int
+        self,
+        addresses: Mapping[object, int],
+        tracker: llvm.ResourceTracker,
+        code_bytes: int,
+        words: Mapping[Kernel, tuple[int, ...]],
     ) -> None:
         self._addresses, self._tracker = addresses, tracker
-        self.code_bytes = code_bytes
+        self.code_bytes, self._words = code_bytes, words
 
     def address(self, entry: Kernel | str) -> int:
         """Address of a kernel's function, or of a function by its name."""
         return self._addresses[entry]
+
+    def words(self, kernel: Kernel) -> tuple[int, ...]:
+        """What stands before the kernel's table of addresses, in order of memory: its extents."""
+        return self._words[kernel][::-1]
 
 
 class _Linker:
@@ -93,12 +101,17 @@ def _free_linker() -> _Linker:
     return _linkers[-1]
 
 
-def link(objects: Mapping[str, bytes], symbols: Mapping[object, str]) -> Library:
+def link(
+    objects: Mapping[str, bytes],
+    symbols: Mapping[object, str],
+    words: Mapping[Kernel, tuple[int, ...]] | None = None,
+) -> Library:
     """Load objects into this process.
 
     Args:
         objects: by name, each once.
         symbols: the symbol to be found for each entry of the library.
+        words: of each kernel, the first one nearest to its table.
 
     Raises:
         OutOfMemoryError: less memory is left than linking takes.
@@ -108,4 +121,4 @@ def link(objects: Mapping[str, bytes], symbols: Mapping[object, str]) -> Library
     with lock:
         tracker = _free_linker().link(objects, list(dict.fromkeys(symbols.values())))
     addresses = {entry: tracker[symbol] for entry, symbol in symbols.items()}
-    return Library(addresses, tracker, size)
+    return Library(addresses, tracker, size, words or {})

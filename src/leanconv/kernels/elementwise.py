@@ -19,6 +19,7 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
@@ -48,10 +49,12 @@ class Elementwise(Kernel):
         steps: the expression; the last one is stored.
     """
 
+    VARIES = True
+
     dtype: str
-    extents: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-    numbers: tuple[float, ...]
+    extents: Extents
+    strides: tuple[Extents, ...]
+    numbers: Scalars
     steps: tuple[Step, ...]
 
     @property

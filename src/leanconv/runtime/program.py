@@ -70,7 +70,8 @@ class Program:
         self._pool: Pool = pool()
         self.threads = threads
         self.stages = tuple(stages)
-        self._arguments = (ctypes.c_int64 * max(1, sum(len(s.operands) for s in stages)))()
+        words = sum(len(s.operands) + len(library.words(s.kernel)) for s in stages)
+        self._arguments = (ctypes.c_int64 * max(1, words))()
         self._table = (ctypes.c_int64 * max(1, n.STAGE_WORDS * len(stages)))()
         self._patches: list[list[int]] = [[] for _ in range(slots)]
         self._scratch = scratch, scratch_stride
@@ -94,6 +95,9 @@ class Program:
                     f"a stage is made of {stage.kernel.chunks} parts; expected at most "
                     f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
                 )
+            for word in self._library.words(stage.kernel):
+                self._arguments[position] = word
+                position += 1
             words = (self._library.address(stage.kernel), arguments + 8 * position)
             scratch = self._scratch
             if stage.scratch is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.dtypes import ITEMSIZE
@@ -27,7 +28,7 @@ class GroupedConv(Kernel):
         epilogue: bias, residual, activation.
     """
 
-    batch: int
+    batch: Extent
     groups: int
     inputs: int
     outputs: int

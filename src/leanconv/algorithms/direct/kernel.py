@@ -15,6 +15,8 @@ from leanconv.target import Target
 class DirectConv(DirectShape):
     """The code of one convolution of any window, dense or grouped, in any layout."""
 
+    VARIES = True
+
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, panels, rows, tiles."""
         e = Function(self.NAME)

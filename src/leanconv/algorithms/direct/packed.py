@@ -18,6 +18,7 @@ import numpy as np
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -39,7 +40,7 @@ class PackedConv(GroupedConv):
     """
 
     lanes: int
-    y_offset: int = 0
+    y_offset: Extent = 0
     prefetch_bytes: int = 0
     phases: int = 1
 

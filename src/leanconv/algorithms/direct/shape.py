@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
@@ -28,12 +29,12 @@ class DirectShape(PackedConv):
     """
 
     tile: Tile
-    rows: int
+    rows: Extent
     panels_inside: bool
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
     prefetches_residual: bool = False
-    bands: int = 1
+    bands: Extent = 1
 
     @property
     def panel_vectors(self) -> int:

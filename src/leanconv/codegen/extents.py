@@ -1,0 +1,190 @@
+"""Extents: numbers of a kernel that its code reads from the argument table instead of naming them.
+
+A kernel's fields annotated `Extent`, `Extents`, `Sizes` or `Strides` (sizes of images, batches,
+strides between rows, planes and images) and `Scalars` (factors) are replaced by symbols before it
+emits its code. A symbol is a known number and an expression over those fields; the generator
+computes with it as with a number:
+
+    panels = ceil_div(self.outputs, 32)      another expression
+    e.loop("panel", panels)                  a word: the code loads its bound at entry
+    if self.outputs % 32:                    a guard: the code holds for the same answer only
+    range(self.outputs)                      a guard: the code holds for this number only
+
+So whatever shaped the code is on record, and a kernel cannot forget any: the text of the code, the
+expressions of its words and the guards are the kernel's form (`forms`). Kernels of the same class,
+equal in all other fields, whose extents answer the guards alike, are computed by the same machine
+code, each with words of its own.
+
+Extents 0 and 1 stay numbers: what they leave out of the code is worth a form of its own.
+Expressions are Python text over `v`, the values of a kernel's extents in order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+# In annotations of a kernel's fields, and of the records that these are made of.
+Extent: TypeAlias = int
+Extents: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = tuple[int, int, int]  # along depth, height and width
+Strides: TypeAlias = tuple[int, int, int]  # the last one, of columns, is a plain number: it is form
+Scalars: TypeAlias = tuple[float, ...]
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass
+class Trace:
+    """What the emission of one kernel asked of its symbols.
+
+    Attributes:
+        guards: expressions and what they were, in the order in which they were asked.
+        words: the table's words, an expression and LLVM's type each, and their positions.
+    """
+
+    guards: dict[str, float] = field(default_factory=dict)
+    words: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def word(self, symbol: Symbol, kind: str) -> int:
+        """The position of a word in the table; a new one if no other has its expression."""
+        return self.words.setdefault((symbol.text, kind), len(self.words))
+
+
+class Symbol:
+    """An extent while its kernel is emitted.
+
+    Sums, products, floored quotients and remainders of symbols and integers are symbols. A
+    comparison is a decision of the generator, and what needs a plain number (`range`, `int`,
+    `float`) decides on that number; both become guards. It has no text: an f-string raises
+    TypeError, and so does its hash, which tables of remembered results would look up by its value.
+
+    Attributes:
+        trace: where guards and words are kept.
+        text: the expression.
+        value: what it is this time; reading it is no guard, so nothing emitted may follow from it.
+    """
+
+    __slots__ = ("text", "trace", "value")
+
+    def __init__(self, trace: Trace, text: str, value: float) -> None:
+        self.trace, self.text, self.value = trace, text, value
+
+    # -- expressions -----------------------------------------------------------------------
+    def __add__(self, other: Any) -> Any:
+        return self if _is(other, 0) else self._made("+", operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self if _is(other, 0) else self._made("+", operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self if _is(other, 0) else self._made("-", operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._made("-", operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        if _is(other, 0):
+            return 0
+        return self if _is(other, 1) else self._made("*", operator.mul, self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self if _is(other, 1) else self._made("//", operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._made("//", operator.floordiv, other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return 0 if _is(other, 1) else self._made("%", operator.mod, self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._made("%", operator.mod, other, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __neg__(self) -> Symbol:
+        return Symbol(self.trace, f"(-{self.text})", -self.value)
+
+    def __pos__(self) -> Symbol:
+        return self
+
+    def _made(self, sign: str, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
+        if not (isinstance(a, (int, Symbol)) and isinstance(b, (int, Symbol))):
+            return NotImplemented
+        return Symbol(self.trace, f"({_text(a)} {sign} {_text(b)})", apply(plain(a), plain(b)))
+
+    # -- decisions -------------------------------------------------------------------------
+    def __lt__(self, other: Any) -> Any:
+        return self._decide("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._decide("<=", operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._decide(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._decide(">=", operator.ge, other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._decide("==", operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._decide("!=", operator.ne, other)
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def _decide(self, sign: str, apply: Callable[[Any, Any], bool], other: object) -> Any:
+        if not isinstance(other, (int, float, Symbol)):
+            return NotImplemented
+        text = f"({self.text} {sign} {_text(other)})"
+        return self.trace.guards.setdefault(text, apply(self.value, plain(other)))
+
+    def __index__(self) -> int:
+        assert isinstance(self.value, int), f"{self!r} is no integer"
+        self.trace.guards.setdefault(self.text, self.value)
+        return self.value
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.trace.guards.setdefault(self.text, self.value))
+
+    # -- what it has not -------------------------------------------------------------------
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.text} = {self.value}>"
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError(f"{self!r} cannot stand in emitted text; expected `Function.const` of it")
+
+    def __str__(self) -> str:
+        return format(self)
+
+
+def plain(value: _Number | Symbol) -> Any:
+    """The number that a number or a symbol is this time; no guard."""
+    return value.value if isinstance(value, Symbol) else value
+
+
+def is_known(value: object) -> bool:
+    """Whether it is a number or a symbol, and no value that the emitted code computes."""
+    return isinstance(value, (int, Symbol))
+
+
+def _is(value: object, number: int) -> bool:
+    return isinstance(value, int) and value == number
+
+
+def _text(value: object) -> str:
+    return value.text if isinstance(value, Symbol) else repr(value)

@@ -1,0 +1,187 @@
+"""Forms: what of a kernel is compiled, found for a kernel without emitting it again.
+
+A form is the code of all kernels that differ only in extents (`extents` says how that is known).
+The forms of one process are found in three steps: the kernel is split into its skeleton, which is
+everything but its extents, and their values; the skeleton has a short list of forms; the form is
+the one whose guards the values answer as they did when it was emitted. Emission is deterministic,
+so at most one does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from leanconv.codegen.extents import Symbol, Trace
+from leanconv.codegen.kernel import Kernel
+from leanconv.target import Target
+
+_ANNOTATED = re.compile(r"\b(Extents?|Sizes|Strides|Scalars)\b")
+_MOST_SKELETONS = 4096  # of one process; a server of many models does not grow without end
+_MOST_FORMS = 64  # of one skeleton
+_FORMATS = {"i64": "<q", "double": "<d", "float": "<fxxxx"}
+
+Values = tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """The code of all kernels that differ only in extents.
+
+    Attributes:
+        digest: of the text.
+        words: the expressions and LLVM types of the words before the argument table, the first
+            one nearest to it.
+        guards: expressions and what they must be.
+    """
+
+    digest: str
+    words: tuple[tuple[str, str], ...]
+    guards: tuple[tuple[str, float], ...]
+
+    @functools.cached_property
+    def _words_if_fit(self) -> Callable[[Values], tuple[tuple[float, ...]] | None]:
+        tests = "".join(f"{text} == {wanted!r} and " for text, wanted in self.guards)
+        words = "".join(f"{text}, " for text, _ in self.words)
+        source = f"lambda v: ({tests}(({words}),)) or None"
+        found: Callable[[Values], tuple[tuple[float, ...]] | None] = eval(source, {})
+        return found
+
+    def words_for(self, values: Values) -> tuple[int, ...] | None:
+        """The words for extents of these values, as integers; None if a guard does not hold."""
+        found = self._words_if_fit(values)
+        if found is None:
+            return None
+        kinds = (kind for _, kind in self.words)
+        return tuple(_bits(value, kind) for value, kind in zip(found[0], kinds, strict=True))
+
+
+def _bits(value: float, kind: str) -> int:
+    """A word as the 64-bit integer of the same bits."""
+    if kind == "i64":
+        return int(value)
+    (bits,) = struct.unpack("<q", struct.pack(_FORMATS[kind], value))
+    return int(bits)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Emitted:
+    """A kernel as a form and words.
+
+    Attributes:
+        form: shared by all kernels of the same code.
+        words: those before its argument table, as integers.
+        text: LLVM IR if it was emitted just now; forms do not keep it.
+    """
+
+    form: Form
+    words: tuple[int, ...]
+    text: str | None
+
+
+_forms: dict[tuple[Any, Target], list[Form]] = {}
+
+
+def form_of(kernel: Kernel, target: Target) -> Emitted:
+    """The form of a kernel, known or emitted now."""
+    skeleton, values = _split(kernel)
+    forms = _forms.setdefault((skeleton, target), [])
+    for form in forms:
+        words = form.words_for(values)
+        if words is not None:
+            return Emitted(form, words, None)
+    if len(_forms) > _MOST_SKELETONS:
+        _forms.clear()
+    if len(forms) >= _MOST_FORMS:
+        del forms[0]
+    text, trace = emitted(kernel, target)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    form = Form(digest, tuple(trace.words), tuple(trace.guards.items()))
+    words = form.words_for(values)
+    assert words is not None, f"{kernel.NAME}: the guards do not hold for what they come from"
+    forms.append(form)
+    return Emitted(form, words, text)
+
+
+def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
+    """Emit a kernel with symbols for its extents: the code of its form, and what it asked."""
+    trace = Trace()
+    return _lifted(kernel, trace).emit(target), trace
+
+
+def _split(kernel: Kernel) -> tuple[Any, Values]:
+    """A kernel's skeleton, a key, and its extents' values."""
+    values: list[float] = []
+
+    def found(value: Any, kind: str = "") -> Any:
+        if kind and _lifts(value):
+            values.append(value)
+            return type(value)
+        if type(value) is tuple:
+            kinds = _kinds(kind, len(value))
+            return tuple([found(item, each) for item, each in zip(value, kinds, strict=True)])
+        fields = _fields(type(value))
+        if fields is None:
+            return repr(value) if type(value) is float else value  # 0.0 and -0.0 are two
+        return (type(value), *[found(getattr(value, name), kind) for name, kind in fields])
+
+    return (found(kernel) if kernel.VARIES else kernel), tuple(values)
+
+
+def _lifted(kernel: Kernel, trace: Trace) -> Kernel:
+    """A kernel with symbols for its extents, in the order of `_split`'s values."""
+    if not kernel.VARIES:
+        return kernel
+    count = 0
+
+    def lift(value: Any, kind: str = "") -> Any:
+        nonlocal count
+        if kind and _lifts(value):
+            count += 1
+            return Symbol(trace, f"v[{count - 1}]", value)
+        if type(value) is tuple:
+            kinds = _kinds(kind, len(value))
+            return tuple([lift(item, each) for item, each in zip(value, kinds, strict=True)])
+        fields = _fields(type(value))
+        if fields is None:
+            return value
+        made = object.__new__(type(value))
+        for name, each in fields:
+            object.__setattr__(made, name, lift(getattr(value, name), each))
+        return made
+
+    lifted: Kernel = lift(kernel)
+    return lifted
+
+
+def _lifts(value: object) -> bool:
+    """Whether this value of an extent becomes a symbol: 0 and 1 and what is no number do not."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and value not in (0, 1)
+
+
+def _kinds(kind: str, count: int) -> list[str]:
+    """What the items of a tuple are that is annotated so."""
+    return [kind] * (count - 1) + [""] if kind == "Strides" else [kind] * count
+
+
+_fields_of: dict[type, tuple[tuple[str, str], ...] | None] = {}
+
+
+def _fields(kind: type) -> tuple[tuple[str, str], ...] | None:
+    """A dataclass' fields, and as which extents they are annotated; None for other types."""
+    if kind not in _fields_of:
+        found = None
+        if dataclasses.is_dataclass(kind):
+            fields = dataclasses.fields(kind)
+            marks = [_ANNOTATED.search(str(each.type)) for each in fields]
+            found = tuple((f.name, m[1] if m else "") for f, m in zip(fields, marks, strict=True))
+        _fields_of[kind] = found
+    return _fields_of[kind]
