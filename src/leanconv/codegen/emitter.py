@@ -84,7 +84,8 @@ class Function:
     def const(self, kind: str, value: Number | Symbol | Sequence[Number]) -> Value:
         """A constant, or a word of the table; a number is splatted over a vector's lanes."""
         if isinstance(value, Symbol):
-            return self._word(kind, value)
+            word = self._word(kind, value.base)
+            return word if value.factor == 1 else word * value.factor
         return Value(self, kind, literal(kind, value))
 
     def _word(self, kind: str, extent: Symbol) -> Value:
@@ -368,6 +369,18 @@ class Function:
         """Loop over the kernel's chunks `lo <= i < hi`, split into coordinates, last fastest."""
         return _Chunks(self, extents)
 
+    def split(self, index: Value, *extents: int) -> list[Value]:
+        """An index below the extents' product as coordinates, the last one fastest."""
+        coordinates: list[Value] = []
+        for extent in reversed(extents[1:]):
+            if all(before == 1 for before in extents[: -1 - len(coordinates)]):
+                coordinates.insert(0, index)
+                index = self.const("i64", 0)
+            else:
+                coordinates.insert(0, index % extent)
+                index = index // extent
+        return [index, *coordinates]
+
     def finish(self, result: Value | None = None) -> str:
         """Close the function and return the text of the whole module."""
         self.emit(f"ret {result}" if result else "ret void")
@@ -381,16 +394,11 @@ class _Chunks:
     """Context manager of `Function.chunks`: yields one index value per extent."""
 
     def __init__(self, function: Function, extents: Sequence[int]) -> None:
-        self._extents = extents
+        self._function, self._extents = function, extents
         self._loop = function.loop("chunk", function.hi, start=function.lo)
 
     def __enter__(self) -> list[Value]:
-        rest = self._loop.__enter__()
-        coordinates: list[Value] = []
-        for extent in reversed(self._extents[1:]):
-            coordinates.insert(0, rest % extent)
-            rest = rest // extent
-        return [rest, *coordinates]
+        return self._function.split(self._loop.__enter__(), *self._extents)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._loop.__exit__(kind, error, trace)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """Extents: numbers of a kernel that its code reads from the argument table instead of naming them.
 
-A kernel's fields annotated `Extent`, `Extents`, `Sizes` or `Strides` (sizes of images, batches,
-strides between rows, planes and images) and `Scalars` (factors) are replaced by symbols before it
-emits its code. A symbol is a known number and an expression over those fields; the generator
-computes with it as with a number:
+A kernel's fields annotated `Extent`, `Extents`, `Count`, `Sizes`, `Strides` (sizes of images,
+batches, strides between rows, planes and images) or `Scalars` (factors) are replaced by symbols
+before it emits its code. A symbol is a known number and an expression over those fields; the
+generator computes with it as with a number:
 
     panels = ceil_div(self.outputs, 32)      another expression
     e.loop("panel", panels)                  a word: the code loads its bound at entry
@@ -15,7 +15,8 @@ expressions of its words and the guards are the kernel's form (`forms`). Kernels
 equal in all other fields, whose extents answer the guards alike, are computed by the same machine
 code, each with words of its own.
 
-Extents 0 and 1 stay numbers: what they leave out of the code is worth a form of its own.
+Extents 0 and 1 stay numbers, for what they leave out of the code is worth a form of its own, unless
+the annotation is `Count`.
 Expressions are Python text over `v`, the values of a kernel's extents in order.
 """
 
@@ -29,6 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 # In annotations of a kernel's fields, and of the records that these are made of.
 Extent: TypeAlias = int
 Extents: TypeAlias = tuple[int, ...]
+Count: TypeAlias = int  # of rows in a chunk, of bands …: 0 and 1, too, are symbols
 Sizes: TypeAlias = tuple[int, int, int]  # along depth, height and width
 Strides: TypeAlias = tuple[int, int, int]  # the last one, of columns, is a plain number: it is form
 Scalars: TypeAlias = tuple[float, ...]
@@ -65,12 +67,15 @@ class Symbol:
         trace: where guards and words are kept.
         text: the expression.
         value: what it is this time; reading it is no guard, so nothing emitted may follow from it.
+        base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
+            other. The code multiplies: a word for each multiple of a stride would fill the table.
     """
 
-    __slots__ = ("text", "trace", "value")
+    __slots__ = ("base", "factor", "text", "trace", "value")
 
     def __init__(self, trace: Trace, text: str, value: float) -> None:
         self.trace, self.text, self.value = trace, text, value
+        self.base, self.factor = self, 1
 
     # -- expressions -----------------------------------------------------------------------
     def __add__(self, other: Any) -> Any:
@@ -88,7 +93,10 @@ class Symbol:
     def __mul__(self, other: Any) -> Any:
         if _is(other, 0):
             return 0
-        return self if _is(other, 1) else self._made("*", operator.mul, self, other)
+        made = self if _is(other, 1) else self._made("*", operator.mul, self, other)
+        if isinstance(other, int) and made is not self:
+            made.base, made.factor = self.base, self.factor * other
+        return made
 
     __rmul__ = __mul__
 

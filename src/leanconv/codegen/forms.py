@@ -22,7 +22,7 @@ from leanconv.codegen.extents import Symbol, Trace
 from leanconv.codegen.kernel import Kernel
 from leanconv.target import Target
 
-_ANNOTATED = re.compile(r"\b(Extents?|Sizes|Strides|Scalars)\b")
+_ANNOTATED = re.compile(r"\b(Count|Extents?|Sizes|Strides|Scalars)\b")
 _MOST_SKELETONS = 4096  # of one process; a server of many models does not grow without end
 _MOST_FORMS = 64  # of one skeleton
 _FORMATS = {"i64": "<q", "double": "<d", "float": "<fxxxx"}
@@ -120,7 +120,7 @@ def _split(kernel: Kernel) -> tuple[Any, Values]:
     values: list[float] = []
 
     def found(value: Any, kind: str = "") -> Any:
-        if kind and _lifts(value):
+        if kind and _lifts(value, kind):
             values.append(value)
             return type(value)
         if type(value) is tuple:
@@ -142,7 +142,7 @@ def _lifted(kernel: Kernel, trace: Trace) -> Kernel:
 
     def lift(value: Any, kind: str = "") -> Any:
         nonlocal count
-        if kind and _lifts(value):
+        if kind and _lifts(value, kind):
             count += 1
             return Symbol(trace, f"v[{count - 1}]", value)
         if type(value) is tuple:
@@ -160,11 +160,11 @@ def _lifted(kernel: Kernel, trace: Trace) -> Kernel:
     return lifted
 
 
-def _lifts(value: object) -> bool:
-    """Whether this value of an extent becomes a symbol: 0 and 1 and what is no number do not."""
+def _lifts(value: object, kind: str) -> bool:
+    """Whether this value of an extent becomes a symbol."""
     if type(value) is float:
         return math.isfinite(value)
-    return type(value) is int and value not in (0, 1)
+    return type(value) is int and (kind == "Count" or value not in (0, 1))
 
 
 def _kinds(kind: str, count: int) -> list[str]:

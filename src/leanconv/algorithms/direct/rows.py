@@ -67,7 +67,7 @@ class _PanelRow:
         self.e, self.conv, self.element = of.e, of.conv, of.element
         self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
         conv, window = self.conv, self.conv.window
-        od, oh = row // window.out[1], row % window.out[1]
+        od, oh = self.e.split(row, *window.out[:2])
         self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element)
         first = panel * conv.panel_lanes
         self.bias = of.bias.at(first, self.element) if of.bias else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.codegen.extents import Extent
+from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
@@ -29,12 +29,12 @@ class DirectShape(PackedConv):
     """
 
     tile: Tile
-    rows: Extent
+    rows: Count
     panels_inside: bool
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
     prefetches_residual: bool = False
-    bands: Extent = 1
+    bands: Count = 1
 
     @property
     def panel_vectors(self) -> int:

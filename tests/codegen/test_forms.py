@@ -1,0 +1,217 @@
+"""One compiled form for all sizes: what is shared, what is not, and that the bits stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.emitter import Function
+from leanconv.codegen.extents import Extent, Scalars, Symbol, Trace, is_known
+from leanconv.codegen.forms import form_of
+from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tiling import Tile
+from leanconv.kernels.elementwise import Elementwise
+from leanconv.kernels.expression import Step
+from leanconv.spec import ConvSpec
+from leanconv.target import PRESETS, Target
+from support.kernel_runner import run_kernel
+from support.small_kernels import conv_kernel
+
+
+def constant(kernel: Kernel) -> Kernel:
+    """The same kernel with its extents as constants in its code."""
+    kind = type(kernel)
+    made: Kernel = object.__new__(type("Constant" + kind.__name__, (kind,), {"VARIES": False}))
+    made.__dict__.update(kernel.__dict__)
+    return made
+
+
+def fitting(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
+    """Small whole numbers for all operands of an elementwise kernel, NaN for the result."""
+    generator = np.random.default_rng(seed)
+    size = int(np.prod(kernel.extents))  # type: ignore[attr-defined]
+    arrays = [generator.integers(-4, 5, size).astype("f4") for _ in kernel.operands]
+    arrays[-1][:] = np.nan
+    return arrays
+
+
+def add(*extents: int) -> Elementwise:
+    after = tuple(int(np.prod(extents[i + 1 :])) for i in range(len(extents)))
+    return Elementwise(
+        "float32", extents, (after, after), (0.5,), (Step("Add", (0, 1)), Step("Mul", (3, 2)))
+    )
+
+
+# -- symbols -------------------------------------------------------------------------------
+def symbol(value: float = 12) -> Symbol:
+    return Symbol(Trace(), "v[0]", value)
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "value"),
+    [
+        (lambda n: n + 3, "(v[0] + 3)", 15),
+        (lambda n: 3 - n, "(3 - v[0])", -9),
+        (lambda n: -(-n // 5), "(-((-v[0]) // 5))", 3),
+        (lambda n: divmod(n, 5)[1], "(v[0] % 5)", 2),
+        (lambda n: 100 // n % n, "((100 // v[0]) % v[0])", 8),
+        (lambda n: n * 1 + 0 - 0, "v[0]", 12),
+    ],
+)
+def test_arithmetic_gives_expressions(make: Callable[[Any], Any], text: str, value: int) -> None:
+    made = make(symbol())
+    assert (made.text, made.value) == (text, value)
+    assert eval(text, {"v": (12,)}) == value
+    assert not made.trace.guards
+
+
+def test_what_steers_the_generator_becomes_a_guard() -> None:
+    n = symbol()
+    assert n > 3
+    assert list(range(n % 5)) == [0, 1]
+    assert n // 4 == 3
+    assert not n < 3
+    assert n.trace.guards == {
+        "(v[0] > 3)": True,
+        "(v[0] % 5)": 2,
+        "((v[0] // 4) == 3)": True,
+        "(v[0] < 3)": False,
+    }
+
+
+def test_multiples_share_a_word() -> None:
+    e, n = Function("kernel"), symbol()
+    assert str(e.const("i64", n)) == "i64 %word0"
+    assert str(e.const("i64", n * 2 * 3)) != "i64 %word0"
+    assert list(n.trace.words) == [("v[0]", "i64")]
+
+
+@pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lambda n: n * 0.5])
+def test_a_symbol_is_no_plain_number(use: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError):
+        use(symbol())
+
+
+def test_numbers_and_symbols_are_known() -> None:
+    e = Function("kernel")
+    assert is_known(3)
+    assert is_known(symbol())
+    assert not is_known(e.lo)
+
+
+# -- forms ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Counted(Kernel):
+    """y[i] = factor · x[i] for `count` numbers, at least one."""
+
+    VARIES = True
+
+    count: Extent
+    factors: Scalars
+    dtype: str = "float32"
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def chunks(self) -> int:
+        return 1
+
+    def emit(self, target: Target) -> str:
+        element = {"float32": "float", "float64": "double"}[self.dtype]
+        e = Function(self.NAME)
+        x, y = e.pointer(0), e.pointer(1)
+        with e.chunks(1), e.loop("i", self.count) as i:
+            for factor in self.factors:
+                e.store(
+                    e.load(x.at(i, element), element) * e.const(element, factor), y.at(i, element)
+                )
+        return e.finish()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_form_computes_all_counts_and_factors(dtype: str) -> None:
+    forms = set()
+    for count, factor in ((2, 0.1), (7, -3.5), (1000, 1e30), (3, -0.0)):
+        kernel = Counted(count, (factor,), dtype)
+        x = np.arange(count, dtype=dtype)
+        found = run_kernel(kernel, x, x * np.nan)
+        np.testing.assert_array_equal(found, x * np.array(factor, dtype))
+        assert not factor or (np.signbit(found[1:]) == (factor < 0)).all()
+        forms.add(form_of(kernel, host()).form)
+    assert len(forms) == 1
+
+
+def test_extents_one_and_zero_and_other_fields_have_forms_of_their_own() -> None:
+    kernels = [
+        Counted(5, (2.0,)),
+        Counted(1, (2.0,)),
+        Counted(5, (2.0, 2.0)),
+        Counted(5, (2.0,), "float64"),
+    ]
+    assert len({form_of(kernel, host()).form for kernel in kernels}) == len(kernels)
+    targets = PRESETS["haswell"], PRESETS["znver4"]
+    assert len({form_of(kernels[0], target).form for target in targets}) == 2
+
+
+def test_numbers_that_are_not_finite_stay_in_the_code() -> None:
+    for factor in (np.inf, -np.inf, np.nan):
+        x = np.ones(5, "f4")
+        found = run_kernel(Counted(5, (float(factor),)), x, x * np.nan)
+        np.testing.assert_array_equal(found, x * np.float32(factor))
+
+
+def test_a_form_does_not_serve_where_a_guard_answers_otherwise() -> None:
+    whole, tail = form_of(add(64), host()).form, form_of(add(67), host()).form
+    assert whole is not tail
+    assert whole.words_for((67,)) is None
+
+
+def shared(kernels: Iterable[Kernel]) -> bool:
+    return len({form_of(kernel, host()).form for kernel in kernels}) == 1
+
+
+def test_elementwise_kernels_of_all_sizes_share_forms() -> None:
+    assert shared(add(size) for size in (67, 69, 1003))
+    assert shared(add(size) for size in (40001, 70003))
+    assert shared(add(3, size) for size in (16, 32)) or host().lanes("float32") > 16
+    assert shared(replace(add(67), numbers=(factor,)) for factor in (0.25, 3.0))
+
+
+@pytest.mark.parametrize("extents", [(67,), (40001,), (3, 67), (5, 3)])
+def test_elementwise_words_give_the_bits_of_constants(extents: tuple[int, ...]) -> None:
+    kernel = add(*extents)
+    arrays = fitting(kernel)
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_direct_convolutions_of_equal_remainders_share_a_form(blocked: bool) -> None:
+    texts = [f"ic16ih{h}iw{w}oc16oh{h}ow{w}kh3ph1" for h, w in ((30, 30), (34, 48), (31, 66))]
+    kernels = [conv_kernel(text, host(), blocked) for text in texts]
+    kernels = [replace(kernel, tile=Tile(6, 1), fetch=False) for kernel in kernels]
+    assert shared(kernels)
+    assert shared(replace(kernels[0], batch=batch) for batch in (2, 5))
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+@pytest.mark.parametrize("width", [5, 6, 7, 12, 13, 30])
+def test_direct_words_give_the_bits_of_constants(width: int, blocked: bool) -> None:
+    text = f"mb2ic16ih7iw{width}oc24oh7ow{width}kh3ph1"
+    kernel = replace(conv_kernel(text, host(), blocked), tile=Tile(6, 1))
+    generator = np.random.default_rng(width)
+    w = generator.standard_normal(ConvSpec.parse(text).weight_shape, np.float32)
+    x = generator.standard_normal(kernel.x.image * kernel.batch, np.float32)
+    y = np.full(kernel.y.image * kernel.batch, np.nan, np.float32)
+    arrays = x, kernel.pack_weights(w), y
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )
