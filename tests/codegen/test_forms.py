@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.emitter import Function
-from leanconv.codegen.extents import Extent, Scalars, Symbol, Trace, is_known
+from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.forms import form_of
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -18,6 +18,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
 from leanconv.spec import ConvSpec
+from leanconv.symbols import Symbol, Trace, is_known
 from leanconv.target import PRESETS, Target
 from support.kernel_runner import run_kernel
 from support.small_kernels import conv_kernel
@@ -61,6 +62,8 @@ def symbol(value: float = 12) -> Symbol:
         (lambda n: divmod(n, 5)[1], "(v[0] % 5)", 2),
         (lambda n: 100 // n % n, "((100 // v[0]) % v[0])", 8),
         (lambda n: n * 1 + 0 - 0, "v[0]", 12),
+        (lambda n: (n + 2 - 3) // 1 + 1, "v[0]", 12),
+        (lambda n: 1 - (n - 1), "(1 - (v[0] + -1))", -10),
     ],
 )
 def test_arithmetic_gives_expressions(make: Callable[[Any], Any], text: str, value: int) -> None:
@@ -76,6 +79,8 @@ def test_what_steers_the_generator_becomes_a_guard() -> None:
     assert list(range(n % 5)) == [0, 1]
     assert n // 4 == 3
     assert not n < 3
+    assert n + 1 == n + 1
+    assert n - n == 0
     assert n.trace.guards == {
         "(v[0] > 3)": True,
         "(v[0] % 5)": 2,

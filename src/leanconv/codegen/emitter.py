@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from leanconv.codegen.extents import Symbol
 from leanconv.codegen.values import (
     Number,
     Value,
@@ -27,6 +26,7 @@ from leanconv.codegen.values import (
     mangled,
     vector,
 )
+from leanconv.symbols import Symbol
 
 __all__ = ["Carry", "Function", "Value", "bytes_of", "element_of", "lanes_of", "vector"]
 

@@ -15,19 +15,17 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from leanconv.codegen.extents import Symbol, Trace
 from leanconv.codegen.kernel import Kernel
+from leanconv.symbols import Symbol, Trace, Values, guarded
 from leanconv.target import Target
 
 _ANNOTATED = re.compile(r"\b(Count|Extents?|Sizes|Strides|Scalars)\b")
 _MOST_SKELETONS = 4096  # of one process; a server of many models does not grow without end
 _MOST_FORMS = 64  # of one skeleton
 _FORMATS = {"i64": "<q", "double": "<d", "float": "<fxxxx"}
-
-Values = tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,23 +41,19 @@ class Form:
 
     digest: str
     words: tuple[tuple[str, str], ...]
-    guards: tuple[tuple[str, float], ...]
+    guards: Mapping[str, float]
 
     @functools.cached_property
-    def _words_if_fit(self) -> Callable[[Values], tuple[tuple[float, ...]] | None]:
-        tests = "".join(f"{text} == {wanted!r} and " for text, wanted in self.guards)
-        words = "".join(f"{text}, " for text, _ in self.words)
-        source = f"lambda v: ({tests}(({words}),)) or None"
-        found: Callable[[Values], tuple[tuple[float, ...]] | None] = eval(source, {})
-        return found
+    def _values(self) -> Callable[[Values], Values | None]:
+        return guarded(self.guards, (text for text, _ in self.words))
 
     def words_for(self, values: Values) -> tuple[int, ...] | None:
         """The words for extents of these values, as integers; None if a guard does not hold."""
-        found = self._words_if_fit(values)
+        found = self._values(values)
         if found is None:
             return None
         kinds = (kind for _, kind in self.words)
-        return tuple(_bits(value, kind) for value, kind in zip(found[0], kinds, strict=True))
+        return tuple(_bits(value, kind) for value, kind in zip(found, kinds, strict=True))
 
 
 def _bits(value: float, kind: str) -> int:
@@ -102,7 +96,7 @@ def form_of(kernel: Kernel, target: Target) -> Emitted:
         del forms[0]
     text, trace = emitted(kernel, target)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    form = Form(digest, tuple(trace.words), tuple(trace.guards.items()))
+    form = Form(digest, tuple(trace.words), trace.guards)
     words = form.words_for(values)
     assert words is not None, f"{kernel.NAME}: the guards do not hold for what they come from"
     forms.append(form)

@@ -1,0 +1,221 @@
+"""Symbols: numbers whose values are known but not built into what is made with them.
+
+Code of a kernel and the simplified graph of a network are made with symbols for the extents that
+may differ from one use to the next. A symbol is a known number and an expression over variables;
+what computes with it computes as with a number, and what it decides is on record:
+
+    rows = ceil_div(height, 8)      another expression
+    if height % 8:                  a guard: what is made holds for the same answer only
+    range(height)                   a guard: what is made holds for this number only
+
+So what was made, the expressions in it and the guards together serve every other use whose
+variables answer the guards alike, and nothing that steered the making can be forgotten. Making is
+deterministic: at most one of several things that were made so fits.
+
+Expressions are Python text over `v`, the variables' values in order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass
+class Trace:
+    """What the emission of one kernel asked of its symbols.
+
+    Attributes:
+        guards: expressions and what they were, in the order in which they were asked.
+        words: the table's words, an expression and LLVM's type each, and their positions.
+    """
+
+    guards: dict[str, float] = field(default_factory=dict)
+    words: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def word(self, symbol: Symbol, kind: str) -> int:
+        """The position of a word in the table; a new one if no other has its expression."""
+        return self.words.setdefault((symbol.text, kind), len(self.words))
+
+
+class Symbol:
+    """An extent while its kernel is emitted.
+
+    Sums, products, floored quotients and remainders of symbols and integers are symbols. A
+    comparison is a decision of the generator, and what needs a plain number (`range`, `int`,
+    `float`) decides on that number; both become guards. It has no text: an f-string raises
+    TypeError, and so does its hash, which tables of remembered results would look up by its value.
+
+    Attributes:
+        trace: where guards and words are kept.
+        text: the expression.
+        value: what it is this time; reading it is no guard, so nothing emitted may follow from it.
+        base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
+            other. The code multiplies: a word for each multiple of a stride would fill the table.
+    """
+
+    __slots__ = ("_offset", "_start", "base", "factor", "text", "trace", "value")
+
+    def __init__(self, trace: Trace, text: str, value: float) -> None:
+        self.trace, self.text, self.value = trace, text, value
+        self.base, self.factor = self, 1
+        self._start, self._offset = text, 0  # the text is their sum
+
+    # -- expressions -----------------------------------------------------------------------
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, int):
+            return self._moved(other)
+        return self._made("+", operator.add, self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        if isinstance(other, int):
+            return self._moved(-other)
+        if isinstance(other, Symbol) and other.text == self.text:
+            return 0
+        return self._made("-", operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._made("-", operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        if _is(other, 0):
+            return 0
+        made = self if _is(other, 1) else self._made("*", operator.mul, self, other)
+        if isinstance(other, int) and made is not self:
+            made.base, made.factor = self.base, self.factor * other
+        return made
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self if _is(other, 1) else self._made("//", operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._made("//", operator.floordiv, other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return 0 if _is(other, 1) else self._made("%", operator.mod, self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._made("%", operator.mod, other, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __neg__(self) -> Symbol:
+        return Symbol(self.trace, f"(-{self.text})", -self.value)
+
+    def __pos__(self) -> Symbol:
+        return self
+
+    def _moved(self, by: int) -> Symbol:
+        """This plus a number: x + 2 - 3 + 1 is x, so that what is equal has one text."""
+        if by == 0:
+            return self
+        offset = self._offset + by
+        text = f"({self._start} + {offset})" if offset else self._start
+        made = Symbol(self.trace, text, self.value + by)
+        made._start, made._offset = self._start, offset
+        return made
+
+    def _made(self, sign: str, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
+        if not (isinstance(a, (int, Symbol)) and isinstance(b, (int, Symbol))):
+            return NotImplemented
+        return Symbol(self.trace, f"({_text(a)} {sign} {_text(b)})", apply(plain(a), plain(b)))
+
+    # -- decisions -------------------------------------------------------------------------
+    def __lt__(self, other: Any) -> Any:
+        return self._decide("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._decide("<=", operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._decide(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._decide(">=", operator.ge, other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._decide("==", operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._decide("!=", operator.ne, other)
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def _decide(self, sign: str, apply: Callable[[Any, Any], bool], other: object) -> Any:
+        if not isinstance(other, (int, float, Symbol)):
+            return NotImplemented
+        if isinstance(other, Symbol) and other.text == self.text:
+            return apply(0, 0)
+        text = f"({self.text} {sign} {_text(other)})"
+        return self.trace.guards.setdefault(text, apply(self.value, plain(other)))
+
+    def __index__(self) -> int:
+        assert isinstance(self.value, int), f"{self!r} is no integer"
+        self.trace.guards.setdefault(self.text, self.value)
+        return self.value
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.trace.guards.setdefault(self.text, self.value))
+
+    # -- what it has not -------------------------------------------------------------------
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.text} = {self.value}>"
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError(f"{self!r} cannot stand in emitted text; expected `Function.const` of it")
+
+    def __str__(self) -> str:
+        return format(self)
+
+
+Values = tuple[float, ...]
+
+
+def guarded(
+    guards: Mapping[str, float], expressions: Iterable[str]
+) -> Callable[[Values], tuple[float, ...] | None]:
+    """A function of the variables that gives the expressions' values, None where a guard fails.
+
+    Args:
+        guards: expressions and what they must be, checked in this order.
+        expressions: as `Symbol.text` has them.
+    """
+    tests = "".join(f"{text} == {wanted!r} and " for text, wanted in guards.items())
+    results = "".join(f"{text}, " for text in expressions)
+    found = eval(f"lambda v: ({tests}(({results}),)) or (None,)", {})
+    return lambda values: found(values)[0]
+
+
+def plain(value: _Number | Symbol) -> Any:
+    """The number that a number or a symbol is this time; no guard."""
+    return value.value if isinstance(value, Symbol) else value
+
+
+def is_known(value: object) -> bool:
+    """Whether it is a number or a symbol, and no value that the emitted code computes."""
+    return isinstance(value, (int, Symbol))
+
+
+def _is(value: object, number: int) -> bool:
+    return isinstance(value, int) and value == number
+
+
+def _text(value: object) -> str:
+    return value.text if isinstance(value, Symbol) else repr(value)
