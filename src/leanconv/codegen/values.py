@@ -9,6 +9,8 @@ import struct
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from leanconv.symbols import Symbol
+
 Number = int | float
 # LLVM's comparisons. Integers: signed and unsigned; floats: ordered (false for a NaN) and not.
 _OfIntegers = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
@@ -126,13 +128,24 @@ class Value:
         """Divide unsigned integers."""
         if other == 1:
             return self
-        return self._arithmetic("udiv", "fdiv", self, self._coerce(other))
+        return self._divided("udiv", other)
 
     def __mod__(self, other: Value | int) -> Value:
         """Remainder of unsigned integers."""
         if other == 1:
             return self.function.const(self.kind, 0)
-        return self._arithmetic("urem", "frem", self, self._coerce(other))
+        return self._divided("urem", other)
+
+    def _divided(self, op: str, other: Value | int) -> Value:
+        """Divide integers; a quotient by a word of the table is frozen.
+
+        LLVM expands no division that might be by zero, and so would leave the loops of all
+        addresses that depend on one without strength reduction.
+        """
+        value = self._arithmetic(op, "f" + op[1:], self, self._coerce(other))
+        if isinstance(other, Symbol):
+            return self.function.define(f"freeze {value}", self.kind)
+        return value
 
     def __and__(self, other: Value | int) -> Value:
         return self._arithmetic("and", "and", self, self._coerce(other))
