@@ -111,6 +111,12 @@ class Symbol:
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
+    def __truediv__(self, other: Any) -> Any:
+        return self._made("/", operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._made("/", operator.truediv, other, self)
+
     def __neg__(self) -> Symbol:
         return Symbol(self.trace, f"(-{self.text})", -self.value)
 
@@ -206,6 +212,13 @@ def guarded(
 def plain(value: _Number | Symbol) -> Any:
     """The number that a number or a symbol is this time; no guard."""
     return value.value if isinstance(value, Symbol) else value
+
+
+def key(value: Any) -> Any:
+    """A value that can be hashed: symbols in tuples by their expressions."""
+    if isinstance(value, tuple):
+        return tuple(key(item) for item in value)
+    return (Symbol, value.text) if isinstance(value, Symbol) else value
 
 
 def is_known(value: object) -> bool:

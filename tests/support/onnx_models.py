@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.verify import verify
+from support.templates import check_template
 
 Array = np.ndarray
 FLOAT = onnx.TensorProto.FLOAT
@@ -99,7 +100,10 @@ def imported(
 ) -> dict[str, Array]:
     """What our graph, interpreted, computes."""
     read = read_model(proto.SerializeToString())
-    graph = verify(read.bind({name: array.shape for name, array in inputs.items()}, dtype))
+    shapes = {name: array.shape for name, array in inputs.items()}
+    graph = verify(read.bind(shapes, dtype))
+    if dtype is None:
+        check_template(read, shapes)
     given = {name: array.astype(dtype or array.dtype) for name, array in inputs.items()}
     return interpret(graph, given)
 

@@ -19,6 +19,7 @@ from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
@@ -60,6 +61,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = preset(settings.target) if settings.target else host()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
+        self._templates = Templates(model, self._bound)
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -117,14 +119,13 @@ class CpuBackend:
 
     def graph(self, shapes: tuple[Shape, ...]) -> Graph:
         """The network's graph for input shapes, after the passes."""
-        bound = self.model.bind(
-            dict(zip((spec.name for spec in self._inputs), shapes, strict=True)), dtype=self.dtype
-        )
-        graph = check_flowing(
-            run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
-        )
+        graph = check_flowing(self._templates.graph(shapes))
         give_back(mapped_files(self.model.constants.values()))
         return graph
+
+    def _bound(self, shapes: Mapping[str, Shape]) -> Graph:
+        bound = self.model.bind(shapes, dtype=self.dtype)
+        return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
 
     def probe(self) -> None:
         """Where only the batch is open, find out at load whether the network is supported."""

@@ -64,7 +64,6 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
     """
     absent: set[str] = set()
     for kernel in kernels:
-        step("compiling kernels", 0, len(kernels))
         emission = form_of(kernel, target)
         key = _key(emission.form.digest, target)
         found.symbols[kernel], found.words[kernel] = f"k{key}", emission.words
@@ -75,6 +74,7 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
             found.objects[key] = body
             continue
         absent.add(key)
+        step("compiling kernels", 0, len(kernels))
         yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
 
 

@@ -13,7 +13,7 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
-from leanconv.graph.ops.base import Array, checked
+from leanconv.graph.ops.base import Array, checked, dtype_name
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.units import shape_text
 
@@ -63,7 +63,7 @@ class Builder:
         """A value that is known; float32 as what it becomes."""
         if array.dtype == np.float32 and self.single == "float64":
             array = _converted(array, "float64")
-        return Value(TensorType(array.shape, array.dtype.name), array)
+        return Value(TensorType(array.shape, dtype_name(array)), array)
 
     def filled(self, number: Array, shape: Sequence[int]) -> Value:
         """One number repeated, as a view of it that takes no memory.
@@ -152,7 +152,9 @@ class Builder:
         """Call `function` for a constant, with NumPy's refusals as errors of the model."""
         try:
             with np.errstate(all="ignore"):
-                array = np.asarray(function(), dtype=result.dtype)
+                array = np.asarray(function())
+                if array.dtype != object or result.dtype not in ("int32", "int64"):
+                    array = np.asarray(array, dtype=result.dtype)  # symbols stay in integers only
         except (TypeError, ValueError, ArithmeticError, IndexError) as error:
             raise ModelError(
                 f"the constants do not fit the operation ({error}); expected those it takes"

@@ -23,7 +23,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import FileInput, NoModelError, read_file, shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
-from leanconv.graph.ops.base import Array, checked
+from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.verify import FLOATS
 from leanconv.spec.mends import mended
 from leanconv.units import shape_text
@@ -144,7 +144,7 @@ class Model:
                     f"input {shown(each.name)!r} is declared as {shape_text(each.shape)}; expected "
                     "its shape to be given"
                 )
-            result[each.name] = _fitted(each, tuple(int(n) for n in given), symbols)
+            result[each.name] = _fitted(each, tuple(integer(n) for n in given), symbols)
         return result
 
     def _bind_node(self, builder: Builder, node: FileNode, values: dict[str, Value]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ir import TensorType
 from leanconv.graph.verify import FLOATS
 
 _Step = Callable[[Call, Value], Value]
@@ -235,6 +236,10 @@ def _cast(call: Call) -> list[Value]:
     if x.array is None or target == x.type.dtype:
         return [x]
     array = x.array
+    if array.dtype == object and target in ("int32", "int64"):
+        fits = all(-(2**31) <= number < 2**31 for number in array.reshape(-1))
+        if target == "int64" or fits:
+            return [Value(TensorType(array.shape, target), array)]
     return [call.fold(lambda: np.asarray(array).astype(target), x.shape, target)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.base import Array, broadcast
+from leanconv.graph.ops.base import Array, broadcast, integers
 from leanconv.units import shape_text, type_text
 
 
@@ -38,11 +38,11 @@ def _constant_of_shape(call: Call) -> list[Value]:
 def _shape(call: Call) -> list[Value]:
     shape = call.value().shape
     start, end = call.attribute("start", 0), call.attribute("end", None)
-    return [call.builder.constant(np.array(shape[start:end], dtype=np.int64))]
+    return [call.builder.constant(integers(shape[start:end]))]
 
 
 def _size(call: Call) -> list[Value]:
-    return [call.builder.constant(np.array(call.value().type.elements, dtype=np.int64))]
+    return [call.builder.constant(integers([call.value().type.elements]).reshape(()))]
 
 
 def _range(call: Call) -> list[Value]:

@@ -13,6 +13,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.cubic import cubic_resize
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
+from leanconv.symbols import Symbol
 from leanconv.units import shape_text
 
 
@@ -75,6 +76,20 @@ def _resize(call: Call) -> list[Value]:
     return _emit_resize(call, x, mode, None, targets, coordinates, nearest)
 
 
+def _scaled(extent: int, scale: float) -> int:
+    """The extent times the scale, rounded down, as float32 has it.
+
+    Raises:
+        ModelError: the product is too large.
+    """
+    if isinstance(extent, Symbol) and scale.is_integer() and extent * int(scale) < 1 << 24:
+        return extent * int(scale)  # exact
+    product = float(np.float32(scale) * np.float32(int(extent)))
+    if not math.isfinite(product):
+        raise ModelError(f"got a scale of {scale}; expected a smaller number")
+    return math.floor(product)
+
+
 def _spread(numbers: Sequence[Any], axes: Sequence[int], default: Sequence[Any]) -> tuple[Any, ...]:
     """Numbers for some axes, with defaults for the others."""
     if len(numbers) != len(axes):
@@ -97,12 +112,7 @@ def _emit_resize(
     if scales is not None:
         if len(scales) != len(x.shape) or any(not (math.isfinite(s) and s > 0) for s in scales):
             raise ModelError(f"scales is {scales}; expected a positive number for each axis")
-        products = [
-            float(np.float32(s) * np.float32(e)) for s, e in zip(scales, x.shape, strict=True)
-        ]
-        if any(not math.isfinite(product) for product in products):
-            raise ModelError(f"scales is {scales}; expected smaller numbers")
-        sizes = tuple(math.floor(product) for product in products)
+        sizes = tuple(_scaled(e, s) for e, s in zip(x.shape, scales, strict=True))
     else:
         assert sizes is not None
         scales = tuple(size / extent for size, extent in zip(sizes, x.shape, strict=True))

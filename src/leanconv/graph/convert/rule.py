@@ -12,7 +12,8 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ir import TensorType
-from leanconv.graph.ops.base import MAX_RANK, Array, checked
+from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
+from leanconv.symbols import Symbol
 
 FIRST_OPSET, LAST_OPSET = 7, 28
 
@@ -112,12 +113,12 @@ class Call:
             ModelError: it is no such list.
         """
         array = self.constant(index)
-        if array.ndim > 1 or array.dtype.kind not in "iu" or array.size > most:
+        if array.ndim > 1 or array.dtype.kind not in "iuO" or array.size > most:
             raise ModelError(
                 f"input {index} is {TensorType(array.shape, array.dtype.name)}; expected a list "
                 f"of at most {most} integers"
             )
-        return tuple(int(number) for number in array.reshape(-1))
+        return tuple(integer(number) for number in array.reshape(-1))
 
     def listed(self, name: str, index: int, as_input: int, most: int = MAX_RANK) -> Any:
         """Integers, None where absent: an attribute, or an input from opset `as_input` on."""
@@ -141,7 +142,8 @@ class Call:
         array = self.constant(index)
         if array.size != 1:
             raise ModelError(f"input {index} has {array.size} elements; expected one")
-        return array.reshape(-1)[0].item()
+        number = array.reshape(-1)[0]
+        return number if isinstance(number, Symbol) else array.reshape(-1)[0].item()
 
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""
@@ -198,4 +200,4 @@ class Call:
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """The same elements in another shape."""
-        return self.emit("Reshape", [value], shape=tuple(int(extent) for extent in shape))
+        return self.emit("Reshape", [value], shape=tuple(integer(extent) for extent in shape))

@@ -38,7 +38,7 @@ def _reshape(call: Call) -> list[Value]:
                         "axis that is there"
                     )
                 shape[axis] = x.shape[axis]
-    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+    if shape.count(-1) > 1 or any(extent < -1 for extent in shape):
         raise ModelError(
             f"got the shape {given}; expected extents of at least 0 and at most one -1"
         )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
+from leanconv.symbols import Symbol
 from leanconv.units import shape_text
 
 Array = npt.NDArray[Any]
@@ -88,13 +89,29 @@ def check_rank(kind: TensorType, least: int, most: int, what: str = "input") -> 
         raise ModelError(f"{what} is {kind}, of rank {rank}; expected rank {expected}")
 
 
+def integer(extent: Any) -> Any:
+    """An extent as Python's integer; a symbol stays one."""
+    return extent if isinstance(extent, Symbol) else int(extent)
+
+
+def integers(values: Sequence[Any]) -> Array:
+    """Integers as int64; with symbols among them, as objects."""
+    symbolic = any(isinstance(value, Symbol) for value in values)
+    return np.array(values, dtype=object if symbolic else np.int64)
+
+
+def dtype_name(held: Array) -> str:
+    """The name of a constant's dtype; symbols count as int64."""
+    return "int64" if held.dtype == object else held.dtype.name
+
+
 def checked(shape: Sequence[int], dtype: str) -> TensorType:
     """Make a type, refusing shapes that no tensor may have.
 
     Raises:
         ModelError: a negative extent, too many axes, or more than `MAX_TENSOR_BYTES`.
     """
-    kind = TensorType(tuple(int(extent) for extent in shape), dtype)
+    kind = TensorType(tuple(integer(extent) for extent in shape), dtype)
     if len(kind.shape) > MAX_RANK:
         raise ModelError(f"got a tensor of rank {len(kind.shape)}; expected at most {MAX_RANK}")
     if any(extent < 0 for extent in kind.shape):

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from leanconv.graph.edit import Editor, rewrite
 from leanconv.graph.ir import Graph, Node
+from leanconv.symbols import key
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max"})
 
@@ -28,4 +29,8 @@ def merge_common(graph: Graph) -> Graph:
 
 def _key(node: Node) -> Hashable:
     inputs = tuple(sorted(node.inputs)) if node.op in _COMMUTATIVE else node.inputs
-    return node.op, inputs, tuple(sorted(node.attributes.items()))
+    return (
+        node.op,
+        inputs,
+        tuple((name, key(value)) for name, value in sorted(node.attributes.items())),
+    )

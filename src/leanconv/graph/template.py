@@ -1,0 +1,202 @@
+"""Graphs for new input shapes without binding and simplifying the network anew.
+
+A network whose inputs have open extents is bound and simplified with symbols for them
+(`leanconv.symbols`): the graph that comes out, with expressions in its shapes and attributes, is
+that of every other shape whose extents answer the guards alike (an extent is even, two sizes of a
+sum are equal, a map is larger than a window …). Where a symbol will not do, the network is bound to
+each shape as it comes. An extent of 0 or 1 is no symbol: what is left out for it is worth a
+template of its own.
+
+All graphs of a template share its constants, which stay in memory with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import LeanConvError
+from leanconv.graph.ir import Graph, TensorType, is_filled
+from leanconv.graph.onnx_import import Model
+from leanconv.symbols import Symbol, Trace, Values, guarded
+
+log = logging.getLogger(__name__)
+
+Shape = tuple[int, ...]
+Make = Callable[[Mapping[str, Shape]], Graph]
+
+_MOST_KEPT_BYTES = 256 * 2**20  # of constants that are not in the file as they are
+_MOST_TEMPLATES = 16  # of one pattern of open extents
+_PLAIN = (bool, int, float, str, bytes, np.generic)
+# What a symbol raises where a number is needed, in Python's and in NumPy's words.
+_NO_NUMBER = (LeanConvError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A graph with symbols, and what must hold for it.
+
+    Attributes:
+        graph: shapes, attributes and constants may hold symbols.
+        guards: what binding and simplifying decided.
+    """
+
+    graph: Graph
+    guards: Mapping[str, float]
+
+    def at(self, values: Values) -> Graph | None:
+        """The graph for open extents of these values, None if a guard does not hold."""
+        found = self._numbers(values)
+        if found is None:
+            return None
+        numbers = dict(zip(self._expressions, found, strict=True))
+        graph = self.graph
+        types = dict(graph.types)
+        for name in self._symbolic_types:
+            kind = graph.types[name]
+            types[name] = TensorType(_without(kind.shape, numbers), kind.dtype)
+        nodes = list(graph.nodes)
+        for index in self._symbolic_nodes:
+            changed = _without(nodes[index].attributes, numbers)
+            nodes[index] = replace(nodes[index], attributes=changed)
+        constants = dict(graph.constants)
+        for name in self._symbolic_constants:
+            held = [_without(item, numbers) for item in constants[name].reshape(-1)]
+            array = np.array(held, np.int64).reshape(constants[name].shape)
+            constants[name] = array.astype(types[name].dtype)
+        return replace(
+            graph,
+            nodes=tuple(nodes),
+            types=MappingProxyType(types),
+            constants=MappingProxyType(constants),
+        )
+
+    @cached_property
+    def _symbolic_types(self) -> tuple[str, ...]:
+        return tuple(n for n, kind in self.graph.types.items() if any(_symbols(kind.shape)))
+
+    @cached_property
+    def _symbolic_nodes(self) -> tuple[int, ...]:
+        nodes = enumerate(self.graph.nodes)
+        return tuple(index for index, node in nodes if any(_symbols(node.attributes)))
+
+    @cached_property
+    def _symbolic_constants(self) -> tuple[str, ...]:
+        return tuple(n for n, array in self.graph.constants.items() if array.dtype == object)
+
+    @cached_property
+    def _expressions(self) -> tuple[str, ...]:
+        """Every expression of the graph, once."""
+        graph = self.graph
+        held = (
+            *(graph.types[name].shape for name in self._symbolic_types),
+            *(graph.nodes[index].attributes for index in self._symbolic_nodes),
+            *(tuple(graph.constants[name].reshape(-1)) for name in self._symbolic_constants),
+        )
+        return tuple(dict.fromkeys(symbol.text for symbol in _symbols(held)))
+
+    @cached_property
+    def _numbers(self) -> Callable[[Values], Values | None]:
+        return guarded(self.guards, self._expressions)
+
+
+class Templates:
+    """The templates of a model.
+
+    Args:
+        model: what the file says.
+        make: binds the model to shapes and simplifies the graph.
+    """
+
+    def __init__(self, model: Model, make: Make) -> None:
+        self._inputs, self._make = model.inputs, make
+        self._templates: dict[tuple[object, ...], list[Template]] = {}
+        self._numbers_only: set[tuple[object, ...]] = set()  # patterns that take no symbols
+
+    def graph(self, shapes: Sequence[Shape]) -> Graph:
+        """The simplified graph for the shapes of all inputs.
+
+        Raises:
+            LeanConvError: as the model's `bind`.
+        """
+        trace = Trace()
+        values: list[int] = []
+        symbolic: dict[str, Any] = {}
+        for declared, shape in zip(self._inputs, shapes, strict=True):
+            known = declared.shape or (None,) * len(shape)
+            extents: list[Any] = list(shape)
+            symbolic[declared.name] = extents
+            for axis, extent in enumerate(known[: len(shape)]):
+                if not isinstance(extent, int) and shape[axis] > 1:
+                    extents[axis] = Symbol(trace, f"v[{len(values)}]", shape[axis])
+                    values.append(shape[axis])
+        pattern = tuple(
+            (*("open" if isinstance(n, Symbol) else n for n in extents), None)
+            for extents in symbolic.values()
+        )
+        concrete = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
+        if not values or pattern in self._numbers_only:
+            return self._make(concrete)
+        templates = self._templates.setdefault(pattern, [])
+        for template in templates:
+            graph = template.at(tuple(values))
+            if graph is not None:
+                return graph
+        try:
+            made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
+            graph = (template := Template(made, trace.guards)).at(tuple(values))
+        except _NO_NUMBER as error:
+            graph = self._make(concrete)  # or its error, if the shapes are at fault
+            log.debug("the network is bound to each shape by itself: %s", error)
+            self._numbers_only.add(pattern)
+            return graph
+        assert graph is not None, "the guards do not hold for what they come from"
+        if _held_bytes(made) <= _MOST_KEPT_BYTES:
+            del templates[: len(templates) + 1 - _MOST_TEMPLATES]
+            templates.append(template)
+        return graph
+
+
+def _held_bytes(graph: Graph) -> int:
+    """Bytes of the constants that take memory of their own."""
+    arrays = graph.constants.values()
+    return sum(a.nbytes for a in arrays if a.flags.owndata and not is_filled(a))
+
+
+def _symbols(value: Any) -> Iterator[Symbol]:
+    """All symbols in attributes, however nested.
+
+    Raises:
+        TypeError: something else holds them, where `_without` would not find them.
+    """
+    if isinstance(value, Symbol):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _symbols(item)
+    elif isinstance(value, Mapping):
+        yield from _symbols(tuple(value.values()))
+    elif is_dataclass(value):
+        yield from _symbols(tuple(getattr(value, each.name) for each in fields(value)))
+    elif not (isinstance(value, _PLAIN) or value is None):
+        raise TypeError(f"an attribute holds {type(value).__name__}, which may hide symbols")
+
+
+def _without(value: Any, numbers: Mapping[str, float]) -> Any:
+    """The same with numbers for symbols."""
+    if isinstance(value, Symbol):
+        return numbers[value.text]
+    if isinstance(value, (tuple, list)):
+        return type(value)([_without(item, numbers) for item in value])
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _without(item, numbers) for key, item in value.items()})
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        return replace(value, **{name: _without(getattr(value, name), numbers) for name in names})
+    return value

@@ -1,0 +1,134 @@
+"""One graph with symbols serves all shapes that answer its guards alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from leanconv.errors import InputError, ModelError
+from leanconv.graph.onnx_import import Model, read_model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.template import Templates
+from support.onnx_models import model, small_cnn
+from support.templates import graph_text
+
+
+def node(op: str, inputs: list[str], output: str, **attributes: Any) -> Any:
+    return helper.make_node(op, inputs, [output], **attributes)
+
+
+def pyramid() -> Model:
+    """A map halved, doubled and added: only even sizes fit; then a matrix of its pixels."""
+    w = np.ones((4, 3, 3, 3), np.float32)
+    held = {
+        "w": w,
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "first": np.array([0]),
+        "second": np.array([1]),
+        "rest": np.array([-1]),
+        "four": np.array([4]),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], "a", pads=[1, 1, 1, 1]),
+        node("MaxPool", ["a"], "b", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", ["b", "", "scales"], "c", coordinate_transformation_mode="asymmetric"),
+        node("Add", ["a", "c"], "d"),
+        node("Shape", ["d"], "s"),
+        node("Slice", ["s", "first", "second"], "n"),
+        node("Cast", ["n"], "n32", to=6),
+        node("Cast", ["n32"], "n64", to=7),
+        node("Concat", ["n64", "four", "rest"], "t", axis=0),
+        node("Reshape", ["d", "t"], "e"),
+        node("Transpose", ["e"], "y", perm=[0, 2, 1]),
+    ]
+    proto = model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], held)
+    return read_model(proto.SerializeToString())
+
+
+class Counted:
+    """How often a model was bound, and the templates that do it."""
+
+    def __init__(self, read: Model) -> None:
+        self.read, self.times = read, 0
+        self.templates = Templates(read, self._bound)
+
+    def _bound(self, shapes: Any) -> Any:
+        self.times += 1
+        return run_passes(self.read.bind(shapes))
+
+    def check(self, *shape: int) -> int:
+        """Compare with binding to numbers; how often the model was bound so far."""
+        found = self.templates.graph([shape])
+        direct = run_passes(self.read.bind({self.read.inputs[0].name: shape}))
+        assert graph_text(found) == graph_text(direct)
+        return self.times
+
+
+def test_one_template_serves_all_sizes() -> None:
+    counted = Counted(pyramid())
+    assert [counted.check(1, 3, 8, w) for w in (4, 6, 34, 1000)] == [1, 1, 1, 1]
+    assert counted.check(2, 3, 10, 6) == 2  # a batch of one is a template of its own
+    assert counted.check(7, 3, 12, 8) == 2
+
+
+def test_what_differs_in_structure_has_a_template_of_its_own() -> None:
+    counted = Counted(pyramid())
+    counted.check(1, 3, 8, 6)
+    assert counted.check(1, 3, 2, 2) == 2  # a map of one pixel is pooled to
+    assert counted.check(1, 3, 16, 6) == 2
+
+
+def test_shapes_that_do_not_fit_are_refused_each_time() -> None:
+    counted = Counted(pyramid())
+    counted.check(1, 3, 8, 6)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="do not broadcast"):
+            counted.templates.graph([(1, 3, 8, 7)])
+    with pytest.raises(InputError, match="got the shape"):
+        counted.templates.graph([(1, 4, 8, 6)])
+    times = counted.times
+    assert counted.check(1, 3, 8, 66) == times
+
+
+def test_constants_are_shared() -> None:
+    templates = Counted(pyramid()).templates
+    one, other = (templates.graph([(1, 3, 8, w)]) for w in (6, 10))
+    held = [name for name, array in one.constants.items() if array.size > 4]
+    assert held
+    assert all(one.constants[name] is other.constants[name] for name in held)
+
+
+def test_a_network_of_shape_arithmetic() -> None:
+    read = read_model(small_cnn().SerializeToString())
+    counted = Counted(read)
+    shapes = [(2, 3, 32, 32), (3, 3, 32, 48), (5, 3, 64, 36)]
+    assert [counted.check(*shape) for shape in shapes] == [1, 1, 1]
+
+
+def test_where_numbers_are_needed_each_shape_is_bound() -> None:
+    """Numbers made of the shape become data: here the template holds for one width only."""
+    held = {"three": np.array(3), "zero": np.array(0), "one": np.array(1)}
+    nodes = [
+        node("Shape", ["x"], "s"),
+        node("Gather", ["s", "three"], "w"),
+        node("Range", ["zero", "w", "one"], "r"),
+        node("Cast", ["r"], "f", to=1),
+        node("Mul", ["x", "f"], "y"),
+    ]
+    proto = model(nodes, {"x": (1, 3, 4, "W")}, ["y"], held)
+    counted = Counted(read_model(proto.SerializeToString()))
+    for width in (5, 6, 5, 9):
+        counted.check(1, 3, 4, width)
+
+
+def test_two_inputs_of_one_symbol() -> None:
+    proto = model([node("Add", ["a", "b"], "y")], {"a": ("N", 4), "b": ("N", 4)}, ["y"])
+    read = read_model(proto.SerializeToString())
+    templates = Templates(read, lambda shapes: run_passes(read.bind(shapes)))
+    for batch in (2, 5):
+        assert templates.graph([(batch, 4), (batch, 4)]).types["y"].shape == (batch, 4)
+    with pytest.raises(InputError, match="N = 2"):
+        templates.graph([(2, 4), (3, 4)])
