@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -108,6 +109,17 @@ class Patience:
 def effort(options: argparse.Namespace, *names: str) -> Document:
     """What a result's `effort` says: the options that decide how much was measured."""
     return {name: getattr(options, name) for name in names or ("threads", "rounds", "seconds")}
+
+
+def results_folder(cpu: str) -> Path:
+    """The folder in docs/results of what was measured on one kind of CPU.
+
+    Args:
+        cpu: maker and model, as `machine.describe` names them: "AMD EPYC (family/model 25/17)"
+            has the folder amd-epyc-25-17.
+    """
+    named = re.sub(r"\((r|tm)\)|@ [\d.]+ghz|family/model|\bcpu\b", " ", cpu.lower())
+    return ROOT / "docs" / "results" / "-".join(re.findall(r"[a-z0-9]+", named))
 
 
 def rewrite_page(results: Path, page: Callable[[Document], str]) -> None:

@@ -218,10 +218,10 @@ def _compare_answers(
         truth = work.exact()
     if truth is not None:
         for name, answer in answers.items():
-            outcomes[name].difference = _difference(answer, truth)
+            outcomes[name].difference = difference(answer, truth)
 
 
-def _difference(answer: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
+def difference(answer: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
     """Return the largest difference over the largest output; infinite where shapes differ."""
     if [a.shape for a in answer] != [t.shape for t in truth]:
         return float("inf")

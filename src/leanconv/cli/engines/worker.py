@@ -5,7 +5,8 @@ standard library, NumPy and the engine file, which defines
 
     load(model: str, inputs: dict[str, np.ndarray], threads: int) -> (run, version)
 
-where `run()` computes the network once on those inputs and returns its outputs as arrays.
+where `run()` computes the network once on those inputs and returns its outputs as arrays; where it
+defines `facts()` as well, what that returns after the first run is part of the reply.
 
 One request a line comes in as JSON on standard input, and one reply a line goes out:
     {"do": "load", "model": file, "inputs": npz file, "threads": n}
@@ -57,6 +58,7 @@ def _load(engine_file: str, request: dict[str, Any]) -> tuple[Run, dict[str, Any
         "load_ns": loaded - begin,
         "first_ns": first - loaded,
         "grown_bytes": _largest_memory() - before,
+        **getattr(engine, "facts", dict)(),
     }
 
 
