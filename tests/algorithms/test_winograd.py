@@ -19,7 +19,7 @@ from leanconv.algorithms.winograd.edge_tiles import tile_order
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.api import conv as api
 from leanconv.cli.bench import LAYERS
-from leanconv.codegen import compiler
+from leanconv.codegen import compiler, forms
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
@@ -167,10 +167,11 @@ def test_tiles_at_the_edges_leave_points_out(
 def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ConvSpec.parse("mb2ic17ih26oc40kh3", bias=False, residual=False)
     problem, algorithm = Problem(spec, 4), "winograd:m=7x6,edges=narrow"
-    monkeypatch.setattr(compiler, "_cache", lambda: DiskCache(None, 0))  # one key, two codes
+    monkeypatch.setattr(compiler, "_cache", lambda: DiskCache(None, 0))
     found = {}
     for most in (1000, 3):
         monkeypatch.setattr(edge_tiles, "_MOST_ORDERED", most)
+        monkeypatch.setattr(forms, "_forms", {})  # one kernel, two codes
         plan, found[most] = run(problem, algorithm)
         kernel = plan.candidate.kernels[0].kernel
         assert ("x i32]" in kernel.emit(host())) == (most == 1000)

@@ -7,13 +7,19 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from leanconv.codegen import linking
-from leanconv.codegen.compiler import compile_text, load_text
+import leanconv
+from leanconv.codegen import compiler, linking
+from leanconv.codegen.compiler import compile_text, load, load_text
 from leanconv.codegen.host import host
+from support.kernel_runner import run_kernel
+from support.small_kernels import Scale
 
 TEXT = "define i64 @answer() { ret i64 42 }"
 MANY = 4 * linking._LIBRARIES
@@ -41,13 +47,71 @@ def test_libraries_in_a_circle_end_whatever_is_collected_first() -> None:
     assert _answer(load_text(TEXT, ["answer"], "linking")) == 42
 
 
+# -- shared code ---------------------------------------------------------------------------
+def test_libraries_share_the_code_of_a_form() -> None:
+    both = load([Scale(31.0), Scale(32.0)])
+    one = load([Scale(32.0)])
+    assert one.address(Scale(32.0)) == both.address(Scale(32.0))
+    assert one.code_bytes == both.code_bytes  # the whole batch is kept by each
+    more = load([Scale(32.0), Scale(33.0)])
+    assert more.address(Scale(32.0)) == both.address(Scale(32.0))
+    assert more.code_bytes > both.code_bytes
+
+
+def test_code_is_freed_with_its_last_user() -> None:
+    first = load([Scale(34.0)])
+    (batch,) = first._batches
+    tracker = weakref.ref(batch._tracker)
+    del batch
+    second = load([Scale(34.0), Scale(35.0)])
+    del first
+    gc.collect()
+    assert tracker() is not None
+    x = np.arange(8, dtype="f4")
+    np.testing.assert_array_equal(run_kernel(Scale(34.0), x, x * np.nan), 34 * x)
+    del second
+    gc.collect()
+    assert tracker() is None
+    assert load([Scale(36.0)]).address(Scale(36.0))
+    assert len(linking._loaded) <= 1 + sum(
+        found() is not None for found in linking._loaded.values()
+    )
+    np.testing.assert_array_equal(run_kernel(Scale(34.0), x, x * np.nan), 34 * x)
+
+
+def test_what_is_loaded_is_neither_read_nor_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = load([Scale(37.0), Scale(38.0)])
+
+    def refused(*_: object) -> None:
+        raise AssertionError("touched")
+
+    monkeypatch.setattr(compiler, "_cache", refused)
+    monkeypatch.setattr(linking, "link", refused)
+    again = load([Scale(38.0)])
+    assert again.address(Scale(38.0)) == held.address(Scale(38.0))
+
+
+def test_shapes_of_a_network_share_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two shapes whose kernels differ in extents only loads none."""
+    w = np.ones((16, 16, 3, 3), np.float32)
+    options: dict[str, Any] = {"padding": 1, "threads": 1, "algorithm": "direct"}
+    first = leanconv.plan_conv2d((1, 16, 30, 30), w, **options)
+    linked: list[object] = []
+    link = linking.link
+    monkeypatch.setattr(linking, "link", lambda *given: linked.append(given) or link(*given))
+    second = leanconv.plan_conv2d((1, 16, 34, 30), w, **options)
+    assert not linked
+    assert first(np.ones((1, 16, 30, 30), "f4")).shape == (1, 16, 30, 30)
+    assert second(np.ones((1, 16, 34, 30), "f4")).max() == 144
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_many_libraries_leave_no_memory_behind() -> None:
     body = compile_text(TEXT, host())
 
     def resident() -> int:
         for _ in range(MANY):
-            linking.link({"answer": body}, {"answer": "answer"})
+            linking.link({"answer": body}, ["answer"])
         gc.collect()
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 

@@ -16,7 +16,7 @@ from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.forms import emitted, form_of
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.linking import Library, link, lock
+from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
 from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
@@ -66,8 +66,12 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
     for kernel in kernels:
         emission = form_of(kernel, target)
         key = _key(emission.form.digest, target)
-        found.symbols[kernel], found.words[kernel] = f"k{key}", emission.words
-        if key in found.objects or key in absent:
+        found.keys[kernel], found.words[kernel] = key, emission.words
+        if key in found.batches or key in found.objects or key in absent:
+            continue
+        batch = loaded(key)
+        if batch is not None:
+            found.batches[key] = batch
             continue
         body = _cache().get(key)
         if body is not None:
@@ -80,15 +84,31 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
 
 @dataclass
 class _Found:
-    """Forms of kernels: objects by key, and each kernel's symbol and words."""
+    """Forms of kernels.
 
-    objects: dict[str, bytes] = field(default_factory=dict)
-    symbols: dict[object, str] = field(default_factory=dict)
+    Attributes:
+        keys, words: of each kernel.
+        batches: in which the code of forms is loaded, by key.
+        objects: of those that are not loaded yet, by key.
+    """
+
+    keys: dict[Kernel, str] = field(default_factory=dict)
     words: dict[Kernel, tuple[int, ...]] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    def library(self) -> Library:
+        """All kernels, loaded."""
+        if self.objects:
+            self.batches |= dict.fromkeys(self.objects, load_forms(self.objects))
+        places: dict[object, tuple[Batch, str]] = {
+            kernel: (self.batches[key], symbol_of(key)) for kernel, key in self.keys.items()
+        }
+        return Library(places, self.words)
 
 
 def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
-    """The forms of kernels, from the cache or compiled on all cores."""
+    """The forms of kernels, loaded before, from the cache, or compiled on all cores."""
     found = _Found()
     with contextlib.closing(
         compiled(_texts(kernels, target, found), len(kernels), target)
@@ -101,12 +121,15 @@ def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
 
 
 def _named_text(key: str, text: str) -> str:
-    return text.replace(f"@{Kernel.NAME}(", f"@k{key}(", 1)
+    return text.replace(f"@{Kernel.NAME}(", f"@{symbol_of(key)}(", 1)
 
 
 @memory_reported("compiling kernels")
 def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     """Compile kernels, or fetch them from the cache, and load them into this process.
+
+    Code that another library has loaded is shared: where that is so of all kernels, neither the
+    disk is read nor anything linked.
 
     Args:
         kernels: any number; equal ones are compiled once.
@@ -124,8 +147,7 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        found = _find(list(dict.fromkeys(kernels)), wanted)
-        return link(found.objects, found.symbols, found.words)
+        return _find(list(dict.fromkeys(kernels)), wanted).library()
 
 
 @memory_reported("compiling kernels")
@@ -138,4 +160,5 @@ def load_text(text: str, names: Sequence[str], description: str) -> Library:
         if body is None:
             body = compile_text(text, host())
             _cache().put(key, body)
-        return link({description: body}, {name: name for name in names})
+        batch = link({description: body}, names)
+        return Library({name: (batch, name) for name in names}, {})

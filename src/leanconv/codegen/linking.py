@@ -1,11 +1,14 @@
-"""Machine code loaded into this process, and freed again."""
+"""Machine code loaded into this process, and freed again.
+
+The code of a form is loaded once: libraries share the batches in which their forms were linked.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from leanconv.codegen.backend import llvm
 from leanconv.codegen.host import host
@@ -21,22 +24,42 @@ if hasattr(os, "register_at_fork"):  # a forked child finds them whole and unloc
     )
 
 
-class Library:
-    """Compiled code in this process; it is freed with the last reference to this object.
+class Batch:
+    """Objects that were linked together; their code is freed with the last reference to this.
 
     Attributes:
         code_bytes: of its objects.
     """
 
+    def __init__(self, tracker: llvm.ResourceTracker, code_bytes: int) -> None:
+        self._tracker, self.code_bytes = tracker, code_bytes
+
+    def address(self, symbol: str) -> int:
+        """Address of one of its functions."""
+        address: int = self._tracker[symbol]
+        return address
+
+
+class Library:
+    """Functions in this process: their batches are freed with the last library that holds them.
+
+    Args:
+        places: each entry's batch and symbol.
+        words: of each kernel, the first one nearest to its table.
+
+    Attributes:
+        code_bytes: of the batches that it holds, whole ones. What several libraries hold is counted
+            by each of them, so that together they never take more than the sum.
+    """
+
     def __init__(
         self,
-        addresses: Mapping[object, int],
-        tracker: llvm.ResourceTracker,
-        code_bytes: int,
+        places: Mapping[object, tuple[Batch, str]],
         words: Mapping[Kernel, tuple[int, ...]],
     ) -> None:
-        self._addresses, self._tracker = addresses, tracker
-        self.code_bytes, self._words = code_bytes, words
+        self._addresses = {entry: batch.address(name) for entry, (batch, name) in places.items()}
+        self._batches, self._words = {batch for batch, _ in places.values()}, words
+        self.code_bytes = sum(batch.code_bytes for batch in self._batches)
 
     def address(self, entry: Kernel | str) -> int:
         """Address of a kernel's function, or of a function by its name."""
@@ -101,17 +124,12 @@ def _free_linker() -> _Linker:
     return _linkers[-1]
 
 
-def link(
-    objects: Mapping[str, bytes],
-    symbols: Mapping[object, str],
-    words: Mapping[Kernel, tuple[int, ...]] | None = None,
-) -> Library:
+def link(objects: Mapping[str, bytes], symbols: Iterable[str]) -> Batch:
     """Load objects into this process.
 
     Args:
         objects: by name, each once.
-        symbols: the symbol to be found for each entry of the library.
-        words: of each kernel, the first one nearest to its table.
+        symbols: those to be found.
 
     Raises:
         OutOfMemoryError: less memory is left than linking takes.
@@ -119,6 +137,33 @@ def link(
     size = sum(map(len, objects.values()))
     require_for_linking(len(objects), size)
     with lock:
-        tracker = _free_linker().link(objects, list(dict.fromkeys(symbols.values())))
-    addresses = {entry: tracker[symbol] for entry, symbol in symbols.items()}
-    return Library(addresses, tracker, size, words or {})
+        return Batch(_free_linker().link(objects, list(symbols)), size)
+
+
+# Batches by the keys of their forms, under the lock. Callbacks of weak references would lose what a
+# signal handler raises in them; what is dead goes when the next batch is linked.
+_loaded: dict[str, weakref.ref[Batch]] = {}
+
+
+def loaded(key: str) -> Batch | None:
+    """The batch in this process that has a form's code; only under the lock."""
+    found = _loaded.get(key)
+    return found() if found else None
+
+
+def load_forms(objects: Mapping[str, bytes]) -> Batch:
+    """Link the objects of forms, by key, for all libraries to come; only under the lock.
+
+    Raises:
+        OutOfMemoryError: as for `link`.
+    """
+    batch = link(objects, map(symbol_of, objects))
+    for key in [key for key, found in _loaded.items() if found() is None]:
+        del _loaded[key]
+    _loaded.update(dict.fromkeys(objects, weakref.ref(batch)))
+    return batch
+
+
+def symbol_of(key: str) -> str:
+    """The name of a form's function."""
+    return f"k{key}"
