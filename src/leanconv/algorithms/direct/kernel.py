@@ -26,7 +26,7 @@ class DirectConv(DirectShape):
     def emit_chunks(self, e: Function, pointers: dict[str, Value]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
         panels = 1 if self.panels_inside else self.panels
-        extents = self.batch, self.groups, self.bands, panels, self.row_blocks
+        extents = self.phases * self.batch, self.groups, self.bands, panels, self.row_blocks
         with e.chunks(*extents) as (n, g, band, panel, block):
             start = band * self.band_rows
             first = start + block * self.rows

@@ -107,7 +107,7 @@ class DirectPointwise(PackedConv):
         del target
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        extents = self.batch, self.groups, self.panels, self.blocks
+        extents = self.phases * self.batch, self.groups, self.panels, self.blocks
         with e.chunks(*extents) as (n, g, panel, block):
             first = block * self.chunk_tiles
             last = e.smin(first + self.chunk_tiles, self.tile_count)
