@@ -97,7 +97,7 @@ class Symbol:
         return self if _is(other, 1) else self._made("//", operator.floordiv, self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return self._made("//", operator.floordiv, other, self)
+        return 0 if _is(other, 0) else self._made("//", operator.floordiv, other, self)
 
     def __mod__(self, other: Any) -> Any:
         return 0 if _is(other, 1) else self._made("%", operator.mod, self, other)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.forms import form_of
@@ -20,6 +21,7 @@ from leanconv.kernels.expression import Step
 from leanconv.spec import ConvSpec
 from leanconv.symbols import Symbol, Trace, is_known
 from leanconv.target import PRESETS, Target
+from support.block_chains import Block, Runner
 from support.kernel_runner import run_kernel
 from support.small_kernels import conv_kernel
 
@@ -220,3 +222,59 @@ def test_direct_words_give_the_bits_of_constants(width: int, blocked: bool) -> N
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )
+
+
+def fused(block: Block, kind: str) -> FusedChain:
+    """A block's kernel of one kind, of tiles of six columns, the one of fewest rows a step."""
+    runner = Runner(block)
+    found = [runner.lower(c).calls[0].kernel for c in runner.choices() if c.algorithm == kind]
+    kernels = [kernel for kernel in found if isinstance(kernel, FusedChain)]
+    kernel = min(kernels, key=lambda kernel: (kernel.block.step, kernel.parts))
+    parts = kernel.block
+    expand = parts.expand and replace(parts.expand, tile=Tile(6, 1))
+    projects = tuple(replace(project, tile=Tile(6, 1)) for project in parts.projects)
+    depthwise = replace(parts.depthwise, columns=6)
+    return replace(
+        kernel, block=replace(parts, expand=expand, depthwise=depthwise, projects=projects)
+    )
+
+
+BLOCK = Block(24, 48, 24, (9, 15), residual=True)
+WITHOUT_EXPANSION = Block(32, 0, 24, (9, 15))
+STRIDED = Block(3, 32, 24, (20, 15), first=(3, 2), kernel=5, stride=2, pads=(2, 2, 2, 2), batch=2)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("block", "kind"), [(BLOCK, "rows"), (BLOCK, "panel"), (WITHOUT_EXPANSION, "panel")]
+)
+def test_blocks_of_equal_remainders_share_a_form(block: Block, kind: str, batch: int) -> None:
+    sizes = (9, 20), (10, 26), (31, 62), (100, 320)
+    assert shared(fused(replace(block, batch=batch, size=size), kind) for size in sizes)
+
+
+@pytest.mark.parametrize("width", [5, 6, 13, 15, 24])
+@pytest.mark.parametrize(
+    ("block", "kind"),
+    [
+        (BLOCK, "rows"),
+        (BLOCK, "panel"),
+        (replace(BLOCK, inputs=64, inner=64, outputs=64), "split"),
+        (WITHOUT_EXPANSION, "panel"),
+        (STRIDED, "rows"),
+        (STRIDED, "panel"),
+    ],
+)
+def test_blocks_words_give_the_bits_of_constants(block: Block, kind: str, width: int) -> None:
+    kernel = fused(replace(block, size=(block.size[0], width)), kind)
+    generator = np.random.default_rng(width)
+    parts, first = kernel.block, kernel.block.expand or kernel.block.depthwise
+    sizes = {"x": first.x.image, "residual": parts.projects[0].y.image}
+    sizes = {name: kernel.batch * size for name, size in sizes.items()}
+    sizes |= {name: size // 4 for name, size in kernel.constant_bytes.items()}
+    arrays = [generator.standard_normal(sizes[name], np.float32) for name in kernel.operands[:-1]]
+    result = kernel.parts * kernel.batch * parts.projects[0].y.image
+    arrays.append(np.full(result, np.nan, np.float32))
+    expected = run_kernel(constant(kernel), *arrays)
+    np.testing.assert_array_equal(run_kernel(kernel, *arrays), expected)
+    assert not np.isnan(expected).all()

@@ -179,13 +179,16 @@ def block_kernels(
     keeps_expanded = ring and expand is not None
     spec = replace(chain.depthwise, in_channels=inner, out_channels=inner, groups=inner)
     depthwise = depthwise_kernel(Problem.of(spec, e, d), target)
-    depthwise = replace(depthwise, ring=held if keeps_expanded else 0 if expand else x_ring)
+    kept = held if keeps_expanded else 0 if expand else x_ring
+    depthwise = replace(depthwise, ring=kept, rows=1)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
     problem = Problem.of(spec, d, chain.y)
     projects = _projects(problem if parts == 1 else replace(problem, epilogue=Epilogue()), target)
     if single:
         projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
-    return BlockKernels(expand, depthwise, projects, step, keeps_expanded)
+    block = BlockKernels(expand, depthwise, projects, step, keeps_expanded)
+    assert block.linked() == block, "the stages do not meet"
+    return block
 
 
 def rows_access(rows: int, width: int, lanes: int) -> Access:

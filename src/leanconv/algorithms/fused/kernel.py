@@ -15,6 +15,7 @@ import numpy as np
 
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -33,9 +34,11 @@ class FusedChain(Kernel):
         parts: into how many parts the channels c are split.
     """
 
-    batch: int
+    VARIES = True
+
+    batch: Extent
     block: BlockKernels
-    rows: int
+    rows: Count
     parts: int = 1
 
     @property

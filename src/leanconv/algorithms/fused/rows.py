@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -37,8 +38,22 @@ class BlockKernels:
     expand: DirectConv | None
     depthwise: DepthwiseConv
     projects: tuple[DirectConv, ...]
-    step: int
+    step: Count
     keeps_expanded: bool
+
+    def linked(self) -> BlockKernels:
+        """The same block, in which what two stages share is one number, and one word of a table.
+
+        The expanded and the filtered tensor are written by one stage and read by the next.
+        """
+        window, expand = self.depthwise.window, self.expand
+        if expand:
+            of_rows = replace(expand.window, out=window.size)
+            expand = replace(expand, window=of_rows, y=self.depthwise.x)
+        first, size = self.projects[0], (1, self.step, window.out[2])
+        of_step, x, y = replace(first.window, size=size, out=size), self.depthwise.y, first.y
+        projects = tuple(replace(each, window=of_step, x=x, y=y) for each in self.projects)
+        return replace(self, expand=expand, projects=projects)
 
     @property
     def stages(self) -> dict[str, DirectConv | DepthwiseConv]:
@@ -166,7 +181,7 @@ class BlockRows:
         image: Value,
         image_out: Value,
     ) -> None:
-        self.e, self.block, self.tensors = e, block, tensors
+        self.e, self.block, self.tensors = e, block.linked(), tensors
         self.image, self.image_out = image, image_out
         self.element = ELEMENT[block.depthwise.dtype]
         self.expanded, self.filtered = scratch, scratch.at(block.expanded_bytes)
@@ -275,5 +290,9 @@ class BlockRows:
         panel_bytes = kernel.reduction * kernel.panel_lanes * ITEMSIZE[kernel.dtype]
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
         first = w.at(panel * panel_bytes + slot * (lines * ALIGNMENT))
-        for line in range(lines):
-            e.prefetch(first.at(line * ALIGNMENT), locality=2)
+        if isinstance(lines, int):
+            for line in range(lines):
+                e.prefetch(first.at(line * ALIGNMENT), locality=2)
+            return
+        with e.loop("line", lines) as index:
+            e.prefetch(first.at(index * ALIGNMENT), locality=2)
