@@ -17,7 +17,7 @@ import leanconv as lc
 from leanconv import progress
 from leanconv.api import convolve
 from leanconv.api.plan_cache import PlanCache
-from leanconv.codegen import compiler
+from leanconv.codegen import compiler, linking
 from leanconv.codegen.cache import DiskCache
 from leanconv.planner import choice_cache, tuner
 from support.onnx_models import model, small_cnn
@@ -50,6 +50,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Caches of this test's own: code is compiled, choices and plans are made, and measured."""
     plans = PlanCache[Any](2**30, keep_newest=False)
     monkeypatch.setattr(convolve, "_cache", lambda: plans)
+    monkeypatch.setattr(linking, "_loaded", {})
     for module, attribute, suffix in (
         (compiler, "_cache", ".o"),
         (choice_cache, "_store", ".json"),

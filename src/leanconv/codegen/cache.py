@@ -52,6 +52,10 @@ class DiskCache:
         self._entry_name = re.compile(rf"[0-9a-f]{{32,64}}{re.escape(suffix)}")
         self._written = 0
 
+    def beside(self, suffix: str, limit_bytes: int) -> DiskCache:
+        """A cache of other entries in the same folder, with a bound of their own."""
+        return DiskCache(self._folder, min(self._limit, limit_bytes), suffix)
+
     def get(self, key: str) -> bytes | None:
         """Return the entry of that key, None if there is none or it is not to be used."""
         if self._folder is None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from leanconv.canonical import canonical_text
+from leanconv.codegen import form_entries
 from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
-from leanconv.codegen.forms import emitted, form_of
+from leanconv.codegen.form_entries import KnownForm
+from leanconv.codegen.forms import Emitted, emitted, form_of, known_form
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
@@ -33,6 +35,8 @@ def generator_hash() -> str:
     for folder in ("spec", "codegen", "kernels", "algorithms", "target", "winograd", "runtime"):
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted(package.glob("*.py")):  # symbols, canonical texts
+        digest.update(path.name.encode() + path.read_bytes())
     digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
     return digest.hexdigest()
 
@@ -62,24 +66,46 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
 
     Progress stays at 0 meanwhile.
     """
+    known = {kernel: known_form(kernel, target) for kernel in kernels}
+    complete = all(known.values())
+    recalled = {} if complete else _recalled(kernels, target)
     absent: set[str] = set()
     for kernel in kernels:
-        emission = form_of(kernel, target)
+        if known[kernel] is None and kernel in recalled:
+            digest, words = recalled[kernel]
+            key = _key(digest, target)
+            found.keys[kernel], found.words[kernel] = key, words
+            if found.has(key):
+                continue
+        emission = known[kernel] or form_of(kernel, target)
         key = _key(emission.form.digest, target)
         found.keys[kernel], found.words[kernel] = key, emission.words
-        if key in found.batches or key in found.objects or key in absent:
-            continue
-        batch = loaded(key)
-        if batch is not None:
-            found.batches[key] = batch
-            continue
-        body = _cache().get(key)
-        if body is not None:
-            found.objects[key] = body
-            continue
-        absent.add(key)
-        step("compiling kernels", 0, len(kernels))
-        yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
+        if key not in absent and not found.has(key):
+            absent.add(key)
+            step("compiling kernels", 0, len(kernels))
+            yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
+        known[kernel] = emission
+    if not complete and not recalled:
+        _remember(known, target)
+
+
+def _recalled(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
+    """The forms of kernels that were loaded together before, by any process; else nothing."""
+    text = form_entries.description(kernels)
+    if text is None:
+        return {}
+    body = form_entries.entries_beside(_cache()).get(_key(text, target))
+    forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
+    return dict(zip(kernels, forms or (), strict=False))
+
+
+def _remember(found: Mapping[Kernel, Emitted | None], target: Target) -> None:
+    """Keep the forms of kernels that were loaded together."""
+    text = form_entries.description(list(found))
+    if text is not None:
+        forms = [KnownForm(each.form.digest, each.words) for each in found.values() if each]
+        body = form_entries.packed(forms)
+        form_entries.entries_beside(_cache()).put(_key(text, target), body)
 
 
 @dataclass
@@ -96,6 +122,19 @@ class _Found:
     words: dict[Kernel, tuple[int, ...]] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
+
+    def has(self, key: str) -> bool:
+        """Whether the code of a form is loaded, or its object in the cache."""
+        if key in self.batches or key in self.objects:
+            return True
+        batch = loaded(key)
+        if batch is not None:
+            self.batches[key] = batch
+            return True
+        body = _cache().get(key)
+        if body is not None:
+            self.objects[key] = body
+        return body is not None
 
     def library(self) -> Library:
         """All kernels, loaded."""

@@ -4,7 +4,8 @@ A form is the code of all kernels that differ only in extents (`extents` says ho
 The forms of one process are found in three steps: the kernel is split into its skeleton, which is
 everything but its extents, and their values; the skeleton has a short list of forms; the form is
 the one whose guards the values answer as they did when it was emitted. Emission is deterministic,
-so at most one does.
+so at most one does. Later processes read the forms of kernels that were loaded before from the disk
+(`form_entries`).
 """
 
 from __future__ import annotations
@@ -82,14 +83,19 @@ class Emitted:
 _forms: dict[tuple[Any, Target], list[Form]] = {}
 
 
+def known_form(kernel: Kernel, target: Target) -> Emitted | None:
+    """The form of a kernel if this process has emitted one that serves it."""
+    skeleton, values = _split(kernel)
+    return _fitting(_forms.get((skeleton, target), []), values)
+
+
 def form_of(kernel: Kernel, target: Target) -> Emitted:
     """The form of a kernel, known or emitted now."""
     skeleton, values = _split(kernel)
     forms = _forms.setdefault((skeleton, target), [])
-    for form in forms:
-        words = form.words_for(values)
-        if words is not None:
-            return Emitted(form, words, None)
+    found = _fitting(forms, values)
+    if found is not None:
+        return found
     if len(_forms) > _MOST_SKELETONS:
         _forms.clear()
     if len(forms) >= _MOST_FORMS:
@@ -101,6 +107,15 @@ def form_of(kernel: Kernel, target: Target) -> Emitted:
     assert words is not None, f"{kernel.NAME}: the guards do not hold for what they come from"
     forms.append(form)
     return Emitted(form, words, text)
+
+
+def _fitting(forms: list[Form], values: Values) -> Emitted | None:
+    """The one of a skeleton's forms whose guards hold."""
+    for form in forms:
+        words = form.words_for(values)
+        if words is not None:
+            return Emitted(form, words, None)
+    return None
 
 
 def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:

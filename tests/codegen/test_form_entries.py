@@ -1,0 +1,133 @@
+"""Entries of forms on disk: with them nothing is emitted, and what is wrong in them is a miss."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.codegen import compiler, forms, linking
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.form_entries import KnownForm, description, packed, unpacked
+from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
+from support.kernel_runner import run_kernel
+from support.onnx_models import small_cnn
+from support.small_kernels import Scale, conv_kernel
+
+DIGEST = hashlib.sha256(b"text").hexdigest()
+FORMS = [KnownForm(DIGEST, ()), KnownForm(DIGEST, (1, -(2**63), 2**63 - 1))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own, beside which nothing is loaded or known."""
+    cache = DiskCache(tmp_path / "objects")
+    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    forget(monkeypatch)
+    return tmp_path / "objects"
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be as a process that begins."""
+    monkeypatch.setattr(linking, "_loaded", {})
+    monkeypatch.setattr(forms, "_forms", {})
+
+
+def emit_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make each emission an error."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("emitted")
+
+    for module in (forms, compiler):
+        monkeypatch.setattr(module, "emitted", refused)
+
+
+# -- what they are for ---------------------------------------------------------------------
+def test_with_a_full_cache_nothing_is_emitted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto, images = small_cnn(), np.ones((2, 3, 16, 16), "f4")
+    net = lc.load(proto, threads=1)
+    wanted = net(images)
+    forget(monkeypatch)
+    emit_nothing(monkeypatch)
+    np.testing.assert_array_equal(lc.load(proto, threads=1)(images), wanted)
+
+
+def test_a_form_whose_object_is_gone_is_compiled_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.load([kernel()])
+    for path in folder.glob("*.o"):
+        path.unlink()
+    forget(monkeypatch)
+    assert compiler.load([kernel()]).address(kernel())
+    assert len(list(folder.glob("*.o"))) == 1
+
+
+def kernel() -> Kernel:
+    return conv_kernel("ic16ih30iw30oc16oh30ow30kh3ph1", host())
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b""])
+def test_another_entry_than_this_is_a_miss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
+) -> None:
+    wanted = compiler.load([kernel()]).words(kernel())
+    (path,) = folder.glob("*.forms")
+    cache = DiskCache(folder, suffix=".forms")
+    body = cache.get(path.stem)
+    assert body is not None
+    cache.put(path.stem, damage(body))
+    forget(monkeypatch)
+    assert compiler.load([kernel()]).words(kernel()) == wanted
+    assert cache.get(path.stem) == body
+
+
+def test_kernels_of_others_have_no_entries(folder: Path) -> None:
+    """Nobody hashes their sources."""
+
+    @dataclass(frozen=True)
+    class Twice(Scale):
+        pass
+
+    x = np.ones(8, "f4")
+    run_kernel(Twice(2.0), x, x * np.nan)
+    assert not list(folder.glob("*.forms"))
+    assert description([Twice(2.0), kernel()]) is None
+
+
+def test_what_is_loaded_together_is_in_the_key() -> None:
+    other = conv_kernel("ic16ih30iw31oc16oh30ow31kh3ph1", host())
+    groups = [[kernel()], [other], [kernel(), other], [other, kernel()]]
+    assert len({description(group) for group in groups}) == len(groups)
+
+
+# -- their bytes ---------------------------------------------------------------------------
+def test_entries_are_read_as_they_were_written() -> None:
+    assert unpacked(packed(FORMS), 2) == FORMS
+    assert unpacked(packed([]), 0) == []
+
+
+def test_no_other_bytes_are_taken() -> None:
+    body = packed(FORMS)
+    for size in range(len(body)):
+        assert unpacked(body[:size], 2) is None
+    assert unpacked(body + bytes(1), 2) is None
+    assert unpacked(body, 1) is None
+    assert unpacked(body, 3) is None
+    assert unpacked(bytes(32) + b"\xff\xff" + bytes(100), 1) is None
+
+
+@pytest.mark.parametrize("word", [2**63, -(2**63) - 1])
+def test_words_of_more_than_64_bits_are_refused(word: int) -> None:
+    with pytest.raises(struct.error):
+        packed([KnownForm(DIGEST, (word,))])
