@@ -96,13 +96,13 @@ class SumOfParts(Kernel):
         kind = vector(element, lanes)
         access = Access(0, lanes, 0, (0, 0, lanes))
         whole = self.batch * self.blocks * self.pixels * lanes
+        parts = [there["part"].at(place + part * whole, element) for part in range(self.parts)]
         start = e.load(there["bias"], kind) if "bias" in there else None
         sums = []
         for pixel in range(pixels):
             total = start
-            for part in range(self.parts):
-                at = there["part"].at(place, element).at(part * whole + pixel * lanes, element)
-                value = e.load(at, kind)
+            for part in parts:
+                value = e.load(part.at(pixel * lanes, element), kind)
                 total = value if total is None else total + value
             assert total is not None
             sums.append(total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -12,7 +13,7 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
-from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -127,6 +128,15 @@ class DepthwiseConv(GroupedConv):
             _VectorRows(e, self, pointers, n, e.i64(block), live).row(row)
 
 
+def _loop_over(
+    e: Function, loop: ReductionLoop, acc: list[Value]
+) -> AbstractContextManager[Value | None]:
+    """A loop over taps that carries the accumulators; no loop and no index for one tap."""
+    if loop.extent == 1 and loop.start == 0:
+        return nullcontext()
+    return e.loop(loop.label, loop.extent, [acc], start=loop.start)
+
+
 class _VectorRows:
     """Emission of some rows of one vector of output channels."""
 
@@ -165,7 +175,7 @@ class _VectorRows:
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
         conv, e, window = self.conv, self.e, self.conv.window
-        od, oh = row // window.out[1], row % window.out[1]
+        od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         start = self.taps[0].start * conv.x.spatial[0]
         if not conv.ring:
@@ -192,14 +202,18 @@ class _VectorRows:
         with depth.guard(e, acc), height.guard(e, acc):
             planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
             lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], 1)
-            with e.loop(planes.label, planes.extent, [acc], start=planes.start) as kd:
+            with _loop_over(e, planes, acc) as kd:
                 with e.loop(lines.label, lines.extent, [acc], start=lines.start) as kh:
                     down = kh * lines.a_stride
                     if conv.ring:
                         row = height.start + kh * window.dilation[1]
                         down = row % conv.ring * conv.x.spatial[1]
-                    line = x.at(kd * planes.a_stride + down, self.element)
-                    taps = self.w.at((kd * planes.b_stride + kh) * per_row, self.element)
+                    before = kh
+                    if kd:
+                        down = kd * planes.a_stride + down
+                        before = kd * planes.b_stride + kh
+                    line = x.at(down, self.element)
+                    taps = self.w.at(before * per_row, self.element)
                     if across:
                         with across.guard(e, acc):
                             self._taps_between(across.low, across.high, acc, line, taps, (0,))
