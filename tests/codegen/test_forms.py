@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.partial_results import SumOfParts
+from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.codegen.emitter import Function
+from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.forms import form_of
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
@@ -23,7 +28,7 @@ from leanconv.symbols import Symbol, Trace, is_known
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
 from support.kernel_runner import run_kernel
-from support.small_kernels import conv_kernel
+from support.small_kernels import conv_kernel, problem
 
 
 def constant(kernel: Kernel) -> Kernel:
@@ -198,6 +203,57 @@ def test_elementwise_words_give_the_bits_of_constants(extents: tuple[int, ...]) 
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )
+
+
+def same_bits(kernel: Kernel, *arrays: np.ndarray) -> None:
+    """The form computes what the code with constants does."""
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )
+
+
+def numbers(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(count, np.float32)
+
+
+def unwritten(count: int) -> np.ndarray:
+    return np.full(count, np.nan, np.float32)
+
+
+def depthwise(height: int, width: int, batch: int, blocked: bool) -> DepthwiseConv:
+    text = f"mb{batch}g40ic40ih{height}iw{width}oc40oh{height}ow{width}kh3ph1"
+    given = problem(text, host(), blocked)
+    if not blocked:
+        access = Access.channels_last((batch, 40, height, width))
+        given = replace(given, x=access, y=access)
+    return replace(depthwise_kernel(given, host()), columns=5)
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_depthwise_convolutions_of_equal_remainders_share_a_form(blocked: bool) -> None:
+    sizes = (30, 23, 2), (30, 48, 3), (17, 33, 5)
+    assert shared(replace(depthwise(*size, blocked), rows=4) for size in sizes)
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+@pytest.mark.parametrize("width", [3, 5, 6, 11, 24])
+def test_depthwise_words_give_the_bits_of_constants(width: int, blocked: bool) -> None:
+    kernel = depthwise(7, width, 2, blocked)
+    w = kernel.pack_weights(numbers(40 * 9).reshape(40, 1, 1, 3, 3))
+    x, y = numbers(kernel.x.image * 2, width), unwritten(kernel.y.image * 2)
+    same_bits(kernel, x, w, y)
+
+
+def test_sums_of_parts_share_forms_and_give_the_bits_of_constants() -> None:
+    lanes = host().lanes("float32")
+
+    def added(batch: int, blocks: int, pixels: int) -> SumOfParts:
+        return SumOfParts(3, batch, blocks, pixels, "float32", lanes, Epilogue(bias=True))
+
+    assert shared(added(*size) for size in ((2, 3, 9), (5, 2, 49)))
+    for size in ((2, 3, 9), (1, 2, 7), (3, 1, 3)):
+        count = int(np.prod(size)) * lanes
+        same_bits(added(*size), numbers(3 * count), numbers(size[1] * lanes, 1), unwritten(count))
 
 
 @pytest.mark.parametrize("blocked", [True, False])

@@ -14,6 +14,7 @@ import numpy as np
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
@@ -38,10 +39,12 @@ class SumOfParts(Kernel):
         epilogue: bias, residual, activation.
     """
 
+    VARIES = True
+
     parts: int
-    batch: int
-    blocks: int
-    pixels: int
+    batch: Extent
+    blocks: Extent
+    pixels: Extent
     dtype: str
     lanes: int
     epilogue: Epilogue

@@ -13,6 +13,7 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.codegen.column_tiles import ColumnTile, written_tiles
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
+from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
@@ -36,9 +37,11 @@ class DepthwiseConv(GroupedConv):
         ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
     """
 
+    VARIES = True
+
     lanes: int
     columns: int
-    rows: int
+    rows: Count
     ring: int = 0
 
     @property
