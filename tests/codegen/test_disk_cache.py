@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from leanconv.codegen import private_folder
 from leanconv.codegen.cache import DiskCache
 from support.cache_check import assert_whole, expected, filler, kill_after
 
@@ -196,6 +197,21 @@ def test_a_cache_that_cannot_be_written_is_told_once(
     (record,) = caplog.records
     assert "set LEANCONV_CACHE_DIR" in record.getMessage()
     assert "LEANCONV_CACHE_BYTES=0" in record.getMessage()
+
+
+def test_many_entries_are_read_by_one_check_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(tmp_path / "objects")
+    keys = [f"{number:040x}" for number in range(4)]
+    for key in keys[:3]:
+        cache.put(key, key.encode())
+    (tmp_path / "objects" / f"{keys[1]}.o").write_bytes(b"damaged")
+    checked: list[object] = []
+    walk = private_folder._walk
+    monkeypatch.setattr(private_folder, "_walk", lambda *a: checked.append(a) or walk(*a))
+    assert cache.get_all(keys) == {key: key.encode() for key in (keys[0], keys[2])}
+    assert len(checked) <= 1
 
 
 def test_an_entry_that_is_a_folder_is_harmless(tmp_path: Path) -> None:

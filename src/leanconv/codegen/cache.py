@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from leanconv.codegen.private_folder import (
@@ -58,17 +59,28 @@ class DiskCache:
 
     def get(self, key: str) -> bytes | None:
         """Return the entry of that key, None if there is none or it is not to be used."""
+        return self.get_all([key]).get(key)
+
+    def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return the entries of those keys that there are and that are to be used.
+
+        The folder is checked once.
+        """
+        found: dict[str, bytes] = {}
         if self._folder is None:
-            return None
+            return found
         try:
             with own_folder(self._folder) as folder:
-                return self._checked(folder, f"{key}{self._suffix}")
+                for key in keys:
+                    body = self._checked(folder, f"{key}{self._suffix}")
+                    if body is not None:
+                        found[key] = body
         except NotOursError as error:
             self._refuse(str(error))
         except OSError as error:
             if error.errno is None:  # a signal handler's own
                 raise
-        return None  # not there, or not to be read: made anew
+        return found  # what is not there, or not to be read, is made anew
 
     def put(self, key: str, body: bytes) -> None:
         """Store an entry; a folder that cannot be used is one warning, not an error."""
@@ -101,6 +113,10 @@ class DiskCache:
             log.warning("cache entry %s; it is made anew", error)
             folder.remove(name)
             return None
+        except OSError as error:
+            if error.errno is None:  # a signal handler's own
+                raise
+            return None  # not there, or not to be read
         body = data[len(_MAGIC) + _DIGEST :]
         whole = data.startswith(_MAGIC) and data[len(_MAGIC) :][:_DIGEST] == _digest(body)
         if not whole:

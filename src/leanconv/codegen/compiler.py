@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.form_entries import KnownForm
-from leanconv.codegen.forms import Emitted, emitted, form_of, known_form
+from leanconv.codegen.forms import emitted, form_of, known_form
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
@@ -66,45 +66,49 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
 
     Progress stays at 0 meanwhile.
     """
-    known = {kernel: known_form(kernel, target) for kernel in kernels}
-    complete = all(known.values())
-    recalled = {} if complete else _recalled(kernels, target)
+    forms = _known(kernels, target)
+    complete = len(forms) == len(kernels)
+    found.look_for(_key(form.digest, target) for form in forms.values())
     absent: set[str] = set()
     for kernel in kernels:
-        if known[kernel] is None and kernel in recalled:
-            digest, words = recalled[kernel]
-            key = _key(digest, target)
-            found.keys[kernel], found.words[kernel] = key, words
-            if found.has(key):
-                continue
-        emission = known[kernel] or form_of(kernel, target)
-        key = _key(emission.form.digest, target)
-        found.keys[kernel], found.words[kernel] = key, emission.words
-        if key not in absent and not found.has(key):
+        if kernel in forms and found.has(kernel, forms[kernel], target):
+            continue
+        emission = form_of(kernel, target)
+        forms[kernel] = KnownForm(emission.form.digest, emission.words)
+        has = found.has(kernel, forms[kernel], target)
+        key = found.keys[kernel]
+        if not has and key not in absent:
             absent.add(key)
             step("compiling kernels", 0, len(kernels))
             yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
-        known[kernel] = emission
-    if not complete and not recalled:
-        _remember(known, target)
+    if not complete:
+        _remember({kernel: forms[kernel] for kernel in kernels}, target)
 
 
-def _recalled(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
-    """The forms of kernels that were loaded together before, by any process; else nothing."""
-    text = form_entries.description(kernels)
+def _known(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
+    """The forms that are known without emission.
+
+    That is those that this process has emitted; where a kernel has none, all those of the entry on
+    disk, if some process has loaded the same kernels together.
+    """
+    found = {}
+    for kernel in kernels:
+        known = known_form(kernel, target)
+        if known is not None:
+            found[kernel] = KnownForm(known.form.digest, known.words)
+    text = form_entries.description(kernels) if len(found) < len(kernels) else None
     if text is None:
-        return {}
+        return found
     body = form_entries.entries_beside(_cache()).get(_key(text, target))
     forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
-    return dict(zip(kernels, forms or (), strict=False))
+    return dict(zip(kernels, forms, strict=True)) if forms else found
 
 
-def _remember(found: Mapping[Kernel, Emitted | None], target: Target) -> None:
+def _remember(forms: Mapping[Kernel, KnownForm], target: Target) -> None:
     """Keep the forms of kernels that were loaded together."""
-    text = form_entries.description(list(found))
+    text = form_entries.description(list(forms))
     if text is not None:
-        forms = [KnownForm(each.form.digest, each.words) for each in found.values() if each]
-        body = form_entries.packed(forms)
+        body = form_entries.packed(list(forms.values()))
         form_entries.entries_beside(_cache()).put(_key(text, target), body)
 
 
@@ -116,25 +120,35 @@ class _Found:
         keys, words: of each kernel.
         batches: in which the code of forms is loaded, by key.
         objects: of those that are not loaded yet, by key.
+        sought: keys that were looked for.
     """
 
     keys: dict[Kernel, str] = field(default_factory=dict)
     words: dict[Kernel, tuple[int, ...]] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
+    sought: set[str] = field(default_factory=set)
 
-    def has(self, key: str) -> bool:
-        """Whether the code of a form is loaded, or its object in the cache."""
-        if key in self.batches or key in self.objects:
-            return True
-        batch = loaded(key)
-        if batch is not None:
-            self.batches[key] = batch
-            return True
-        body = _cache().get(key)
-        if body is not None:
-            self.objects[key] = body
-        return body is not None
+    def look_for(self, keys: Iterable[str]) -> None:
+        """Look for the code of forms in this process, and for objects in the cache, each once."""
+        missing = []
+        for key in keys:
+            if key not in self.sought:
+                self.sought.add(key)
+                batch = loaded(key)
+                if batch is not None:
+                    self.batches[key] = batch
+                else:
+                    missing.append(key)
+        if missing:
+            self.objects |= _cache().get_all(missing)
+
+    def has(self, kernel: Kernel, form: KnownForm, target: Target) -> bool:
+        """Note the form of a kernel; whether its code is loaded or its object in the cache."""
+        key = _key(form.digest, target)
+        self.keys[kernel], self.words[kernel] = key, form.words
+        self.look_for([key])
+        return key in self.batches or key in self.objects
 
     def library(self) -> Library:
         """All kernels, loaded."""
