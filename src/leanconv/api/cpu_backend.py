@@ -24,7 +24,7 @@ from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import OwnedGraph
+from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
@@ -61,7 +61,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = preset(settings.target) if settings.target else host()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
-        self._templates = Templates(model, self._bound)
+        self._templates, self._store = Templates(model, self._bound), WeightStore()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -82,14 +82,15 @@ class CpuBackend:
         pinned, limit = self._pinned, self._options.memory_limit
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
-                compiled = CompiledNetwork(owned, planner, limit, pinned)
+                compiled = CompiledNetwork(owned, planner, limit, pinned, store=self._store)
             except (BudgetError, SpecError) as error:
                 log.warning("the pinned plan is not followed: %s", error)
             else:
                 for reason in compiled.misfits:
                     log.warning("the pinned plan is followed, but %s", reason)
                 return compiled
-        return CompiledNetwork(owned, planner, limit, decisions=self._decisions(owned.graph))
+        decisions = self._decisions(owned.graph)
+        return CompiledNetwork(owned, planner, limit, decisions=decisions, store=self._store)
 
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
         """The decisions of nodes where an option overrides the planner's, else None."""

@@ -44,13 +44,13 @@ class FastCall:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of weights and arena, counted as they were allocated."""
-        return self.network.memory.used_bytes
+        """Bytes of weights and arena, counted as they were allocated for this or another plan."""
+        return self.network.memory.used_bytes + self.network.shared_bytes
 
     @property
     def held_bytes(self) -> int:
-        """`used_bytes` and the bytes of the code."""
-        return self.used_bytes + self.network.code_bytes
+        """Bytes of what is this plan's alone, and of the code."""
+        return self.network.memory.used_bytes + self.network.code_bytes
 
     def call(self, x: object) -> np.ndarray | None:
         """Run on one array that the kernels can read in place; None for any other."""

@@ -85,14 +85,14 @@ _forms: dict[tuple[Any, Target], list[Form]] = {}
 
 def known_form(kernel: Kernel, target: Target) -> Emitted | None:
     """The form of a kernel if this process has emitted one that serves it."""
-    skeleton, values = _split(kernel)
-    return _fitting(_forms.get((skeleton, target), []), values)
+    kept, values = _split(kernel)
+    return _fitting(_forms.get((kept, target), []), values)
 
 
 def form_of(kernel: Kernel, target: Target) -> Emitted:
     """The form of a kernel, known or emitted now."""
-    skeleton, values = _split(kernel)
-    forms = _forms.setdefault((skeleton, target), [])
+    kept, values = _split(kernel)
+    forms = _forms.setdefault((kept, target), [])
     found = _fitting(forms, values)
     if found is not None:
         return found
@@ -122,6 +122,11 @@ def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
     """Emit a kernel with symbols for its extents: the code of its form, and what it asked."""
     trace = Trace()
     return _lifted(kernel, trace).emit(target), trace
+
+
+def skeleton(kernel: Kernel) -> Any:
+    """All of a kernel but the values of its extents, as a key."""
+    return _split(kernel)[0]
 
 
 def _split(kernel: Kernel) -> tuple[Any, Values]:

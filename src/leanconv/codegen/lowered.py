@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,11 +35,16 @@ class Packing:
         make: makes them all.
         stream: makes them piece by piece, if they are large: (name, array), the pieces of a
             constant one after the other.
+        recipe: how they are made, a key: equal recipes make equal constants of the same sources.
+            None if that is not known.
+        sources: the arrays that they are made of.
     """
 
     bytes: Mapping[str, int]
     make: Callable[[], Mapping[str, np.ndarray]]
     stream: Callable[[], Iterator[tuple[str, np.ndarray]]] | None = None
+    recipe: Hashable = None
+    sources: tuple[np.ndarray, ...] = ()
 
     def pieces(self) -> Iterator[tuple[str, np.ndarray]]:
         """All constants in pieces, as small ones as can be had."""

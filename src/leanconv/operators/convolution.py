@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.forms import skeleton
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -21,6 +22,7 @@ from leanconv.target import Target
 
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = Choice("direct")
+_PACKED_ROLES = frozenset({"w", "bias", "slope"})
 
 
 class Convolution(Operator):
@@ -231,4 +233,17 @@ def _packing(
             yield values[role], array
 
     stream = None if chosen.stream is None else pieces
-    return Packing({values[role]: size for role, size in sizes.items()}, make, stream)
+    packed = {values[role]: size for role, size in sizes.items()}
+    sources = (*weights, *channels.values())
+    return Packing(packed, make, stream, _recipe(chosen, channels), sources)
+
+
+def _recipe(chosen: Candidate, channels: Mapping[str, np.ndarray]) -> Hashable:
+    """How a candidate packs its weights; None if it has tables beside, which may follow the sizes.
+
+    A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
+    """
+    if not chosen.constant_bytes.keys() <= _PACKED_ROLES:
+        return None
+    choice = replace(chosen.choice, cycles=0.0, error=0.0)
+    return str(choice), tuple(skeleton(use.kernel) for use in chosen.kernels), tuple(channels)

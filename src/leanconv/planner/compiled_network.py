@@ -10,7 +10,7 @@ from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
-from leanconv.planner.constant_pool import OwnedGraph
+from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import (
@@ -40,9 +40,12 @@ class CompiledNetwork:
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan to follow as it is; None lets the planner find one.
         decisions: how each node is computed; None leaves it to the planner.
+        store: packed weights of other plans of the same network.
 
     Attributes:
         plan: what runs.
+        memory: what this plan alone has.
+        shared_bytes: of the weights that other plans had packed already.
         misfits: how the network differs from the pinned plan that it follows.
 
     Raises:
@@ -57,6 +60,7 @@ class CompiledNetwork:
         memory_limit: int | None = None,
         pinned: PlanFile | None = None,
         decisions: Sequence[Decision] | None = None,
+        store: WeightStore | None = None,
     ) -> None:
         decisions, planner, exact = _decided(budget, memory_limit, pinned, decisions)
         target = planner.target
@@ -67,7 +71,7 @@ class CompiledNetwork:
         storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
         calls = add_weight_prefetch([c for step in lowered.steps for c in step.calls], target)
-        places, weight_bytes = lowered.constants.places()
+        _, weight_bytes = lowered.constants.places()
         self.plan = NetworkPlan(
             steps=tuple(_planned(step, lowered) for step in lowered.steps),
             inputs={name: owned.graph.types[name] for name in owned.graph.inputs},
@@ -89,18 +93,25 @@ class CompiledNetwork:
         files = mapped_files(owned.graph.constants.values())
         owned.take()
         del merged  # so that weights are freed as they are packed
-        self.memory = Memory()
-        weights = self.memory.allocate("weights", weight_bytes)
+        self.memory, store = Memory(), store or WeightStore()
+        self._shared = lowered.constants.take_shared(store)
+        self.shared_bytes = sum(weights.bytes for weights in self._shared)
+        places, own_bytes = lowered.constants.places()
+        weights, packings = self.memory.allocate("weights", own_bytes), lowered.constants.packings
         arena = self.memory.allocate("arena", storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
         library = compiler.load([call.kernel for call in calls], target)
         release_llvm_pages()
         self.code_bytes = library.code_bytes
         fill_weights(weights, lowered.constants, places, files)
+        self._shared += store.keep(packings, weights, places)
+        addresses = {name: weights.address + place for name, place in places.items()}
+        for each in self._shared:
+            addresses.update(each.addresses)
 
         def operand(name: str) -> int | Slot:
-            if name in places:
-                return weights.address + places[name]
+            if name in addresses:
+                return addresses[name]
             if name in storage.slots:
                 return storage.slots[name]
             return arena.address + storage.offsets[name]

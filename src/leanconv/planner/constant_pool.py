@@ -6,14 +6,17 @@ arrays here and gives them up by `take`; graphs and lowered graphs are never cha
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.codegen.lowered import Packing
 from leanconv.graph.ir import Graph
-from leanconv.spec.format import aligned_offsets
+from leanconv.runtime.memory import Block
+from leanconv.spec.format import aligned, aligned_offsets
 
 
 class OwnedGraph:
@@ -38,6 +41,61 @@ class OwnedGraph:
         return graph
 
 
+@dataclass(frozen=True, eq=False)
+class PackedWeights:
+    """The constants of one packing in memory, for all plans that read the same.
+
+    Attributes:
+        block: where they are; it is released with the last plan.
+        addresses: by name.
+        bytes: of all of them, as they are aligned.
+        sources: what they were made of; not kept in memory by this.
+    """
+
+    block: Block
+    addresses: Mapping[str, int]
+    bytes: int
+    sources: tuple[weakref.ref[np.ndarray], ...]
+
+
+class WeightStore:
+    """Packed weights of a network's plans: what two of them read alike is in memory once."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakValueDictionary[Hashable, PackedWeights]
+        self._held = weakref.WeakValueDictionary()
+
+    def find(self, packing: Packing) -> PackedWeights | None:
+        """What a packing would make, if it is there."""
+        found = self._held.get(_key(packing)) if packing.recipe is not None else None
+        if found is None or tuple(found.addresses) != tuple(packing.bytes):
+            return None
+        # An address may have become another array's.
+        same = (ref() is array for ref, array in zip(found.sources, packing.sources, strict=True))
+        return found if all(same) else None
+
+    def keep(
+        self, packings: Iterable[Packing], block: Block, places: Mapping[str, int]
+    ) -> list[PackedWeights]:
+        """Offer what was packed into a block to other plans, as long as the result is kept."""
+        kept = []
+        for packing in packings:
+            weights = PackedWeights(
+                block,
+                {name: block.address + places[name] for name in packing.bytes},
+                sum(map(aligned, packing.bytes.values())),
+                tuple(weakref.ref(array) for array in packing.sources),
+            )
+            if packing.recipe is not None:
+                self._held[_key(packing)] = weights
+            kept.append(weights)
+        return kept
+
+
+def _key(packing: Packing) -> Hashable:
+    return packing.recipe, tuple(packing.bytes), tuple(map(id, packing.sources))
+
+
 class ConstantPool:
     """The constants that a lowered graph's calls name, until they are taken.
 
@@ -55,6 +113,21 @@ class ConstantPool:
         self._constants, self._packings = dict(constants), deque(packings)
         packed = {name: size for packing in packings for name, size in packing.bytes.items()}
         self.bytes = {**{name: array.nbytes for name, array in constants.items()}, **packed}
+
+    def take_shared(self, store: WeightStore) -> list[PackedWeights]:
+        """Give up the packings whose weights other plans have in memory; theirs are returned."""
+        found = [store.find(packing) for packing in self._packings]
+        pairs = list(zip(self._packings, found, strict=True))
+        self._packings = deque(packing for packing, weights in pairs if weights is None)
+        for packing, weights in pairs:
+            for name in packing.bytes if weights else ():
+                del self.bytes[name]
+        return [weights for weights in found if weights is not None]
+
+    @property
+    def packings(self) -> tuple[Packing, ...]:
+        """What is yet to be packed."""
+        return tuple(self._packings)
 
     def places(self) -> tuple[dict[str, int], int]:
         """Offsets of all constants in one block, and its bytes; one array is stored once."""

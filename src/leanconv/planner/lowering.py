@@ -215,4 +215,6 @@ def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:
         {names[name]: size for name, size in packing.bytes.items()},
         lambda: {names[name]: array for name, array in packing.make().items()},
         lambda: ((names[name], array) for name, array in packing.pieces()),
+        packing.recipe,
+        packing.sources,
     )
