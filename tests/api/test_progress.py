@@ -49,6 +49,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Caches of this test's own: code is compiled, choices and plans are made, and measured."""
     plans = PlanCache[Any](2**30, keep_newest=False)
+    monkeypatch.setattr(linking, "_loaded", {})
     monkeypatch.setattr(convolve, "_cache", lambda: plans)
     monkeypatch.setattr(linking, "_loaded", {})
     for module, attribute, suffix in (
