@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +42,11 @@ class Kernel(ABC):
         A kernel that has any also packs them; here their sizes are known without packing.
         """
         return {}
+
+    @property
+    def packing(self) -> Hashable:
+        """What decides how it packs its constants: kernels of equal packings pack alike."""
+        return self
 
     @property
     @abstractmethod

@@ -20,7 +20,6 @@ from leanconv.algorithms.fused.forms import Chain, block_kernels, rows_access
 from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
-from leanconv.codegen.forms import skeleton
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Node
@@ -192,7 +191,7 @@ class BlockChain(ChainOperator):
         text = f"{len(chains)} blocks by rows"
         sources = [array for block in weights for array in block]
         sources += [array for block in biases for array in block if array is not None]
-        packing = Packing(sizes, make, recipe=skeleton(kernel), sources=tuple(sources))
+        packing = Packing(sizes, make, recipe=kernel.packing, sources=tuple(sources))
         return Lowered((Call(kernel, names),), {}, {}, text, packings=(packing,))
 
 

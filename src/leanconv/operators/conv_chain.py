@@ -21,7 +21,6 @@ from leanconv.algorithms.fused.forms import Chain, ChainKernels, ChainParameters
 from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.forms import skeleton
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.dtypes import ITEMSIZE
@@ -82,7 +81,7 @@ class ConvChain(ChainOperator):
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
             lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
-            recipe=(str(form.choice), *(skeleton(use.kernel) for use in fused.kernels)),
+            recipe=(str(form.choice), *(use.kernel.packing for use in fused.kernels)),
             sources=(*weights, *(bias for bias in biases if bias is not None)),
         )
         calls = []

@@ -12,7 +12,6 @@ from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.forms import skeleton
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -246,4 +245,4 @@ def _recipe(chosen: Candidate, channels: Mapping[str, np.ndarray]) -> Hashable:
     if not chosen.constant_bytes.keys() <= _PACKED_ROLES:
         return None
     choice = replace(chosen.choice, cycles=0.0, error=0.0)
-    return str(choice), tuple(skeleton(use.kernel) for use in chosen.kernels), tuple(channels)
+    return str(choice), tuple(use.kernel.packing for use in chosen.kernels), tuple(channels)

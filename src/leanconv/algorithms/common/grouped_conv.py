@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
+from leanconv.codegen.forms import skeleton
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.dtypes import ITEMSIZE
@@ -42,6 +43,12 @@ class GroupedConv(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Input, weights, what the epilogue needs, output."""
         return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def packing(self) -> Hashable:
+        """All but the extents."""
+        key: Hashable = skeleton(self)
+        return key
 
     @property
     def constant_bytes(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -69,6 +70,12 @@ class DepthwiseConv(GroupedConv):
         """Images by vectors of channels (unless they are inside) by blocks of rows."""
         blocks = 1 if self.blocks_inside else self.blocks
         return self.batch * blocks * ceil_div(self.row_count, self.rows)
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, taps and lanes."""
+        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.lanes
+        return DepthwiseConv, shape, self.dtype, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ kernel, with their packed weights one after the other.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,6 +99,12 @@ class PackedConv(GroupedConv):
     def with_prefetch(self, size: int) -> PackedConv:
         """This kernel, prefetching `size` bytes of a later kernel's weights as well."""
         return replace(self, prefetch_bytes=size)
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, taps and the width of a panel."""
+        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.panel_vectors
+        return PackedConv, shape, self.lanes, self.phases, self.dtype, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

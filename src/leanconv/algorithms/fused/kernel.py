@@ -8,7 +8,7 @@ thread does it. Without the first convolution, the depthwise one reads x.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,12 @@ class FusedChain(Kernel):
         """Pack the weights (K, C/g, kh, kw) and biases (K,) of all convolutions, by operand."""
         parts = [pack_part(self.block, weights, biases, part) for part in range(self.parts)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @property
+    def packing(self) -> Hashable:
+        """How each stage packs its own, part by part."""
+        stages = self.block.stages.items()
+        return FusedChain, self.parts, tuple((name, stage.packing) for name, stage in stages)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
