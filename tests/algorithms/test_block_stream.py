@@ -10,7 +10,9 @@ import pytest
 
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import Choice
+from leanconv.codegen.forms import Form, form_of
 from leanconv.codegen.host import host
+from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, TensorType
@@ -22,6 +24,7 @@ from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
+from support.kernel_runner import run_kernel
 from support.nodes import all_constants, run_lowered
 
 RELU6 = Activation("clip", (0.0, 6.0))
@@ -203,3 +206,46 @@ def test_an_unknown_choice_is_refused() -> None:
     net = Net(MOBILE, (22, 21))
     with pytest.raises(SpecError, match="expected one of"):
         run(net, BLOCK_CHAIN.choice_named("stream:step=9"))
+
+
+class ConstantStream(BlockStream):
+    """A stream with its extents as constants in its code."""
+
+    VARIES = False
+
+
+def of_six(kernel: BlockStream) -> BlockStream:
+    """The same in tiles of six columns."""
+    blocks = []
+    for block in kernel.blocks:
+        expand = block.expand and replace(block.expand, tile=Tile(6, 1))
+        projects = tuple(replace(project, tile=Tile(6, 1)) for project in block.projects)
+        depthwise = replace(block.depthwise, columns=6)
+        blocks.append(replace(block, expand=expand, depthwise=depthwise, projects=projects))
+    return replace(kernel, blocks=tuple(blocks))
+
+
+def test_streams_of_equal_remainders_share_forms() -> None:
+    sizes = (60, 88), (92, 112), (224, 136)
+    forms: dict[str, set[Form]] = {}
+    for size in sizes:
+        for choice, kernel in streams(Net(MOBILE[:3], size)).items():
+            forms.setdefault(str(choice), set()).add(form_of(of_six(kernel), host()).form)
+    assert forms
+    for name, found in forms.items():
+        assert len(found) == 1, name
+
+
+@pytest.mark.parametrize("name", ["mobile", "batch", "separable"])
+def test_words_of_streams_give_the_bits_of_constants(name: str) -> None:
+    blocks, size, settings = NETS[name]
+    *_, kernel = streams(Net(blocks, size, **settings)).values()
+    random = np.random.default_rng(4)
+    first, last = kernel.blocks[0], kernel.blocks[-1]
+    x = random.standard_normal(kernel.batch * (first.expand or first.depthwise).x.image, "f4")
+    packed = [
+        random.standard_normal(bytes_ // 4, "f4") for bytes_ in kernel.constant_bytes.values()
+    ]
+    y = np.full(kernel.batch * last.projects[0].y.image, np.nan, "f4")
+    expected = run_kernel(ConstantStream(**vars(kernel)), x, *packed, y)
+    np.testing.assert_array_equal(run_kernel(kernel, x, *packed, y), expected)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
-from leanconv.codegen.extents import Count
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -38,7 +38,7 @@ class BlockKernels:
     expand: DirectConv | None
     depthwise: DepthwiseConv
     projects: tuple[DirectConv, ...]
-    step: Count
+    step: Extent
     keeps_expanded: bool
 
     def linked(self) -> BlockKernels:
@@ -46,14 +46,21 @@ class BlockKernels:
 
         The expanded and the filtered tensor are written by one stage and read by the next.
         """
-        window, expand = self.depthwise.window, self.expand
+        window, expand, x, y = (
+            self.depthwise.window,
+            self.expand,
+            self.depthwise.x,
+            self.depthwise.y,
+        )
         if expand:
-            of_rows = replace(expand.window, out=window.size)
-            expand = replace(expand, window=of_rows, y=self.depthwise.x)
+            x = replace(x, block_stride=self.expanded_rows * x.spatial[1])
+            expand = replace(expand, window=replace(expand.window, out=window.size), y=x)
+        y = replace(y, block_stride=self.step * y.spatial[1])
+        depthwise = replace(self.depthwise, x=x, y=y)
         first, size = self.projects[0], (1, self.step, window.out[2])
-        of_step, x, y = replace(first.window, size=size, out=size), self.depthwise.y, first.y
-        projects = tuple(replace(each, window=of_step, x=x, y=y) for each in self.projects)
-        return replace(self, expand=expand, projects=projects)
+        of_step = replace(first.window, size=size, out=size)
+        projects = tuple(replace(p, window=of_step, x=y, y=first.y) for p in self.projects)
+        return replace(self, expand=expand, depthwise=depthwise, projects=projects)
 
     @property
     def stages(self) -> dict[str, DirectConv | DepthwiseConv]:
@@ -94,6 +101,12 @@ class BlockKernels:
     def input_rows(self) -> int:
         """Input rows from the first to the last that one output row reads."""
         return input_rows(self.depthwise.window)
+
+    @property
+    def expanded_rows(self) -> int:
+        """Rows of the expanded tensor that one step reads, all of which are kept."""
+        window = self.depthwise.window
+        return min(window.size[1], (self.step - 1) * window.stride[1] + self.input_rows)
 
     @property
     def expanded_bytes(self) -> int:
@@ -273,7 +286,7 @@ class BlockRows:
     def _prefetch_next(self, expand: DirectConv, panel: Value, row: Value) -> None:
         """Prefetch the weights of the next panel to expand, and the first ones of y."""
         block = self.block
-        rows = expand.y.block_stride // expand.y.spatial[1]
+        rows = block.expanded_rows
         self._prefetch(expand, panel + 1, row, rows, self.local["expand"]["w"])
         slot, slots = panel * rows + row, expand.panels * rows
         zero = self.e.const("i64", 0)

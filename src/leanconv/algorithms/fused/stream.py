@@ -20,6 +20,7 @@ import numpy as np
 from leanconv.algorithms.fused.kernel import pack_part
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -39,7 +40,9 @@ class BlockStream(Kernel):
         warm: steps before the first one of a chunk that follows no other.
     """
 
-    batch: int
+    VARIES = True
+
+    batch: Extent
     blocks: tuple[BlockKernels, ...]
     rings: tuple[int, ...]
     step: int
