@@ -21,9 +21,13 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
+from leanconv.kernels.copy import Copy
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
+from leanconv.kernels.reorder import reorder
 from leanconv.spec import ConvSpec
+from leanconv.spec.format import Format
 from leanconv.symbols import Symbol, Trace, is_known
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
@@ -334,3 +338,39 @@ def test_blocks_words_give_the_bits_of_constants(block: Block, kind: str, width:
     expected = run_kernel(constant(kernel), *arrays)
     np.testing.assert_array_equal(run_kernel(kernel, *arrays), expected)
     assert not np.isnan(expected).all()
+
+
+@pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0), (8, 8)])
+def test_reorders_of_all_sizes_share_a_form(source: int, result: int) -> None:
+    formats = Format(source), Format(result)
+    shapes = [(2, 24, 17, 19), (3, 24, 20, 31), (5, 24, 23, 22)]
+    assert shared(reorder(shape, "float32", *formats) for shape in shapes)
+
+
+@pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0), (8, 8)])
+@pytest.mark.parametrize("shape", [(1, 5, 3, 3), (2, 21, 5, 7), (2, 8, 17, 19), (1, 16, 97, 113)])
+def test_reorder_words_give_the_bits_of_constants(
+    source: int, result: int, shape: tuple[int, ...]
+) -> None:
+    kernel = reorder(shape, "float32", Format(source), Format(result))
+    x = np.arange(Format(source).elements(shape), dtype="f4")
+    arrays = x, np.full(Format(result).elements(shape), np.nan, "f4")
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )
+
+
+@pytest.mark.parametrize("count", [*range(2, 40), 64, 65, 79, 80, 130, 300])
+@pytest.mark.parametrize("step", [0, 1, -1, 3])
+def test_copies_of_runs_give_the_bits_of_constants(count: int, step: int) -> None:
+    start = (count - 1) * -step if step < 0 else 0
+    box = StridedBox(0, (2, count), (7, step), (count + 5, 1), start, 1)
+    tasks = (
+        *copy_tasks(box, "float32"),
+        *copy_tasks(replace(box, operand=-1, result=700), "float32"),
+    )
+    kernel = Copy("float32", 1, tasks)
+    arrays = np.arange(2000, dtype="f4"), np.full(1400, np.nan, "f4")
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )

@@ -23,12 +23,16 @@ from math import prod
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.register_transpose import power_below, transpose
+from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol
 from leanconv.target import Target
 
 _UNROLL = 4
+_BLOCKS = (16, 8, 4, 2)
 Body = Literal["run", "fill", "tile", "lanes", "scalar"]
 BODY_EXTENTS: dict[Body, int] = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
 
@@ -51,11 +55,11 @@ class CopyTask:
     """
 
     body: Body
-    extents: tuple[int, ...]
+    extents: Extents
     grid: int
     operands: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-    offsets: tuple[int, ...]
+    strides: tuple[Extents, ...]
+    offsets: Extents
     value: float = 0.0
     picks: tuple[tuple[int, ...], ...] = ()
     slack: int = 0
@@ -76,6 +80,8 @@ class Copy(Kernel):
         sources: number of source operands; the result is the last operand.
         tasks: boxes that do not overlap in the result.
     """
+
+    VARIES = True
 
     dtype: str
     sources: int
@@ -148,9 +154,12 @@ def cover(
     """Call `body(first, width)` so that all of `length` is covered by vectors of the widths.
 
     The last vector may overlap the one before it; below one vector the width is the largest power
-    of two that fits.
+    of two that fits. A long extent is covered by groups of vectors, the last of which overlaps.
     """
-    lanes = min(lanes, power_below(length))
+    lanes = power_below(length, lanes)
+    if isinstance(length, Symbol) and length > lanes:
+        _cover_extent(e, length, lanes, body, unroll)
+        return
     whole = length // lanes
     done = 0
     if whole > unroll:
@@ -162,6 +171,26 @@ def cover(
         body(k * lanes, lanes)
     if length % lanes:
         body(length - lanes, lanes)
+
+
+def _cover_extent(
+    e: Function, length: int, lanes: int, body: Callable[[Value | int, int], None], unroll: int
+) -> None:
+    """Cover more than a vector: one code for all lengths of several groups of vectors."""
+    if unroll > 1 and length <= 4 * lanes:
+        for k in range(ceil_div(length, lanes) - 1):
+            body(k * lanes, lanes)
+        body(e.i64(length - lanes), lanes)
+        return
+    if length <= 4 * unroll * lanes:
+        unroll = min(unroll, 2)  # fewer vectors twice
+    group = unroll * lanes
+    with e.loop("at", (length - 1) // group * group, step=group) as at:
+        for u in range(unroll):
+            body(at + u * lanes, lanes)
+    last = e.i64(length - group)
+    for u in range(unroll):
+        body(last + u * lanes, lanes)
 
 
 def _emit_run(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
@@ -216,26 +245,33 @@ def _emit_lanes(
     e.store(moved, places[-1])
 
 
+def _step(stride: int) -> int:
+    """A stride as a constant of the code if it is that of a block of channels."""
+    return next((block for block in _BLOCKS if stride == block), stride)
+
+
 def _emit_tile(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
     across, along = task.extents[-2:]
     assert not task.zeros or across + task.zeros <= lanes, "zeros end the only row of tiles"
     x, y = places
-    source_step, result_step = task.strides[0][-2], task.strides[1][-1]
+    source_step, result_step = _step(task.strides[0][-2]), _step(task.strides[1][-1])
 
     def tile(j: Value | int, i: Value | int, rows: int, width: int) -> None:
         kind = vector(element, width)
         x0 = x.at(j * source_step, element).at(i, element)
         y0 = y.at(i * result_step, element).at(j, element)
-        given = min(rows, across)
+        given = min(rows, across) if task.zeros else rows
         loaded = [e.load(x0.at(r * source_step, element), kind) for r in range(given)]
         loaded += [e.zero(kind)] * (rows - given)
-        for c, column in enumerate(transpose(e, loaded, min(width, along))):
+        made = min(width, along) if task.slack else width
+        for c, column in enumerate(transpose(e, loaded, made)):
             e.store(column, y0.at(c * result_step, element))
 
     def columns(j: Value | int, rows: int) -> None:
-        cover(e, max(along, width), lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
+        length = along if along >= width else width
+        cover(e, length, lanes, lambda i, w: tile(j, i, rows, w), unroll=1)
 
-    width = min(lanes, power_below(along + task.slack)) if along < lanes else lanes
+    width = power_below(along + task.slack, lanes) if along < lanes else lanes
     cover(e, across + task.zeros, lanes, columns, unroll=1)
 
 

@@ -6,9 +6,12 @@ from leanconv.codegen import shuffles
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 
 
-def power_below(count: int) -> int:
-    """The largest power of two that is not above `count`."""
-    return 1 << (count.bit_length() - 1)
+def power_below(count: int, most: int) -> int:
+    """The largest power of two that is neither above `count` nor above the power of two `most`."""
+    power = most
+    while power > count:
+        power //= 2
+    return power
 
 
 def transpose(e: Function, rows: list[Value], count: int) -> list[Value]:
