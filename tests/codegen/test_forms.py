@@ -18,6 +18,9 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.forms import form_of
 from leanconv.codegen.geometry import Access
+
+
+from leanconv.codegen.geometry import Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
@@ -25,6 +28,7 @@ from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
+from leanconv.kernels.pool import Pool
 from leanconv.kernels.reorder import reorder
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
@@ -371,6 +375,30 @@ def test_copies_of_runs_give_the_bits_of_constants(count: int, step: int) -> Non
     )
     kernel = Copy("float32", 1, tasks)
     arrays = np.arange(2000, dtype="f4"), np.full(1400, np.nan, "f4")
+    np.testing.assert_array_equal(
+        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+    )
+
+
+def pool(planes: int, height: int, width: int, average: bool) -> Pool:
+    """Windows of 3x3 at stride 2, one cell of padding, which a mean counts."""
+    out = (1, (height - 1) // 2 + 1, (width - 1) // 2 + 1)
+    window = Window((1, height, width), out, (1, 3, 3), (1, 2, 2), (1, 1, 1), (0, 1, 1))
+    counted = ((0, 0), (1, 1), (1, 1)) if average else ()
+    return Pool("float32", 8, planes, window, average, counted)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_pools_of_equal_remainders_share_a_form(average: bool) -> None:
+    assert shared(pool(n, h, w, average) for n, h, w in ((2, 20, 32), (3, 40, 48), (4, 31, 64)))
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("size", [(2, 2), (3, 4), (9, 15), (16, 17)])
+def test_pools_words_give_the_bits_of_constants(size: tuple[int, int], average: bool) -> None:
+    kernel = pool(3, *size, average)
+    x = np.random.default_rng(0).standard_normal(3 * 8 * size[0] * size[1]).astype("f4")
+    arrays = x, np.full(3 * 8 * kernel.window.out[1] * kernel.window.out[2], np.nan, "f4")
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )

@@ -19,6 +19,7 @@ from math import prod
 from leanconv.codegen import math
 from leanconv.codegen.column_tiles import ColumnTile, column_tiles
 from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -47,13 +48,14 @@ class Pool(Kernel):
         planes: number of maps.
         window: extents before and after, kernel, strides, dilations and padding before.
         average: a mean instead of a maximum.
-        counted: for a mean, the extents within which cells are counted, per axis: (first, one past
-            the last), in the input's coordinates; padding counts if they reach beyond the input.
+        counted: for a mean, how many cells before and after the input are counted, per axis.
     """
+
+    VARIES = True
 
     dtype: str
     block: int
-    planes: int
+    planes: Extent
     window: Window
     average: bool
     counted: tuple[tuple[int, int], ...]
@@ -143,24 +145,25 @@ class _Row:
         first = (before + (step - 1)) // step
         return first, e.smin((room + (step - 1)) // step, taps)
 
+    def _counted(self, axis: int) -> tuple[int, int]:
+        """The first coordinate whose cells are counted along an axis, and one past the last."""
+        before, after = self.pool.counted[axis]
+        return -before, self.window.size[axis] + after
+
     def _count(self, axis: int, o: Value) -> Value:
         """Cells that a window counts along an axis, at least one, as a float."""
-        first, last = self._taps_within(axis, o, *self.pool.counted[axis])
+        first, last = self._taps_within(axis, o, *self._counted(axis))
         return self.e.convert("sitofp", self.e.smax(last - first, 1), self.element)
 
     def _column_count(self, tile: ColumnTile, pixel: int, ow: Value) -> Value:
         """The count along the columns, a constant where all columns of this code agree."""
-        w, (low, high) = self.window, self.pool.counted[2]
+        w, (low, high) = self.window, self._counted(2)
+        counted = replace(w, size=(1, 1, high - low), pad=(0, 0, w.pad[2] + low))
         first = tile.first + pixel
-        # The window that meets the counted cells at this pixel of each tile.
-        pad = (0, 0, w.pad[2] - first * w.stride[2] + low)
-        size, out = (1, 1, high - low), (1, 1, tile.count)
-        stride = (1, 1, w.stride[2] * tile.pixels)
-        counted = replace(w, size=size, out=out, stride=stride, pad=pad)
-        most = counted.most_taps(2)
-        if counted.live_taps(2) < most * tile.count:
+        taps, last = (counted.taps(2, o) for o in (first, first + (tile.count - 1) * tile.pixels))
+        if taps != last:
             return self._count(2, ow + pixel)
-        return self.e.const(self.element, max(1, most))
+        return self.e.const(self.element, max(1, int(taps[1] - taps[0])))
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
@@ -294,10 +297,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         triple(before, 0),
     )
     average = node.op == "AveragePool"
-    edges = tuple((0, n) for n in window.size)
+    edges = ((0, 0),) * 3
     if attributes["count_include_pad"]:
-        ends = zip(window.size, window.pad, triple(after, 0), strict=True)
-        edges = tuple((-b, n + a) for n, b, a in ends)
+        edges = tuple(zip(window.pad, triple(after, 0), strict=True))
     planes = source.shape[0] * ceil_div(source.shape[1], block)
     kernel = Pool(result.dtype, block, planes, window, average, edges if average else ())
     return Lowered((Call(kernel, (x, y)),), algorithm="pool")
