@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,7 @@ from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.forms import form_of
-from leanconv.codegen.geometry import Access
-
-
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
@@ -28,8 +26,12 @@ from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
+from leanconv.kernels.lane_reduce import ReduceOp
+from leanconv.kernels.lrn import ResponseNorm
 from leanconv.kernels.pool import Pool
+from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.reorder import reorder
+from leanconv.kernels.softmax import Softmax
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
 from leanconv.symbols import Symbol, Trace, is_known
@@ -402,3 +404,65 @@ def test_pools_words_give_the_bits_of_constants(size: tuple[int, int], average: 
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )
+
+
+def filled(size: int, kernel: Kernel, results: int) -> tuple[np.ndarray, ...]:
+    """What a form and constants make of one operand, and of a result of NaN."""
+    x = np.random.default_rng(size).standard_normal(size).astype("f4")
+    arrays = x, np.full(results, np.nan, "f4")
+    return run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize(
+    ("extents", "reduced"),
+    [
+        ((3, 35), (False, True)),
+        ((3, 2 * 8192 + 37), (False, True)),
+        ((5, 37), (True, False)),
+        ((2, 601, 131), (False, True, False)),
+        ((3, 4, 5, 6), (True, False, True, False)),
+        ((4, 513, 64), (False, True, False)),
+    ],
+)
+def test_reductions_words_give_the_bits_of_constants(
+    how: ReduceOp, extents: tuple[int, ...], reduced: tuple[bool, ...]
+) -> None:
+    kernel = Reduction("float32", how, extents, reduced)
+    kept = [n for n, summed in zip(extents, reduced, strict=True) if not summed]
+    np.testing.assert_array_equal(*filled(prod(extents), kernel, prod(kept)))
+
+
+def test_reductions_of_all_sizes_share_forms() -> None:
+    sums = Reduction("float32", "mean", (8, 1028, 16), (False, True, False))
+    assert shared(replace(sums, extents=(n, m, 16)) for n, m in ((8, 1028), (12, 2052)))
+    rows = replace(sums, extents=(8, 130), reduced=(False, True))
+    assert shared(replace(rows, extents=(n, m)) for n, m in ((8, 131), (9, 195), (7, 259)))
+
+
+@pytest.mark.parametrize("logarithm", [True, False])
+@pytest.mark.parametrize("shape", [(3, 5, 1), (7, 197, 1), (2, 9000, 1), (3, 21, 150), (2, 2, 8)])
+def test_softmax_words_give_the_bits_of_constants(
+    shape: tuple[int, int, int], logarithm: bool
+) -> None:
+    kernel = Softmax("float32", logarithm, *shape)
+    np.testing.assert_array_equal(*filled(prod(shape), kernel, prod(shape)))
+
+
+def test_softmax_of_all_sizes_shares_a_form() -> None:
+    shapes = [(3, 197, 1), (8, 261, 1), (5, 325, 1)]
+    assert shared(Softmax("float32", False, *shape) for shape in shapes)
+
+
+@pytest.mark.parametrize("size", [3, 4, 11])
+@pytest.mark.parametrize("shape", [(2, 9, 150), (3, 2, 7), (2, 33, 64)])
+def test_response_norm_words_give_the_bits_of_constants(
+    shape: tuple[int, int, int], size: int
+) -> None:
+    kernel = ResponseNorm("float32", *shape, size, 1e-4, 0.75, 1.0)
+    np.testing.assert_array_equal(*filled(prod(shape), kernel, prod(shape)))
+
+
+def test_response_norms_of_all_sizes_share_a_form() -> None:
+    shapes = [(2, 64, 129), (3, 64, 257), (5, 64, 321)]
+    assert shared(ResponseNorm("float32", *s, 5, 1e-4, 0.75, 1.0) for s in shapes)

@@ -96,7 +96,7 @@ class _Nest:
     """The loops of one kernel while they are written."""
 
     def __init__(self, kernel: Elementwise, target: Target) -> None:
-        self.k, self.e = kernel, Function(kernel.NAME)
+        self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         self.element = ELEMENT[kernel.dtype]
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
@@ -150,7 +150,9 @@ class _Nest:
             if self.strides[i][-1] == 0:
                 values[i] = self.e.broadcast(pointers[i], self.kind)
             else:
-                lanes = count or (self.k.extents[-1] if self.one_vector else self.lanes)
+                lanes = count or (
+                    self.target.lanes_of_tail(self.k.extents[-1]) if self.one_vector else self.lanes
+                )
                 values[i] = self.e.load_first(pointers[i], self.kind, lanes)
 
     def _axis(
@@ -183,9 +185,9 @@ class _Nest:
         """The last axis: whole vectors, then what remains."""
         e, extent = self.e, self.k.extents[-1]
         if self.one_vector:
-            self._compute(pointers, values, extent)
+            self._compute(pointers, values, self.target.lanes_of_tail(extent))
             return
-        tail = extent % self.lanes
+        tail = self.target.lanes_of_tail(extent % self.lanes)
         start, stop = self._range(self.inner, piece)
         if isinstance(stop, Value) and isinstance(start, Value):
             whole = e.smin(stop, extent - tail)

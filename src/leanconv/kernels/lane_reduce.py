@@ -9,6 +9,7 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Value, lanes_of
 from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
+from leanconv.target import Target
 
 # Values taken by one set of accumulators before they go into the total, and their number.
 RUN = 256
@@ -105,7 +106,12 @@ def _combined(e: Function, how: ReduceOp, totals: list[Value], more: list[Value]
 
 
 def each_column(
-    e: Function, tile: Value, extent: int, lanes: int, body: Callable[[Value, int], None]
+    e: Function,
+    tile: Value,
+    extent: int,
+    dtype: str,
+    target: Target,
+    body: Callable[[Value, int], None],
 ) -> None:
     """Run `body(offset, count)` for each vector of a tile of columns.
 
@@ -113,13 +119,14 @@ def each_column(
         e: the function under construction.
         tile: which `TILE` columns of the axis.
         extent: of the axis.
-        lanes: of a vector.
+        dtype, target: decide the lanes of a vector.
         body: emits the work on the `count` columns (all lanes, or the rest) from `offset` on.
     """
+    lanes = target.lanes(dtype)
     for count in tile_at(e, tile, extent, TILE, is_tail="eq"):
         first, tail = tile * TILE, count % lanes
         if count >= lanes:
             with e.loop("column", count - tail, step=lanes) as v:
                 body(first + v, lanes)
         if tail:
-            body(first + (count - tail), tail)
+            body(first + (count - tail), target.lanes_of_tail(tail))

@@ -16,6 +16,7 @@ from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
@@ -43,10 +44,12 @@ class ResponseNorm(Kernel):
         alpha, beta, bias: as in the formula.
     """
 
+    VARIES = True
+
     dtype: str
-    images: int
-    channels: int
-    inner: int
+    images: Extent
+    channels: Extent
+    inner: Extent
     size: int
     alpha: float
     beta: float
@@ -92,15 +95,16 @@ class ResponseNorm(Kernel):
         column = nest.rolling if self.size <= LONGEST else nest.summed
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(self.chunks) as (chunk,):
-            first, items = chunk * self.group, self.images * self.tiles
+            tiles = 1 if self.tiles == 1 else self.tiles
+            first, items = chunk * self.group, self.images * tiles
             with e.loop("item", e.smin(first + self.group, items), start=first) as item:
-                image = item // self.tiles * (self.channels * self.inner)
+                image = item // tiles * (self.channels * self.inner)
 
                 def body(offset: Value, count: int, image: Value = image) -> None:
                     at = image + offset
                     column(x.at(at, nest.element), y.at(at, nest.element), count)
 
-                each_column(e, item % self.tiles, self.inner, nest.lanes, body)
+                each_column(e, item % tiles, self.inner, self.dtype, target, body)
         return e.finish()
 
 
@@ -135,7 +139,7 @@ class _Nest:
                 newest = self._load(x, c + k.after, count)
                 window[:] = [*window[1:], newest * newest]
                 self._finish(x, y, c, self._sum(window), count)
-        for channel in range(with_more, k.channels):
+        for channel in (with_more + i for i in range(k.channels - with_more)):
             window = [*window[1:], zero]
             self._finish(x, y, channel, self._sum(window), count)
 

@@ -297,7 +297,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         triple(before, 0),
     )
     average = node.op == "AveragePool"
-    edges = ((0, 0),) * 3
+    edges: tuple[tuple[int, int], ...] = ((0, 0),) * 3
     if attributes["count_include_pad"]:
         edges = tuple(zip(window.pad, triple(after, 0), strict=True))
     planes = source.shape[0] * ceil_div(source.shape[1], block)

@@ -22,6 +22,7 @@ from itertools import groupby
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at
@@ -67,11 +68,13 @@ class Reduction(Kernel):
         width: vectors of results in a tile where the last axis is kept.
     """
 
+    VARIES = True
+
     dtype: str
     how: ReduceOp
-    extents: tuple[int, ...]
+    extents: Extents
     reduced: tuple[bool, ...]
-    channels: int = 0
+    channels: Extent = 0
     width: int = 4
 
     @property
@@ -123,7 +126,7 @@ class _Nest:
     """The loops of one reduction while they are written."""
 
     def __init__(self, kernel: Reduction, target: Target) -> None:
-        self.k, self.e = kernel, Function(kernel.NAME)
+        self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         self.element = ELEMENT[kernel.dtype]
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
@@ -137,7 +140,8 @@ class _Nest:
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.group
             with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
-                column, row = item % k.columns, item // k.columns
+                columns = 1 if k.columns == 1 else k.columns
+                column, row = item % columns, item // columns
                 source = x.at(self._offset(row), self.element)
                 if k.reduced[-1]:
                     (total,) = self._totals(source, self.loops, 1, self.lanes)
@@ -174,14 +178,14 @@ class _Nest:
         """The results of `count` columns, in tiles of whole vectors and one of the rest."""
         place = 0
         while place < count:
-            width = min(self.k.width, max(1, (count - place) // self.lanes))
-            lanes = min(self.lanes, count - place)
+            width = int(min(self.k.width, max(1, (count - place) // self.lanes)))
+            lanes = self.target.lanes_of_tail(min(self.lanes, count - place))
             address = source.at(place, self.element)
             totals = self._totals(address, self.loops, width, lanes)
             for j, total in enumerate(totals):
                 target = out.at(place + j * self.lanes, self.element)
                 self.e.store_first(self._finished(total), target, lanes)
-            place += width * lanes
+            place += width * self.lanes
 
     def _channels(self, source: Value, y: Value, row: Value) -> None:
         """A block of channels into a plain result."""
@@ -192,7 +196,7 @@ class _Nest:
         (total,) = self._totals(source, self.loops, 1, self.lanes)
         result, out = self._finished(total), y.at(offset, self.element)
         for count in tile_at(e, block, k.channels, self.lanes, is_tail="eq"):
-            e.store_first(result, out, count)
+            e.store_first(result, out, self.target.lanes_of_tail(count))
 
     def _totals(self, source: Value, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
         """Combine over the remaining reduced axes."""
@@ -214,7 +218,10 @@ class _Nest:
     def _along(self, source: Value, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
-        left, total = extent % self.lanes, e.const(self.kind, NEUTRAL[how])
+        left, total = (
+            self.target.lanes_of_tail(extent % self.lanes),
+            e.const(self.kind, NEUTRAL[how]),
+        )
         if extent >= self.lanes:
 
             def leaf(i: Value) -> list[Value]:
@@ -227,7 +234,7 @@ class _Nest:
         return total
 
     def _finished(self, total: Value) -> Value:
-        return total / float(self.k.count) if self.k.how == "mean" else total
+        return total / self.k.count if self.k.how == "mean" else total
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:

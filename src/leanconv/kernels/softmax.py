@@ -16,6 +16,7 @@ from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
@@ -51,11 +52,13 @@ class Softmax(Kernel):
         outer, extent, inner: the shape; one inner element means that the axis is contiguous.
     """
 
+    VARIES = True
+
     dtype: str
     logarithm: bool
-    outer: int
-    extent: int
-    inner: int
+    outer: Extent
+    extent: Extent
+    inner: Extent
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -83,32 +86,34 @@ class Softmax(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        nest = _Nest(self, e, target.lanes(self.dtype))
+        nest = _Nest(self, e, target)
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(self.chunks) as (chunk,):
-            first, items = chunk * self.group, self.outer * self.tiles
+            tiles = 1 if self.tiles == 1 else self.tiles
+            first, items = chunk * self.group, self.outer * tiles
             with e.loop("item", e.smin(first + self.group, items), start=first) as item:
-                offset = item // self.tiles * (self.extent * self.inner)
+                offset = item // tiles * (self.extent * self.inner)
                 source, result = x.at(offset, nest.element), y.at(offset, nest.element)
                 if self.inner == 1:
                     nest.line(source, result)
                 else:
-                    nest.columns(source, result, item % self.tiles)
+                    nest.columns(source, result, item % tiles)
         return e.finish()
 
 
 class _Nest:
     """The three passes while they are written."""
 
-    def __init__(self, kernel: Softmax, e: Function, lanes: int) -> None:
-        self.k, self.e, self.lanes = kernel, e, lanes
+    def __init__(self, kernel: Softmax, e: Function, target: Target) -> None:
+        self.k, self.e, self.target = kernel, e, target
+        self.lanes = target.lanes(kernel.dtype)
         self.element = ELEMENT[kernel.dtype]
-        self.kind = vector(self.element, lanes)
+        self.kind = vector(self.element, self.lanes)
 
     def line(self, x: Value, y: Value) -> None:
         """A contiguous axis, lanes along it."""
-        k, e, lanes = self.k, self.e, self.lanes
-        count, left = divmod(k.extent, lanes)
+        e, lanes = self.e, self.lanes
+        count, left = self._vectors()
         end = e.const("i64", count * lanes)
         largest = self._all_lanes("max", self._largest_of_line(x))
 
@@ -130,9 +135,14 @@ class _Nest:
         if left:
             self._result(x, y, end, largest, scale, left)
 
+    def _vectors(self) -> tuple[int, int]:
+        """Whole vectors of a line, and the lanes that remain."""
+        count, left = divmod(self.k.extent, self.lanes)
+        return count, self.target.lanes_of_tail(left)
+
     def _largest_of_line(self, x: Value) -> Value:
         e, lanes = self.e, self.lanes
-        count, left = divmod(self.k.extent, lanes)
+        count, left = self._vectors()
         largest = e.const(self.kind, NEUTRAL["max"])
         if count:
 
@@ -154,7 +164,8 @@ class _Nest:
             self.e,
             tile,
             self.k.inner,
-            self.lanes,
+            self.k.dtype,
+            self.target,
             lambda offset, count: self._column(
                 x.at(offset, self.element), y.at(offset, self.element), count
             ),

@@ -82,6 +82,10 @@ class Target:
         """Whether vectors are loaded and stored under masks that are computed at run time."""
         return self.isa != "neon"
 
+    def lanes_of_tail(self, count: int) -> int:
+        """A count of lanes, which becomes a constant where run-time masks are slow."""
+        return count if self.runtime_masks else int(count)
+
     def with_half_vectors(self) -> Target:
         """A core that `splits_vectors`, seen through registers of half the width."""
         return replace(self, vector_bytes=self.vector_bytes // 2, fma_units=2 * self.fma_units)
