@@ -84,9 +84,8 @@ def test_measure_compares_times_and_answers(engines: tuple[Engine, ...], work: W
     assert outcomes["wrong"].difference == pytest.approx(0.5)
     assert "no such luck" in str(outcomes["broken"].error)
     found_ratios = ratios(list(outcomes.values()))
-    assert 1.5 < found_ratios["slow"] < 6
-    assert found_ratios["best"] <= found_ratios["slow"]
-    assert "broken" not in found_ratios
+    assert set(found_ratios) == {"slow", "wrong", "best"}
+    assert found_ratios["best"] == found_ratios["slow"]  # the other one is wrong
     assert said[-1] == "case: round 4 of 4"
 
 
