@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 from leanconv.errors import InputError, ModelError
+from leanconv.graph import template
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
@@ -99,6 +100,15 @@ def test_constants_are_shared() -> None:
     held = [name for name, array in one.constants.items() if array.size > 4]
     assert held
     assert all(one.constants[name] is other.constants[name] for name in held)
+
+
+@pytest.mark.parametrize(("most", "times"), [(0, 2), (2**20, 1)])
+def test_many_folded_constants_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, most: int, times: int
+) -> None:
+    monkeypatch.setattr(template, "_MOST_KEPT_BYTES", most)
+    counted = Counted(read_model(small_cnn().SerializeToString()))
+    assert [counted.check(2, 3, 32, width) for width in (32, 48)][-1] == times
 
 
 def test_a_network_of_shape_arithmetic() -> None:

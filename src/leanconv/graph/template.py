@@ -7,7 +7,8 @@ sum are equal, a map is larger than a window …). Where a symbol will not do, t
 each shape as it comes. An extent of 0 or 1 is no symbol: what is left out for it is worth a
 template of its own.
 
-All graphs of a template share its constants, which stay in memory with it.
+All graphs of a template share its constants, which stay in memory with it; where that is much, the
+network is bound to each shape anew.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import LeanConvError
-from leanconv.graph.ir import Graph, TensorType, is_filled
+from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.symbols import Symbol, Trace, Values, guarded
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Shape]], Graph]
 
-_MOST_KEPT_BYTES = 256 * 2**20  # of constants that are not in the file as they are
+_MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded factors
 _MOST_TEMPLATES = 16  # of one pattern of open extents
 _PLAIN = (bool, int, float, str, bytes, np.generic)
 # What a symbol raises where a number is needed, in Python's and in NumPy's words.
@@ -164,9 +165,15 @@ class Templates:
 
 
 def _held_bytes(graph: Graph) -> int:
-    """Bytes of the constants that take memory of their own."""
-    arrays = graph.constants.values()
-    return sum(a.nbytes for a in arrays if a.flags.owndata and not is_filled(a))
+    """Bytes of the constants that are no views of the file."""
+    owners = {}
+    for array in graph.constants.values():
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if owner.base is None:
+            owners[id(owner)] = owner.nbytes
+    return sum(owners.values())
 
 
 def _symbols(value: Any) -> Iterator[Symbol]:
