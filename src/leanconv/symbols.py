@@ -27,7 +27,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass
 class Trace:
-    """What the emission of one kernel asked of its symbols.
+    """What the making of one thing asked of its symbols.
 
     Attributes:
         guards: expressions and what they were, in the order in which they were asked.
@@ -43,17 +43,17 @@ class Trace:
 
 
 class Symbol:
-    """An extent while its kernel is emitted.
+    """A number of which an expression is known.
 
     Sums, products, floored quotients and remainders of symbols and integers are symbols. A
-    comparison is a decision of the generator, and what needs a plain number (`range`, `int`,
+    comparison is a decision, and what needs a plain number (`range`, `int`,
     `float`) decides on that number; both become guards. It has no text: an f-string raises
     TypeError, and so does its hash, which tables of remembered results would look up by its value.
 
     Attributes:
         trace: where guards and words are kept.
         text: the expression.
-        value: what it is this time; reading it is no guard, so nothing emitted may follow from it.
+        value: what it is this time; reading it is no guard, so nothing made may follow from it.
         base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
             other. The code multiplies: a word for each multiple of a stride would fill the table.
     """
@@ -219,11 +219,6 @@ def key(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(key(item) for item in value)
     return (Symbol, value.text) if isinstance(value, Symbol) else value
-
-
-def is_known(value: object) -> bool:
-    """Whether it is a number or a symbol, and no value that the emitted code computes."""
-    return isinstance(value, (int, Symbol))
 
 
 def _is(value: object, number: int) -> bool:

@@ -34,7 +34,7 @@ from leanconv.kernels.reorder import reorder
 from leanconv.kernels.softmax import Softmax
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
-from leanconv.symbols import Symbol, Trace, is_known
+from leanconv.symbols import Symbol, Trace
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
 from support.kernel_runner import run_kernel
@@ -117,13 +117,6 @@ def test_multiples_share_a_word() -> None:
 def test_a_symbol_is_no_plain_number(use: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError):
         use(symbol())
-
-
-def test_numbers_and_symbols_are_known() -> None:
-    e = Function("kernel")
-    assert is_known(3)
-    assert is_known(symbol())
-    assert not is_known(e.lo)
 
 
 # -- forms ---------------------------------------------------------------------------------
