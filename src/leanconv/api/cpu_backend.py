@@ -23,8 +23,8 @@ from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
-from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import OwnedGraph, WeightStore
+from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory
+from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
@@ -61,7 +61,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = preset(settings.target) if settings.target else host()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
-        self._templates, self._store = Templates(model, self._bound), WeightStore()
+        self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -82,7 +82,7 @@ class CpuBackend:
         pinned, limit = self._pinned, self._options.memory_limit
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
-                compiled = CompiledNetwork(owned, planner, limit, pinned, store=self._store)
+                compiled = CompiledNetwork(owned, planner, limit, pinned, shared=self._shared)
             except (BudgetError, SpecError) as error:
                 log.warning("the pinned plan is not followed: %s", error)
             else:
@@ -90,7 +90,7 @@ class CpuBackend:
                     log.warning("the pinned plan is followed, but %s", reason)
                 return compiled
         decisions = self._decisions(owned.graph)
-        return CompiledNetwork(owned, planner, limit, decisions=decisions, store=self._store)
+        return CompiledNetwork(owned, planner, limit, decisions=decisions, shared=self._shared)
 
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
         """The decisions of nodes where an option overrides the planner's, else None."""

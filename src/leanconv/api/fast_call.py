@@ -45,12 +45,14 @@ class FastCall:
     @property
     def used_bytes(self) -> int:
         """Bytes of weights and arena, counted as they were allocated for this or another plan."""
-        return self.network.memory.used_bytes + self.network.shared_bytes
+        network = self.network
+        return network.memory.used_bytes + network.shared_bytes + network.arena.bytes
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what is this plan's alone, and of the code."""
-        return self.network.memory.used_bytes + self.network.code_bytes
+        """Bytes of what is this plan's alone, of the code, and by which the arena grew for it."""
+        network = self.network
+        return network.memory.used_bytes + network.code_bytes + network.arena.growth
 
     def call(self, x: object) -> np.ndarray | None:
         """Run on one array that the kernels can read in place; None for any other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from leanconv.codegen import compiler
 from leanconv.codegen.llvm_pages import release_llvm_pages
@@ -26,8 +27,22 @@ from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.planner.weights import fill_weights
 from leanconv.runtime.memory import Memory, mapped_files
-from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.runtime.program import Place, Program, Slot, Stage
+from leanconv.runtime.shared_arena import SharedArena
 from leanconv.units import format_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMemory:
+    """What all plans of one network have in common.
+
+    Attributes:
+        weights: packed ones, each once.
+        arena: as large as the largest plan needs.
+    """
+
+    weights: WeightStore = field(default_factory=WeightStore)
+    arena: SharedArena = field(default_factory=SharedArena)
 
 
 class CompiledNetwork:
@@ -40,11 +55,12 @@ class CompiledNetwork:
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan to follow as it is; None lets the planner find one.
         decisions: how each node is computed; None leaves it to the planner.
-        store: packed weights of other plans of the same network.
+        shared: the memory of all plans of the same network; None if there are no others.
 
     Attributes:
         plan: what runs.
-        memory: what this plan alone has.
+        memory: what this plan alone has: packed weights.
+        arena: its part of the arena that all plans share.
         shared_bytes: of the weights that other plans had packed already.
         misfits: how the network differs from the pinned plan that it follows.
 
@@ -60,7 +76,7 @@ class CompiledNetwork:
         memory_limit: int | None = None,
         pinned: PlanFile | None = None,
         decisions: Sequence[Decision] | None = None,
-        store: WeightStore | None = None,
+        shared: SharedMemory | None = None,
     ) -> None:
         decisions, planner, exact = _decided(budget, memory_limit, pinned, decisions)
         target = planner.target
@@ -93,35 +109,33 @@ class CompiledNetwork:
         files = mapped_files(owned.graph.constants.values())
         owned.take()
         del merged  # so that weights are freed as they are packed
-        self.memory, store = Memory(), store or WeightStore()
-        self._shared = lowered.constants.take_shared(store)
+        self.memory, shared = Memory(), shared or SharedMemory()
+        self._shared = lowered.constants.take_shared(shared.weights)
         self.shared_bytes = sum(weights.bytes for weights in self._shared)
         places, own_bytes = lowered.constants.places()
         weights, packings = self.memory.allocate("weights", own_bytes), lowered.constants.packings
-        arena = self.memory.allocate("arena", storage.arena_bytes)
+        self.arena = shared.arena.part(storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
         library = compiler.load([call.kernel for call in calls], target)
         release_llvm_pages()
         self.code_bytes = library.code_bytes
         fill_weights(weights, lowered.constants, places, files)
-        self._shared += store.keep(packings, weights, places)
+        self._shared += shared.weights.keep(packings, weights, places)
         addresses = {name: weights.address + place for name, place in places.items()}
         for each in self._shared:
             addresses.update(each.addresses)
 
-        def operand(name: str) -> int | Slot:
+        def operand(name: str) -> int | Slot | Place:
             if name in addresses:
                 return addresses[name]
-            if name in storage.slots:
-                return storage.slots[name]
-            return arena.address + storage.offsets[name]
+            return storage.slots.get(name) or Place(storage.offsets[name])
 
         stages = [
-            Stage(c.kernel, tuple(operand(v) for v in c.values), arena.address + scratch)
+            Stage(c.kernel, tuple(operand(v) for v in c.values), Place(scratch))
             for c, scratch in zip(calls, storage.scratch, strict=True)
         ]
         slots = len(lowered.inputs) + len(lowered.outputs)
-        self._program = Program(stages, library, slots, 0, 0, planner.threads)
+        self._program = Program(stages, library, slots, 0, 0, planner.threads, arena=self.arena)
         self._step_calls = [len(step.calls) for step in lowered.steps]
 
     def run(self, addresses: Sequence[int]) -> None:

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.host import usable_cores
@@ -25,13 +24,6 @@ from leanconv.settings import current_settings
 log = logging.getLogger(__name__)
 
 _RETRY_NS = 1_000_000_000  # between attempts to start workers that the system has refused
-
-
-class AfterFork(Protocol):
-    """Something that must be set right in a forked child."""
-
-    def after_fork(self) -> None:
-        """Forget what the parent's other threads were doing."""
 
 
 class _Worker:
@@ -99,15 +91,15 @@ class Pool:
         self._patience = 0
         self._waking = False
         self._ended = False
-        self._users: Registry[AfterFork] = Registry(self._nobody_inside)
+        self._users: Registry[object] = Registry(self._nobody_inside)
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.stop)
 
-    def register(self, user: AfterFork, tables: object = None) -> None:
+    def register(self, user: object, tables: object) -> None:
         """Take note of a program.
 
         Args:
-            user: its `after_fork()` is called in forked children while it lives.
+            user: the program.
             tables: what workers may still be reading for a moment after its end: kept until none
                 can. Waiting for them then would be undone by an exception of a signal handler.
         """
@@ -222,8 +214,6 @@ class Pool:
         for field in (n.DONE, n.BUSY, n.SLEEPERS, n.STOP, n.INSIDE):
             self._words[field // 8] = 0
         self._words[n.TICKET // 8] |= n.CLOSED << 20
-        for user in self._users:
-            user.after_fork()
 
 
 def _system_yield() -> int:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
-from leanconv.codegen.reentrancy import owned, reentrant
 from leanconv.errors import SpecError
 from leanconv.runtime import native as n
+from leanconv.runtime.locks import Lock
 from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
+from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import aligned, ceil_div
 
 # Most chunks of a stage that two threads claim one by one; with more, as in a batch of eight, that
 # gains nothing.
 _MOST_ONE_BY_ONE = 256
+_ARGUMENTS_WORD, _SCRATCH_WORD = 1, 4  # of a stage in the table
+_Words: TypeAlias = ctypes.Array[ctypes.c_int64]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,13 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Place:
+    """An operand or scratch in the arena, which may move between runs: its offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
 class Stage:
     """One kernel, the addresses of its operands, and that of its threads' scratch.
 
@@ -37,8 +47,8 @@ class Stage:
     """
 
     kernel: Kernel
-    operands: tuple[int | Slot, ...]
-    scratch: int | None = None
+    operands: tuple[int | Slot | Place, ...]
+    scratch: Place | None = None
 
 
 class Program:
@@ -52,6 +62,7 @@ class Program:
         scratch_stride: bytes of it for each thread.
         threads: threads that take part, the caller counted.
         paced: whether fewer take part for a while when all together have become slower.
+        arena: where its `Place`s are; programs of one arena run in turn.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class Program:
         scratch_stride: int,
         threads: int,
         paced: bool = True,
+        arena: ArenaPart | None = None,
     ) -> None:
         if len(stages) > n.MAX_STAGES:
             raise SpecError(f"got {len(stages)} stages in one program, expected at most 4094")
@@ -70,50 +82,63 @@ class Program:
         self._pool: Pool = pool()
         self.threads = threads
         self.stages = tuple(stages)
-        words = sum(len(s.operands) + len(library.words(s.kernel)) for s in stages)
-        self._arguments = (ctypes.c_int64 * max(1, words))()
-        self._table = (ctypes.c_int64 * max(1, n.STAGE_WORDS * len(stages)))()
         self._patches: list[list[int]] = [[] for _ in range(slots)]
+        self._arena, self._arena_address = arena, 0
+        # Offsets of places by their positions in the arguments and in the table.
+        self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._scratch = scratch, scratch_stride
-        self._fill(stages)
+        self._arguments, self._table = self._filled(stages)
         table = ctypes.addressof(self._table)
         header = (self._pool.state, len(stages), table, 0, 0, 2 * threads)
         self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
         self._address = ctypes.addressof(self._header)
-        self._unlock()
+        self._lock = arena.arena.lock if arena else Lock("a run of the same network")
         self._pacing = Pacing(threads)
         self._paced = paced and threads > 1
         # A worker that wakes late may still read these; it sees that the run is over and parks.
         self._pool.register(self, (self._header, self._table))
         self._native = n.native()
 
-    def _fill(self, stages: Sequence[Stage]) -> None:
-        arguments, position = ctypes.addressof(self._arguments), 0
-        for i, stage in enumerate(stages):
-            if stage.kernel.chunks > n.MAX_CHUNKS:
+    def _filled(self, stages: Sequence[Stage]) -> tuple[_Words, _Words]:
+        """The arguments of all stages, the words of their forms before them; and their table."""
+        places, scratch_places = self._places
+        arguments: list[int] = []
+        table: list[int] = []
+        for stage in stages:
+            kernel = stage.kernel
+            if kernel.chunks > n.MAX_CHUNKS:
                 raise SpecError(
-                    f"a stage is made of {stage.kernel.chunks} parts; expected at most "
+                    f"a stage is made of {kernel.chunks} parts; expected at most "
                     f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
                 )
-            for word in self._library.words(stage.kernel):
-                self._arguments[position] = word
-                position += 1
-            words = (self._library.address(stage.kernel), arguments + 8 * position)
-            scratch = self._scratch
+            arguments += self._library.words(kernel)
+            start, scratch = len(arguments), self._scratch
             if stage.scratch is not None:
-                scratch = stage.scratch, aligned(stage.kernel.scratch_bytes)
-            self._table[n.STAGE_WORDS * i : n.STAGE_WORDS * (i + 1)] = [
-                *words,
-                stage.kernel.chunks,
-                _claim(stage.kernel, self.threads),
-                *scratch,
-            ]
+                scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
+                scratch = 0, aligned(kernel.scratch_bytes)
+            claim = _claim(kernel, self.threads)
+            table += (self._library.address(kernel), start, kernel.chunks, claim, *scratch)
             for operand in stage.operands:
                 if isinstance(operand, Slot):
-                    self._patches[operand.number].append(position)
-                else:
-                    self._arguments[position] = operand
-                position += 1
+                    self._patches[operand.number].append(len(arguments))
+                elif isinstance(operand, Place):
+                    places[len(arguments)] = operand.offset
+                arguments.append(0 if isinstance(operand, (Slot, Place)) else operand)
+        words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
+        for position in range(_ARGUMENTS_WORD, len(table), n.STAGE_WORDS):
+            table[position] = ctypes.addressof(words) + 8 * table[position]
+        return words, (ctypes.c_int64 * max(1, len(table)))(*table)
+
+    def _follow_arena(self, arena: ArenaPart) -> None:
+        """Let all places be where the arena is now."""
+        address = arena.address()
+        if address == self._arena_address:
+            return
+        self._arena_address = 0  # an interrupt may leave some at the old address
+        for words, places in zip((self._arguments, self._table), self._places, strict=True):
+            for position, offset in places.items():
+                words[position] = address + offset
+        self._arena_address = address
 
     def run(self, addresses: Sequence[int]) -> int:
         """Run all stages on the arrays at these addresses, one for each slot.
@@ -128,26 +153,29 @@ class Program:
         """
         if not self.stages:
             return 0
-        if self._mine():
-            raise reentrant("a run of the same network")
-        with self._lock:
-            for address, positions in zip(addresses, self._patches, strict=True):
-                for position in positions:
-                    self._arguments[position] = address
+        with self._lock.held:
+            return self._run(addresses)
+
+    def _run(self, addresses: Sequence[int]) -> int:
+        if self._arena is not None:
+            self._follow_arena(self._arena)
+        for address, positions in zip(addresses, self._patches, strict=True):
+            for position in positions:
+                self._arguments[position] = address
+        start = time.perf_counter_ns()
+        together = self.threads > 1 and (not self._paced or self._pacing.together(start))
+        if together:
+            self._pool.ensure(self.threads)
+            self._pool.wake(self.threads - 1)
             start = time.perf_counter_ns()
-            together = self.threads > 1 and (not self._paced or self._pacing.together(start))
-            if together:
-                self._pool.ensure(self.threads)
-                self._pool.wake(self.threads - 1)
-                start = time.perf_counter_ns()
-                together = bool(self._native.run(self._address))
-            else:
-                self._native.run_alone(self._address)
-            end = time.perf_counter_ns()
-            elapsed = end - start
-            if self._paced:
-                self._pacing.record(elapsed, together, end)
-            return elapsed
+            together = bool(self._native.run(self._address))
+        else:
+            self._native.run_alone(self._address)
+        end = time.perf_counter_ns()
+        elapsed = end - start
+        if self._paced:
+            self._pacing.record(elapsed, together, end)
+        return elapsed
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
         """Run once, stage by stage, and return each stage's nanoseconds.
@@ -155,25 +183,22 @@ class Program:
         Raises:
             ReentrantCallError: as for `run`.
         """
-        if self._mine():
-            raise reentrant("a run of the same network")
         parts = self._parts()
-        with self._lock:  # all runs use the same memory
-            return [part.run(addresses) for part in parts]
+        with self._lock.held:  # all runs use the same memory
+            return [part._run(addresses) for part in parts]
 
     def _parts(self) -> list[Program]:
         return [
-            Program([stage], self._library, len(self._patches), *self._scratch, self.threads)
+            Program(
+                [stage],
+                self._library,
+                len(self._patches),
+                *self._scratch,
+                self.threads,
+                arena=self._arena,
+            )
             for stage in self.stages
         ]
-
-    def after_fork(self) -> None:
-        """In a forked child nobody holds the lock, whoever held it in the parent."""
-        self._unlock()
-
-    def _unlock(self) -> None:
-        self._lock = threading.RLock()
-        self._mine = owned(self._lock)
 
 
 def _claim(kernel: Kernel, threads: int) -> int:
