@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -37,16 +37,9 @@ from leanconv.spec.format import Format
 from leanconv.symbols import Symbol, Trace
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
+from support.forms import constant, same_bits, shared
 from support.kernel_runner import run_kernel
 from support.small_kernels import conv_kernel, problem
-
-
-def constant(kernel: Kernel) -> Kernel:
-    """The same kernel with its extents as constants in its code."""
-    kind = type(kernel)
-    made: Kernel = object.__new__(type("Constant" + kind.__name__, (kind,), {"VARIES": False}))
-    made.__dict__.update(kernel.__dict__)
-    return made
 
 
 def fitting(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
@@ -188,10 +181,6 @@ def test_a_form_does_not_serve_where_a_guard_answers_otherwise() -> None:
     assert whole.words_for((67,)) is None
 
 
-def shared(kernels: Iterable[Kernel]) -> bool:
-    return len({form_of(kernel, host()).form for kernel in kernels}) == 1
-
-
 def test_elementwise_kernels_of_all_sizes_share_forms() -> None:
     assert shared(add(size) for size in (67, 69, 1003))
     assert shared(add(size) for size in (40001, 70003))
@@ -203,13 +192,6 @@ def test_elementwise_kernels_of_all_sizes_share_forms() -> None:
 def test_elementwise_words_give_the_bits_of_constants(extents: tuple[int, ...]) -> None:
     kernel = add(*extents)
     arrays = fitting(kernel)
-    np.testing.assert_array_equal(
-        run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
-    )
-
-
-def same_bits(kernel: Kernel, *arrays: np.ndarray) -> None:
-    """The form computes what the code with constants does."""
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )

@@ -82,6 +82,11 @@ class Target:
         """Whether vectors are loaded and stored under masks that are computed at run time."""
         return self.isa != "neon"
 
+    @property
+    def masks_are_bits(self) -> bool:
+        """Whether a vector's mask is a register of bits, one for each lane."""
+        return self.isa == "avx512"
+
     def lanes_of_tail(self, count: int) -> int:
         """A count of lanes, which becomes a constant where run-time masks are slow."""
         return count if self.runtime_masks else int(count)

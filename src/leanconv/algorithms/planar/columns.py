@@ -1,23 +1,42 @@
 """Rows of a plane as vectors: tiles of output columns, masks of their input loads, their stores.
 
 A stride takes every s-th lane of s neighbouring vectors. Columns outside the input are masked off,
-by constants, in tiles of their own at both ends of a row.
+in tiles of their own at both ends of a row. Masks are constants, except where they follow from the
+number of columns in a row's last vector and the target computes masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
+from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol
+from leanconv.target import Target
 
-# For one tap and vector: the range of lanes inside the input, of each of the `stride` loads.
-Masks = tuple[tuple[int, int], ...]
+
+class Lanes(NamedTuple):
+    """The lanes low <= lane < high of a vector, which are inside the input.
+
+    Where `open`, `high` lacks the stride times the columns of the row's last vector.
+    """
+
+    low: int
+    high: int
+    open: bool = False
+
+
+_NONE = Lanes(0, 0)
+_NEVER = (1 << 31) - 1  # more than any number of lanes
+_LEAST_BITS = 8  # of an integer that a register of masks is loaded from
+Masks = tuple[Lanes, ...]  # for one tap and vector: of each of the `stride` loads
 
 
 @dataclass(frozen=True)
@@ -28,64 +47,160 @@ class ColumnVectors:
         first: first output column.
         count: number of tiles.
         live: output columns of each vector.
-        masks: `masks[kw][v]`: for each vector loaded, its first and one past its last lane.
+        masks: `masks[kw][v]`: the lanes inside the input of each vector loaded.
+        tail: output columns of the row's last vector.
     """
 
     first: int
     count: int
     live: tuple[int, ...]
     masks: tuple[tuple[Masks, ...], ...]
+    tail: int
+
+
+def column_vectors(
+    window: Window, lanes: int, vectors: int, target: Target
+) -> tuple[ColumnVectors, ...]:
+    """Cut a row of output columns into tiles; equal neighbours are merged.
+
+    The tiles between the ends of a row are one run, whose length may be an extent.
+    """
+    width, span = window.out[2], vectors * lanes
+    stride, pad = window.stride[2], window.pad[2]
+    beyond = int(window.size[2] - width * stride)
+    tail = target.lanes_of_tail(width % lanes) or lanes
+    bounds = (1, lanes - 1) if isinstance(tail, Symbol) else (tail, tail)
+    whole, rest = width // span, int(ceil_div(width % span, lanes))
+    # Whole tiles that begin in the padding, and those that may reach beyond the input's end.
+    before = ceil_div(max(pad, 0), stride * span)
+    reach = ceil_div((window.kernel[2] - 1) * window.dilation[2] - pad - beyond, stride)
+    after = max(0, ceil_div(reach - ((rest - 1) * lanes + bounds[0] if rest else 0), span))
+    repeated = whole - (before + after + 1) if whole >= before + after else None
+    known = int(whole) if repeated is None else before + after + 1
+    taps = window.kernel[2], stride, window.dilation[2], pad
+    tiles = []
+    for tile in _tiles(_Row(*taps, beyond, lanes, vectors, known, rest, *bounds)):
+        moved = replace(tile, tail=tail)
+        if tile.first == known * span:
+            moved = replace(moved, live=(*tile.live[:-1], tail))
+        if repeated is not None and tile.first > before * span:
+            moved = replace(moved, first=tile.first + repeated * span)
+        elif repeated is not None and tile.first + tile.count * span > before * span:
+            moved = replace(moved, count=tile.count + repeated)
+        if isinstance(moved.count, Symbol) or moved.count:
+            tiles.append(moved)
+    return tuple(tiles)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row whose number of whole tiles is known, and within bounds its last vector.
+
+    Attributes:
+        kernel, stride, dilation, pad: of the window along the row.
+        beyond: input columns less the stride times the output columns.
+        lanes, vectors: of a tile.
+        whole: whole tiles.
+        rest: vectors after these.
+        least, most: output columns of the row's last vector, at least and at most.
+    """
+
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+    beyond: int
+    lanes: int
+    vectors: int
+    whole: int
+    rest: int
+    least: int
+    most: int
+
+    def size(self, tail: int) -> int:
+        """Input columns if the last vector has that many output columns."""
+        before = (self.whole * self.vectors + self.rest - 1) * self.lanes
+        return (before + tail) * self.stride + self.beyond
 
 
 @lru_cache(maxsize=256)  # called for every tile size that is compared
-def column_vectors(window: Window, lanes: int, vectors: int) -> tuple[ColumnVectors, ...]:
-    """Cut a row of output columns into tiles; equal neighbours are merged."""
-    width, span, first = window.out[2], vectors * lanes, 0
+def _tiles(row: _Row) -> tuple[ColumnVectors, ...]:
+    """The tiles of a row; where the last vector's columns are not known, they are 0."""
+    span, first = row.vectors * row.lanes, 0
+    tail = row.least if row.least == row.most else 0
     tiles: list[ColumnVectors] = []
-    while first < width:
-        starts = [first + v * lanes for v in range(vectors)]
-        live = tuple(min(lanes, width - s) for s in starts if s < width)
-        masks = tuple(
-            tuple(_masks(window, lanes, start, kw) for start in starts[: len(live)])
-            for kw in range(window.kernel[2])
-        )
-        count = _alike(window, lanes, first, vectors) if live == (lanes,) * vectors else 1
+    while first < row.whole * span + min(row.rest, 1):
+        ended = first == row.whole * span
+        vectors = row.rest if ended else row.vectors
+        starts = [first + v * row.lanes for v in range(vectors)]
+        live = (row.lanes,) * (vectors - ended) + (tail,) * ended
+        masks = tuple(tuple(_masks(row, start, kw) for start in starts) for kw in range(row.kernel))
+        count = 1 if ended else _alike(row, first)
         last = tiles[-1] if tiles else None
         if last and (last.live, last.masks) == (live, masks):
             tiles[-1] = replace(last, count=last.count + count)
         else:
-            tiles.append(ColumnVectors(first, count, live, masks))
+            tiles.append(ColumnVectors(first, count, live, masks, tail))
         first += count * span
     return tuple(tiles)
 
 
-def _alike(window: Window, lanes: int, first: int, vectors: int) -> int:
+def _alike(row: _Row, first: int) -> int:
     """The number of whole tiles from column `first` on that have the masks of the first."""
-    span, size = vectors * lanes, window.size[2]
-    step = span * window.stride[2]
-    count = (window.out[2] - first) // span
-    for kw in range(window.kernel[2]):
-        start = first * window.stride[2] + kw * window.dilation[2] - window.pad[2]
-        for at in range(start, start + step, lanes):
-            if at + lanes <= 0:
-                count = min(count, (-lanes - at) // step + 1)
-            elif 0 <= at <= size - lanes:
-                count = min(count, (size - lanes - at) // step + 1)
-            elif at < size:
+    span, least = row.vectors * row.lanes, row.size(row.least)
+    step = span * row.stride
+    count = row.whole - first // span
+    for kw in range(row.kernel):
+        start = first * row.stride + kw * row.dilation - row.pad
+        for at in range(start, start + step, row.lanes):
+            if at + row.lanes <= 0:
+                count = min(count, (-row.lanes - at) // step + 1)
+            elif 0 <= at <= least - row.lanes:
+                count = min(count, (least - row.lanes - at) // step + 1)
+            elif at < row.size(row.most):
                 return 1
     return count
 
 
-def _masks(window: Window, lanes: int, column: int, kw: int) -> Masks:
+def _masks(row: _Row, column: int, kw: int) -> Masks:
     """The lanes inside the input of the loads for tap kw and outputs from `column` on."""
-    stride = window.stride[2]
-    start = column * stride + kw * window.dilation[2] - window.pad[2]
-    masks = []
-    for part in range(stride):
-        low = max(0, -(start + part * lanes))
-        high = min(lanes, window.size[2] - (start + part * lanes))
-        masks.append((low, high) if low < high else (0, 0))
-    return tuple(masks)
+    start = column * row.stride + kw * row.dilation - row.pad
+    return tuple(_lanes(row, start + part * row.lanes) for part in range(row.stride))
+
+
+def _lanes(row: _Row, at: int) -> Lanes:
+    """The lanes inside the input of a vector loaded from input column `at` on."""
+    low, least, most = max(0, -at), row.size(row.least) - at, row.size(row.most) - at
+    if low >= min(row.lanes, most):
+        return _NONE
+    if least >= row.lanes or least == most:
+        return Lanes(low, min(row.lanes, least))
+    return Lanes(low, row.size(0) - at, open=True)
+
+
+def each_tile_of_row(
+    e: Function, tiles: tuple[ColumnVectors, ...], span: int
+) -> Iterator[tuple[Value, ColumnVectors]]:
+    """Emit the body for all tiles of a row, in loops over those that are alike.
+
+    Args:
+        e: the function under construction.
+        tiles: of `column_vectors`.
+        span: output columns of a whole tile.
+
+    Yields:
+        The tile's first output column, and the tile.
+    """
+    for tile in tiles:
+        if isinstance(tile.count, Symbol):
+            count = e.i64(tile.count)
+            with e.when(count.compare("sgt", 0)), e.loop("tile", count) as index:
+                yield index * span + tile.first, tile
+        elif tile.count == 1:
+            yield e.i64(tile.first), tile
+        else:
+            with e.loop("tile", tile.count) as index:
+                yield index * span + tile.first, tile
 
 
 def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
@@ -99,22 +214,59 @@ def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def load_parts(e: Function, at: Value, kind: str, masks: Masks) -> list[Value] | None:
-    """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
-    if all(low == high for low, high in masks):
-        return None
-    lanes, element = lanes_of(kind), element_of(kind)
-    parts = []
-    for part, (low, high) in enumerate(masks):
-        place = at.at(part * lanes, element)
-        if low == high:
-            parts.append(e.zero(kind))
-        elif (low, high) == (0, lanes):
-            parts.append(e.load(place, kind))
-        else:
-            lane_bits = [int(low <= lane < high) for lane in range(lanes)]
-            parts.append(e.masked_load(place, kind, e.const(vector("i1", lanes), lane_bits)))
-    return parts
+class TileMasks:
+    """The masks of one tile's loads: constants, and open ones, computed before the tile's loops.
+
+    Args:
+        e: the function to append to.
+        tile: the tile.
+        window: the sliding window.
+        kind: type of a vector.
+        target: the machine.
+    """
+
+    def __init__(
+        self, e: Function, tile: ColumnVectors, window: Window, kind: str, target: Target
+    ) -> None:
+        self.e, self.kind, self.lanes = e, kind, lanes_of(kind)
+        self._end = tile.tail * window.stride[2]
+        used = {lanes for kw in shared_loads(window) for part in tile.masks[kw] for lanes in part}
+        # Bits stay in a register, or are reloaded from the stack into a mask's. Comparisons inside
+        # of loops, or a vector for each mask, would take the registers of sums.
+        self._bits = {
+            lanes: e.convert("bitcast", self._compared(lanes), f"i{self.lanes}")
+            for lanes in sorted(used)
+            if lanes.open and target.masks_are_bits and self.lanes >= _LEAST_BITS
+        }
+
+    def _compared(self, lanes: Lanes) -> Value:
+        kind = vector("i32", self.lanes)
+        missing = [i - lanes.high if i >= lanes.low else _NEVER for i in range(self.lanes)]
+        return self.e.const(kind, missing).compare("slt", self.e.const(kind, self._end))
+
+    def _mask(self, lanes: Lanes) -> Value:
+        kind = vector("i1", self.lanes)
+        if lanes in self._bits:
+            return self.e.convert("bitcast", self._bits[lanes], kind)
+        if lanes.open:
+            return self._compared(lanes)
+        return self.e.const(kind, [int(lanes.low <= i < lanes.high) for i in range(self.lanes)])
+
+    def load(self, at: Value, masks: Masks) -> list[Value] | None:
+        """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
+        e, kind = self.e, self.kind
+        if all(lanes == _NONE for lanes in masks):
+            return None
+        parts = []
+        for part, lanes in enumerate(masks):
+            place = at.at(part * self.lanes, element_of(kind))
+            if lanes == _NONE:
+                parts.append(e.zero(kind))
+            elif lanes == (0, self.lanes, False):
+                parts.append(e.load(place, kind))
+            else:
+                parts.append(e.masked_load(place, kind, self._mask(lanes)))
+        return parts
 
 
 def deinterleave(e: Function, parts: list[Value], phase: int = 0) -> Value:

@@ -23,12 +23,14 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
     ColumnVectors,
+    TileMasks,
     column_vectors,
     deinterleave,
-    load_parts,
+    each_tile_of_row,
     shared_loads,
 )
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Count
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -62,12 +64,14 @@ class PlanarDepthwise(GroupedConv):
         row_block: tiles of rows of one chunk.
     """
 
+    VARIES = True
+
     lanes: int
     planes: int
     rows: int
     vectors: int
-    plane_block: int
-    row_block: int
+    plane_block: Count
+    row_block: Count
 
     @property
     def tile_text(self) -> str:
@@ -105,10 +109,10 @@ class PlanarDepthwise(GroupedConv):
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:
-                body = _PlaneTiles(e, self, pointers, n, plane * self.planes)
+                body = _PlaneTiles(e, self, target, pointers, n, plane * self.planes)
                 of_chunk = part, self.row_block, height, self.rows
                 for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
-                    body.rows(e.i64(index * self.rows), rows)
+                    body.rows(e.i64(index * self.rows), int(rows))
         return e.finish()
 
 
@@ -119,16 +123,18 @@ class _PlaneTiles:
         self,
         e: Function,
         conv: PlanarDepthwise,
+        target: Target,
         pointers: dict[str, Value],
         n: Value,
         channel: Value,
     ) -> None:
-        self.e, self.conv, self.pointers = e, conv, pointers
+        self.e, self.conv, self.target, self.pointers = e, conv, target, pointers
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.out = n * conv.y.image + channel * conv.y.block_stride
         self.channel = channel
         self.taps = conv.window.kernel[1] * conv.window.kernel[2]
+        self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
         image = pointers["x"].at(n * conv.x.image, self.element)
         self.x = [
             image.at((channel + p) * conv.x.block_stride, self.element) for p in range(conv.planes)
@@ -137,17 +143,14 @@ class _PlaneTiles:
 
     def rows(self, row: Value, rows: int) -> None:
         """Emit all columns of `rows` output rows from `row` on."""
-        conv, e = self.conv, self.e
-        for tile in column_vectors(conv.window, conv.lanes, conv.vectors):
-            if tile.count == 1:
-                self._tile(row, rows, e.const("i64", tile.first), tile)
-            else:
-                with e.loop("tile", tile.count) as index:
-                    self._tile(row, rows, index * (conv.vectors * conv.lanes) + tile.first, tile)
+        span = self.conv.vectors * self.conv.lanes
+        for column, tile in each_tile_of_row(self.e, self.tiles, span):
+            self._tile(row, rows, column, tile)
 
     def _tile(self, row: Value, rows: int, column: Value, tile: ColumnVectors) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         vectors = len(tile.live)
+        self.masks = TileMasks(e, tile, window, self.kind, self.target)
         biases = broadcast_channels(e, self.pointers, "bias", self.channel, conv.planes, self.kind)
         acc = [
             value
@@ -184,11 +187,8 @@ class _PlaneTiles:
         for base, kws in shared_loads(window).items():
             here = at.at(base * window.dilation[2], self.element)
             parts = [
-                load_parts(
-                    e,
-                    here.at(v * window.stride[2] * conv.lanes, self.element),
-                    self.kind,
-                    tile.masks[base][v],
+                self.masks.load(
+                    here.at(v * window.stride[2] * conv.lanes, self.element), tile.masks[base][v]
                 )
                 for v in range(vectors)
             ]
@@ -207,9 +207,9 @@ class _PlaneTiles:
         values = iter(acc)
         for p in range(conv.planes):
             for r in range(rows):
+                line = self.out + place + p * conv.y.block_stride + r * conv.y.spatial[1]
                 for v, live in enumerate(tile.live):
-                    inside = p * conv.y.block_stride + r * conv.y.spatial[1] + v * conv.lanes
-                    output.store(next(values), p, self.out + place + inside, live)
+                    output.store(next(values), p, line + v * conv.lanes, live)
 
 
 def plan_planar_depthwise(
@@ -272,7 +272,7 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     whole, rest = divmod(window.out[1], kernel.rows)
     if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:
         return None
-    tiles = column_vectors(window, kernel.lanes, kernel.vectors)
+    tiles = column_vectors(window, kernel.lanes, kernel.vectors, target)
     written = 0
     cycles = 0.0
     loads = len(shared_loads(window)) * window.stride[2] * slots

@@ -13,13 +13,16 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
     ColumnVectors,
+    Lanes,
     Masks,
+    TileMasks,
     column_vectors,
     deinterleave,
-    load_parts,
+    each_tile_of_row,
     shared_loads,
 )
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Count
 from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -40,20 +43,18 @@ class PlanarConv(GroupedConv):
         rows: output rows of one chunk.
     """
 
+    VARIES = True
+
     lanes: int
     channels: int
     vectors: int
-    rows: int
+    rows: Count
 
     @property
     def chunks(self) -> int:
         """Images by tiles of output channels by blocks of rows."""
         tiles = self.groups * self.outputs // self.channels
         return self.batch * tiles * ceil_div(self.row_count, self.rows)
-
-    def tiles(self) -> tuple[ColumnVectors, ...]:
-        """A row of output columns as tiles."""
-        return column_vectors(self.window, self.lanes, self.vectors)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
@@ -64,7 +65,8 @@ class PlanarConv(GroupedConv):
         with e.chunks(self.batch, self.groups, per_group, row_blocks) as (n, g, part, block):
             first = block * self.rows
             last = e.smin(first + self.rows, self.row_count)
-            body = _ChannelRows(e, self, pointers, n, g, g * self.outputs + part * self.channels)
+            channel = g * self.outputs + part * self.channels
+            body = _ChannelRows(e, self, target, pointers, n, g, channel)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
         return e.finish()
@@ -77,12 +79,14 @@ class _ChannelRows:
         self,
         e: Function,
         conv: PlanarConv,
+        target: Target,
         pointers: dict[str, Value],
         n: Value,
         g: Value,
         channel: Value,
     ) -> None:
-        self.e, self.conv = e, conv
+        self.e, self.conv, self.target = e, conv, target
+        self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         self.per_output = conv.reduction
@@ -100,22 +104,19 @@ class _ChannelRows:
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
         conv, e, window = self.conv, self.e, self.conv.window
-        od, oh = row // window.out[1], row % window.out[1]
+        od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1], self.element)
         self.place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for tile in conv.tiles():
-            if tile.count == 1:
-                self._tile(e.const("i64", tile.first), tile)
-            else:
-                with e.loop("tile", tile.count) as index:
-                    self._tile(index * (conv.vectors * conv.lanes) + tile.first, tile)
+        for column, tile in each_tile_of_row(e, self.tiles, conv.vectors * conv.lanes):
+            self._tile(column, tile)
 
     def _tile(self, column: Value, tile: ColumnVectors) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         x = self.row_x.at(column * window.stride[2] - window.pad[2], self.element)
         vectors = len(tile.live)
+        self.masks = TileMasks(e, tile, window, self.kind, self.target)
         start = self.bias or [e.zero(self.kind)] * conv.channels
         acc = [start[k] for k in range(conv.channels) for _ in range(vectors)]
         depth, height = self.taps
@@ -139,7 +140,7 @@ class _ChannelRows:
     def _columns(self, tile: ColumnVectors, acc: list[Value], line: Value, taps: Value) -> None:
         """Emit the taps along a row: a loop where no lane is masked, else unrolled."""
         conv, e = self.conv, self.e
-        whole = tuple((0, conv.lanes) for _ in range(conv.window.stride[2]))
+        whole = (Lanes(0, conv.lanes),) * conv.window.stride[2]
         groups = list(shared_loads(conv.window).items())
         index = 0
         while index < len(groups):
@@ -148,12 +149,13 @@ class _ChannelRows:
             if len(shared) == 1 == conv.window.stride[2]:
                 while stop < len(tile.masks) and all(m == whole for m in tile.masks[stop]):
                     stop += 1
+            masks = tile.masks[kw]
             if stop - kw > _TAPS_WRITTEN:
                 with e.loop("kw", stop, [acc], start=kw) as tap:
-                    self._taps(tile, tile.masks[kw], acc, line, taps, tap, shared)
+                    self._taps(tile, masks, acc, line, taps, tap, shared)
                 index += stop - kw
             else:
-                self._taps(tile, tile.masks[kw], acc, line, taps, e.const("i64", kw), shared)
+                self._taps(tile, masks, acc, line, taps, e.const("i64", kw), shared)
                 index += 1
 
     def _taps(
@@ -171,7 +173,7 @@ class _ChannelRows:
         vectors, stride = len(tile.live), conv.window.stride[2]
         at = line.at(kw * conv.window.dilation[2], self.element)
         parts = [
-            load_parts(e, at.at(v * stride * conv.lanes, self.element), self.kind, masks[v])
+            self.masks.load(at.at(v * stride * conv.lanes, self.element), masks[v])
             for v in range(vectors)
         ]
         for _, phase in shared:
@@ -186,6 +188,7 @@ class _ChannelRows:
     def _store(self, tile: ColumnVectors, acc: list[Value], place: Value) -> None:
         conv = self.conv
         for k in range(conv.channels):
+            channel = place + k * conv.y.block_stride
             for v, live in enumerate(tile.live):
-                out = place + (k * conv.y.block_stride + v * conv.lanes)
+                out = channel + v * conv.lanes
                 self.output.store(acc[k * len(tile.live) + v], k, out, live)

@@ -19,6 +19,7 @@ from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -56,10 +57,12 @@ class PlanarPointwise(GroupedConv):
         prefetch: whether the next tile's input and this tile's output are prefetched.
     """
 
+    VARIES = True
+
     lanes: int
     tile: Tile
-    column_tiles: int
-    panel_block: int
+    column_tiles: Count
+    panel_block: Count
     prefetch: bool
 
     @property
@@ -112,8 +115,8 @@ class PlanarPointwise(GroupedConv):
             body = _PanelTiles(e, self, pointers, n, g, block)
             chunk = columns, self.column_tiles
             for tile, pixels in tiles_of_chunk(e, "tile", *chunk, self.pixels, self.span):
-                vectors = ceil_div(pixels, self.lanes)
-                live = pixels - (vectors - 1) * self.lanes
+                vectors = int(ceil_div(pixels, self.lanes))
+                live = target.lanes_of_tail(pixels - (vectors - 1) * self.lanes)
                 body.pixels(e.i64(tile * self.span), vectors, live)
         return e.finish()
 
@@ -176,9 +179,9 @@ class _PanelTiles:
     def _prefetch_output(self, out: Value, channels: int, vectors: int) -> None:
         """Prefetch the lines of the tile's output for writing."""
         for k in range(channels):
+            line = self.pointers["y"].at(out + k * self.conv.y.block_stride, self.element)
             for j in range(vectors):
-                place = out + (k * self.conv.y.block_stride + j * self.conv.lanes)
-                self.e.prefetch(self.pointers["y"].at(place, self.element), write=True)
+                self.e.prefetch(line.at(j * self.conv.lanes, self.element), write=True)
 
     def _store(
         self,
@@ -192,10 +195,10 @@ class _PanelTiles:
         conv, e = self.conv, self.e
         output = ColumnOutput(e, conv, self.kind, self.pointers, channel, channels)
         for k in range(channels):
+            line = out + k * conv.y.block_stride
             for j in range(vectors):
                 count = live if j == vectors - 1 else conv.lanes
-                place = out + (k * conv.y.block_stride + j * conv.lanes)
-                output.store(acc[k * vectors + j], k, place, count)
+                output.store(acc[k * vectors + j], k, line + j * conv.lanes, count)
 
 
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
