@@ -9,12 +9,13 @@ as constants. In blocks of channels every cell is one vector; in plain tensors i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
@@ -40,10 +41,10 @@ class Axis:
         entry: where this axis begins in the tables, which hold `taps` entries per index.
     """
 
-    extent: int
-    stride: int
+    extent: Extent
+    stride: Extent
     taps: int = 0
-    entry: int = 0
+    entry: Count = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Resize(Kernel):
         axes: of the result in memory order, without the one of the cell.
         weighted: whether there is a table of weights; nearest neighbours need none.
     """
+
+    VARIES = True
 
     dtype: str
     width: int
@@ -79,8 +82,8 @@ class Resize(Kernel):
     @property
     def rows_per_chunk(self) -> int:
         """Consecutive rows that one chunk does."""
-        work = self.loads * self.axes[-1].extent
-        return ceil_div(self.rows, ceil_div(self.rows, max(1, _CHUNK_LOADS // work)))
+        loads = self.loads * self.rows * self.axes[-1].extent
+        return ceil_div(self.rows, ceil_div(loads, _CHUNK_LOADS))
 
     @property
     def chunks(self) -> int:
@@ -120,10 +123,12 @@ class Resize(Kernel):
                 for cell, share in tables.taps(axis, index)
             ]
         rows = [(place, None if w is None else e.splat(w, self.width)) for place, w in sources]
-        with e.loop("o", self.axes[-1].extent) as o:
+        last = replace(self.axes[-1], stride=self.width, entry=0)
+        tables = tables.at(self.axes[-1].entry)
+        with e.loop("o", last.extent) as o:
             taps = [
                 (cell, None if w is None else e.splat(w, self.width))
-                for cell, w in tables.taps(self.axes[-1], o)
+                for cell, w in tables.taps(last, o)
             ]
             total: Value | None = None
             for place, weight in rows:
@@ -160,6 +165,12 @@ class _Tables:
     element: str
     cells: Value
     weights: Value | None
+
+    def at(self, entry: int) -> _Tables:
+        """The tables from an entry on."""
+        cells = self.cells.at(entry, "i64")
+        weights = self.weights.at(entry, self.element) if self.weights else None
+        return replace(self, cells=cells, weights=weights)
 
     def taps(self, axis: Axis, index: Value) -> list[_Tap]:
         """Offsets that an index of the result reads, with their weights."""
