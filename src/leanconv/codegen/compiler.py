@@ -121,6 +121,7 @@ class _Found:
         batches: in which the code of forms is loaded, by key.
         objects: of those that are not loaded yet, by key.
         sought: keys that were looked for.
+        compiled: how many objects were compiled now.
     """
 
     keys: dict[Kernel, str] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class _Found:
     batches: dict[str, Batch] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     sought: set[str] = field(default_factory=set)
+    compiled: int = 0
 
     def look_for(self, keys: Iterable[str]) -> None:
         """Look for the code of forms in this process, and for objects in the cache, each once."""
@@ -157,7 +159,7 @@ class _Found:
         places: dict[object, tuple[Batch, str]] = {
             kernel: (self.batches[key], symbol_of(key)) for kernel, key in self.keys.items()
         }
-        return Library(places, self.words)
+        return Library(places, self.words, self.compiled)
 
 
 def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
@@ -168,7 +170,7 @@ def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
     ) as bodies:  # and its threads ended, whatever comes
         for done, (key, body) in enumerate(bodies, start=1):
             _cache().put(key, body)
-            found.objects[key] = body
+            found.objects[key], found.compiled = body, done
             step("compiling kernels", done, len(kernels))
     return found
 

@@ -46,8 +46,10 @@ class Library:
     Args:
         places: each entry's batch and symbol.
         words: of each kernel, the first one nearest to its table.
+        compiled: how many forms were compiled for it; the others were there.
 
     Attributes:
+        forms, compiled: how many it has, and how many of them were compiled for it.
         code_bytes: of the batches that it holds, whole ones. What several libraries hold is counted
             by each of them, so that together they never take more than the sum.
     """
@@ -56,9 +58,11 @@ class Library:
         self,
         places: Mapping[object, tuple[Batch, str]],
         words: Mapping[Kernel, tuple[int, ...]],
+        compiled: int = 0,
     ) -> None:
         self._addresses = {entry: batch.address(name) for entry, (batch, name) in places.items()}
         self._batches, self._words = {batch for batch, _ in places.values()}, words
+        self.forms, self.compiled = len(set(self._addresses.values())), compiled
         self.code_bytes = sum(batch.code_bytes for batch in self._batches)
 
     def address(self, entry: Kernel | str) -> int:

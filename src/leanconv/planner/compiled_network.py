@@ -61,6 +61,7 @@ class CompiledNetwork:
         plan: what runs.
         memory: what this plan alone has: packed weights.
         arena: its part of the arena that all plans share.
+        forms, compiled_forms: how many its kernels have, and how many were compiled for it.
         shared_bytes: of the weights that other plans had packed already.
         misfits: how the network differs from the pinned plan that it follows.
 
@@ -119,6 +120,7 @@ class CompiledNetwork:
         library = compiler.load([call.kernel for call in calls], target)
         release_llvm_pages()
         self.code_bytes = library.code_bytes
+        self.forms, self.compiled_forms = library.forms, library.compiled
         fill_weights(weights, lowered.constants, places, files)
         self._shared += shared.weights.keep(packings, weights, places)
         addresses = {name: weights.address + place for name, place in places.items()}

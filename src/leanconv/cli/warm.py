@@ -1,0 +1,159 @@
+"""`leanconv warm [MODEL…] [--usual]`: compile ahead, into the cache folder, what networks need."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from leanconv.cli.common import (
+    Shape,
+    UsageError,
+    add_load_options,
+    add_output_options,
+    add_shape_option,
+    input_shapes,
+    load_options,
+    positive,
+)
+from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.table import Column
+from leanconv.cli.usual_networks import USUAL, usual_network
+from leanconv.errors import InputError
+from leanconv.settings import current_settings
+from leanconv.units import format_bytes, shape_text
+
+if TYPE_CHECKING:
+    from leanconv.api.network import Network
+    from leanconv.progress import Progress
+
+_COLUMNS = (
+    Column("network", "name"),
+    Column("inputs", "name"),
+    Column("forms"),
+    Column("compiled"),
+)
+
+
+class Warmed(NamedTuple):
+    """A network for input shapes: how many forms its kernels have, and how many are new."""
+
+    network: str
+    inputs: dict[str, Shape]
+    forms: int
+    compiled: int
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "warm", help="compile ahead what networks need", description=__doc__
+    )
+    parser.add_argument("models", metavar="MODEL", nargs="*", help="ONNX files")
+    parser.add_argument(
+        "--usual", action="store_true", help=f"also for networks such as {', '.join(USUAL)}"
+    )
+    add_load_options(parser)
+    add_shape_option(parser)
+    parser.add_argument(
+        "--batch", type=positive, metavar="N", help="where a model leaves it open (default 1)"
+    )
+    add_output_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    if not (options.models or options.usual):
+        raise UsageError("warm: got neither a MODEL nor --usual; expected one of them, or both")
+    if options.usual and not options.models and (options.shape or options.algorithm):
+        raise UsageError("--shape and --algorithm go with a MODEL")
+    settings = current_settings()
+    if not settings.cache_bytes:
+        raise InputError("LEANCONV_CACHE_BYTES is 0: nothing would be kept; unset it, or give more")
+    rows = list(_warmed(options))
+    folder, held = settings.cache_dir, _bytes_below(settings.cache_dir)
+    compiled = sum(row.compiled for row in rows)
+    if options.json:
+        networks = [row._asdict() for row in rows]
+        report = {"networks": networks, "compiled": compiled, "cache_dir": str(folder)}
+        print_json({**report, "cache_bytes": held})
+    else:
+        print_table(_COLUMNS, [_cells(row) for row in rows], wide=options.wide)
+        print_text(f"\n{compiled} forms compiled; the cache has {format_bytes(held)}", options.wide)
+        print_text(
+            f"to use it elsewhere: copy {folder} to a machine with the same kind of processor, "
+            "versions of leanconv, Python, NumPy and llvmlite, modes kept (cp -a, tar -p), and set "
+            "LEANCONV_CACHE_DIR to the copy",
+            options.wide,
+        )
+    return EXIT_OK if held else EXIT_NOT_MET
+
+
+def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
+    """Plan and compile every network for its shapes, one after the other."""
+    for model in options.models:
+        yield from _bound(model, partial(_loaded, model, options), options, options.shape)
+    for name in USUAL if options.usual else ():
+        yield from _bound(name, partial(_usual, name, options), options, [])
+
+
+def _loaded(model: str, options: argparse.Namespace, told: Progress) -> Network:
+    import leanconv
+
+    return leanconv.load(model, **load_options(options), progress=told)
+
+
+def _usual(name: str, options: argparse.Namespace, _: Progress) -> Network:
+    from leanconv.api.cpu_backend import CpuBackend
+    from leanconv.api.network import Network
+    from leanconv.api.options import NetworkOptions
+
+    given = NetworkOptions(**{**load_options(options), "algorithms": {}})
+    return Network(CpuBackend(usual_network(name), given), name)
+
+
+def _bound(
+    name: str,
+    load: Callable[[Progress], Network],
+    options: argparse.Namespace,
+    given: Sequence[tuple[str, Shape]],
+) -> Iterator[Warmed]:
+    """Load a network and bind it to the shapes given, one after the other."""
+    from leanconv.api.fast_call import FastCall
+
+    with progress(f"loading {name}") as shown:
+
+        def told(stage: str, done: int, total: int) -> None:
+            shown.say(f"{name}: {stage}, {done} of {total}")
+
+        network = load(told)
+        for shapes in _each(given):
+            inputs = input_shapes(network, shapes, options.batch)
+            network.bind(inputs, progress=told)
+            made = network.compiled
+            assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
+            yield Warmed(name, inputs, made.network.forms, made.network.compiled_forms)
+
+
+def _each(given: Sequence[tuple[str, Shape]]) -> list[list[tuple[str, Shape]]]:
+    """What `--shape` said in groups, each with an input's name at most once."""
+    groups: list[list[tuple[str, Shape]]] = [[]]
+    for name, shape in given:
+        if any(name == known for known, _ in groups[-1]):
+            groups.append([])
+        groups[-1].append((name, shape))
+    return groups
+
+
+def _cells(row: Warmed) -> list[str]:
+    described = ", ".join(f"{name} {shape_text(shape)}" for name, shape in row.inputs.items())
+    return [row.network, described, str(row.forms), str(row.compiled)]
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of all files in a folder and those below it."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

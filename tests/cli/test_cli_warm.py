@@ -1,0 +1,82 @@
+"""The sub-command warm: what it compiles is there for the next process, and it says how much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leanconv.cli import warm
+from leanconv.cli.usual_networks import USUAL, usual_network
+from leanconv.codegen import compiler
+from leanconv.codegen.cache import DiskCache
+from leanconv.settings import Settings
+from support.cli_fakes import Call
+from support.onnx_models import small_cnn
+
+
+@pytest.fixture
+def cnn(tmp_path: Path) -> str:
+    """A small network whose batch and image size are open."""
+    file = tmp_path / "cnn.onnx"
+    file.write_bytes(small_cnn().SerializeToString())
+    return str(file)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that nothing has been written to."""
+    settings = Settings(cache_dir=tmp_path / "cache")
+    cache = DiskCache(settings.cache_dir / "objects", settings.cache_bytes)
+    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "loaded", lambda key: None)
+    monkeypatch.setattr(warm, "current_settings", lambda: settings)
+    return settings.cache_dir
+
+
+def test_what_is_compiled_once_is_there_the_next_time(
+    call: Call, cnn: str, empty_cache: Path
+) -> None:
+    shapes = ("--shape", "1x3x96x96", "--shape", "1x3x128x96")
+    first = json.loads(call("warm", cnn, *shapes, "--json").out)
+    small, large = first["networks"]
+    assert small["forms"] == small["compiled"] > 0
+    assert large["compiled"] < large["forms"]
+    assert first["compiled"] == small["compiled"] + large["compiled"]
+    held = sum(file.stat().st_size for file in empty_cache.rglob("*") if file.is_file())
+    assert first["cache_bytes"] == held > 0
+    again = json.loads(call("warm", cnn, *shapes, "--json").out)
+    assert [row["compiled"] for row in again["networks"]] == [0, 0]
+    assert [row["forms"] for row in again["networks"]] == [small["forms"], large["forms"]]
+
+
+def test_it_says_how_to_copy_the_folder(call: Call, cnn: str, empty_cache: Path) -> None:
+    result = call("warm", cnn, "--shape", "x=1x3x8x8")
+    assert result.code == 0, result.err
+    assert "forms compiled; the cache has" in result.out
+    assert f"copy {empty_cache} to a machine" in result.out
+
+
+def test_a_folder_that_keeps_nothing_is_not_met(call: Call, cnn: str, empty_cache: Path) -> None:
+    empty_cache.write_text("a file")
+    assert call("warm", cnn, "--shape", "1x3x8x8").code == 3
+
+
+def test_wrong_usage(call: Call, cnn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("warm").code == 2
+    assert call("warm", "--usual", "--shape", "1x3x8x8").code == 2
+    nothing = Settings(cache_dir=Path("cache"), cache_bytes=0)
+    monkeypatch.setattr(warm, "current_settings", lambda: nothing)
+    result = call("warm", cnn)
+    assert result.code == 1
+    assert "LEANCONV_CACHE_BYTES" in result.err
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_networks_are_whole(name: str) -> None:
+    graph = usual_network(name).bind({"x": (1, 3, 224, 224)})
+    (output,) = graph.outputs
+    assert graph.types[output].shape == (1, 1000)
+    convolutions = sum(node.op == "Conv" for node in graph.nodes)
+    assert convolutions == {"MobileNetV2": 52, "ResNet-18": 20, "ResNet-50": 53}[name]
