@@ -51,7 +51,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plans = PlanCache[Any](2**30, keep_newest=False)
     monkeypatch.setattr(linking, "_loaded", {})
     monkeypatch.setattr(convolve, "_cache", lambda: plans)
-    monkeypatch.setattr(linking, "_loaded", {})
+    choice_cache._known.cache_clear()
     for module, attribute, suffix in (
         (compiler, "_cache", ".o"),
         (choice_cache, "_store", ".json"),

@@ -77,6 +77,8 @@ class Graph:
         types: the type of every value: inputs, constants and node outputs.
         constants: arrays known at load: weights and folded values (read-only arrays, row-major
             unless they are `is_filled`).
+        open_axes: the axes of each value whose extents are others for other shapes of the inputs,
+            where these are open and the network was bound with symbols for them.
     """
 
     inputs: tuple[str, ...]
@@ -84,6 +86,7 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
+    open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

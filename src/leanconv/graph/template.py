@@ -76,6 +76,17 @@ class Template:
             nodes=tuple(nodes),
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
+            open_axes=self._open_axes,
+        )
+
+    @cached_property
+    def _open_axes(self) -> Mapping[str, tuple[int, ...]]:
+        shapes = {name: self.graph.types[name].shape for name in self._symbolic_types}
+        return MappingProxyType(
+            {
+                name: tuple(axis for axis, extent in enumerate(shape) if isinstance(extent, Symbol))
+                for name, shape in shapes.items()
+            }
         )
 
     @cached_property
@@ -118,7 +129,6 @@ class Templates:
     def __init__(self, model: Model, make: Make) -> None:
         self._inputs, self._make = model.inputs, make
         self._templates: dict[tuple[object, ...], list[Template]] = {}
-        self._numbers_only: set[tuple[object, ...]] = set()  # patterns that take no symbols
 
     def graph(self, shapes: Sequence[Shape]) -> Graph:
         """The simplified graph for the shapes of all inputs.
@@ -142,7 +152,7 @@ class Templates:
             for extents in symbolic.values()
         )
         concrete = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
-        if not values or pattern in self._numbers_only:
+        if not values:
             return self._make(concrete)
         templates = self._templates.setdefault(pattern, [])
         for template in templates:
@@ -153,10 +163,8 @@ class Templates:
             made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
             graph = (template := Template(made, trace.guards)).at(tuple(values))
         except _NO_NUMBER as error:
-            graph = self._make(concrete)  # or its error, if the shapes are at fault
-            log.debug("the network is bound to each shape by itself: %s", error)
-            self._numbers_only.add(pattern)
-            return graph
+            log.debug("the network is bound to this shape by itself: %s", error)
+            return self._make(concrete)  # or its error, if the shapes are at fault
         assert graph is not None, "the guards do not hold for what they come from"
         if _held_bytes(made) <= _MOST_KEPT_BYTES:
             del templates[: len(templates) + 1 - _MOST_TEMPLATES]

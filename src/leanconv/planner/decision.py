@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, NodeContext
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -37,17 +38,47 @@ class Decision:
         return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 
-def node_key(node: Node, graph: Graph, decision: Decision) -> str:
-    """All that a node's choices depend on besides target and accuracy: not names, not weights."""
+def node_key(
+    node: Node,
+    graph: Graph,
+    decision: Decision,
+    types: Mapping[str, TensorType] | None = None,
+) -> str:
+    """All that a node's choices depend on besides target and accuracy: not names, not weights.
+
+    Args:
+        node, graph, decision: what is chosen for.
+        types: of its values, if others than the graph's.
+    """
     names = (*node.inputs, *node.outputs)
+    held = graph.types if types is None else types
+    return _key(
+        node,
+        tuple(held.get(name) for name in names),
+        tuple(name in graph.constants for name in names),
+        tuple(decision.reads.get(name) for name in names),
+        decision.writes,
+    )
+
+
+@functools.lru_cache(4096)
+def _key(
+    node: Node,
+    types: tuple[TensorType | None, ...],
+    constant: tuple[bool, ...],
+    reads: tuple[Format | None, ...],
+    writes: Format,
+) -> str:
+    names = (*node.inputs, *node.outputs)
+    attributes = sorted(node.attributes.items())
     return canonical_text(
         (
             node.op,
-            sorted(node.attributes.items()),
-            [graph.types.get(name) for name in names],
-            [name in graph.constants for name in names],
+            attributes,
+            list(types),
+            list(constant),
             [names.index(name) for name in names],
-            [decision.reads.get(name) for name in names],
-            decision.writes,
+            list(reads),
+            writes,
         )
     )

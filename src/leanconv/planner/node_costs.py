@@ -105,7 +105,7 @@ def skeleton(graph: Graph) -> Graph:
         else array
         for name, array in graph.constants.items()
     }
-    return Graph(graph.inputs, graph.outputs, graph.nodes, graph.types, constants)
+    return replace(graph, constants=constants)
 
 
 class NodeEvaluator:

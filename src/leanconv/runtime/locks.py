@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from leanconv.codegen.reentrancy import owned, reentrant
+from leanconv.errors import ReentrantCallError
 from leanconv.runtime.registry import Registry
 
 
@@ -41,8 +42,12 @@ class Lock:
             ReentrantCallError: the calling thread has it.
         """
         if self.mine():
-            raise reentrant(self._doing)
+            raise self.reentrant()
         return self.bare
+
+    def reentrant(self) -> ReentrantCallError:
+        """The error for a call of the thread that has it."""
+        return reentrant(self._doing)
 
     def renew(self) -> None:
         """In a forked child: forget that another thread of the parent had it."""

@@ -22,6 +22,7 @@ from leanconv.spec.format import aligned, ceil_div
 # gains nothing.
 _MOST_ONE_BY_ONE = 256
 _ARGUMENTS_WORD, _SCRATCH_WORD = 1, 4  # of a stage in the table
+_RUN = "a run of the same network"
 _Words: TypeAlias = ctypes.Array[ctypes.c_int64]
 
 
@@ -83,7 +84,7 @@ class Program:
         self.threads = threads
         self.stages = tuple(stages)
         self._patches: list[list[int]] = [[] for _ in range(slots)]
-        self._arena, self._arena_address = arena, 0
+        self._arena, self._arena_version = arena, 0
         # Offsets of places by their positions in the arguments and in the table.
         self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._scratch = scratch, scratch_stride
@@ -92,7 +93,7 @@ class Program:
         header = (self._pool.state, len(stages), table, 0, 0, 2 * threads)
         self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
         self._address = ctypes.addressof(self._header)
-        self._lock = arena.arena.lock if arena else Lock("a run of the same network")
+        self._lock = arena.arena.lock if arena else Lock(_RUN)
         self._pacing = Pacing(threads)
         self._paced = paced and threads > 1
         # A worker that wakes late may still read these; it sees that the run is over and parks.
@@ -132,13 +133,11 @@ class Program:
     def _follow_arena(self, arena: ArenaPart) -> None:
         """Let all places be where the arena is now."""
         address = arena.address()
-        if address == self._arena_address:
-            return
-        self._arena_address = 0  # an interrupt may leave some at the old address
+        self._arena_version = 0  # an interrupt may leave some at the old address
         for words, places in zip((self._arguments, self._table), self._places, strict=True):
             for position, offset in places.items():
                 words[position] = address + offset
-        self._arena_address = address
+        self._arena_version = arena.arena.version
 
     def run(self, addresses: Sequence[int]) -> int:
         """Run all stages on the arrays at these addresses, one for each slot.
@@ -153,29 +152,28 @@ class Program:
         """
         if not self.stages:
             return 0
-        with self._lock.held:
-            return self._run(addresses)
-
-    def _run(self, addresses: Sequence[int]) -> int:
-        if self._arena is not None:
-            self._follow_arena(self._arena)
-        for address, positions in zip(addresses, self._patches, strict=True):
-            for position in positions:
-                self._arguments[position] = address
-        start = time.perf_counter_ns()
-        together = self.threads > 1 and (not self._paced or self._pacing.together(start))
-        if together:
-            self._pool.ensure(self.threads)
-            self._pool.wake(self.threads - 1)
+        if self._lock.mine():
+            raise self._lock.reentrant()
+        with self._lock.bare:
+            if self._arena is not None and self._arena.arena.version != self._arena_version:
+                self._follow_arena(self._arena)
+            for address, positions in zip(addresses, self._patches, strict=True):
+                for position in positions:
+                    self._arguments[position] = address
             start = time.perf_counter_ns()
-            together = bool(self._native.run(self._address))
-        else:
-            self._native.run_alone(self._address)
-        end = time.perf_counter_ns()
-        elapsed = end - start
-        if self._paced:
-            self._pacing.record(elapsed, together, end)
-        return elapsed
+            together = self.threads > 1 and (not self._paced or self._pacing.together(start))
+            if together:
+                self._pool.ensure(self.threads)
+                self._pool.wake(self.threads - 1)
+                start = time.perf_counter_ns()
+                together = bool(self._native.run(self._address))
+            else:
+                self._native.run_alone(self._address)
+            end = time.perf_counter_ns()
+            elapsed = end - start
+            if self._paced:
+                self._pacing.record(elapsed, together, end)
+            return elapsed
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
         """Run once, stage by stage, and return each stage's nanoseconds.
@@ -185,20 +183,18 @@ class Program:
         """
         parts = self._parts()
         with self._lock.held:  # all runs use the same memory
-            return [part._run(addresses) for part in parts]
+            return [part.run(addresses) for part in parts]
 
     def _parts(self) -> list[Program]:
-        return [
-            Program(
-                [stage],
-                self._library,
-                len(self._patches),
-                *self._scratch,
-                self.threads,
-                arena=self._arena,
-            )
+        """The stages as programs of their own, to be run under this one's lock."""
+        slots, threads = len(self._patches), self.threads
+        parts = [
+            Program([stage], self._library, slots, *self._scratch, threads, arena=self._arena)
             for stage in self.stages
         ]
+        for part in parts:
+            part._lock = Lock(_RUN)
+        return parts
 
 
 def _claim(kernel: Kernel, threads: int) -> int:

@@ -37,12 +37,14 @@ class SharedArena:
 
     Attributes:
         lock: held by whoever runs in it, and while it is moved.
-        block: the memory; its address changes when it grows or shrinks.
+        block: the memory.
+        version: another one, never 0, when the memory has grown, shrunk or moved.
     """
 
     def __init__(self) -> None:
         self.lock = Lock("a run of the same network")
         self.block: Block | None = None
+        self.version = 1
         self._parts: list[weakref.ref[ArenaPart]] = []
 
     def part(self, size: int) -> ArenaPart:
@@ -63,12 +65,13 @@ class SharedArena:
         return part
 
     def resize(self, size: int) -> Block:
-        """Replace the memory by another of so many bytes; only under the lock.
+        """Replace the memory by another of so many bytes, for all programs; only under the lock.
 
         Raises:
             OutOfMemoryError: the system does not give the memory; there is none until a run or a
                 plan asks again.
         """
+        self.version += 1
         self.block = None  # so that the old and the new are not held at once
         self.block = Block(size)
         return self.block

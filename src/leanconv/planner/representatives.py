@@ -1,0 +1,54 @@
+"""Sizes that stand for a range of sizes, where a network takes any.
+
+How a node of open extents is computed is chosen as for the representative of its sizes: a new shape
+of the network chooses nothing and needs hardly any new code, and what a shape's bits are does not
+depend on the shapes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from leanconv.errors import LeanConvError
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer_node
+
+_EXACT = 8  # extents up to this stand for themselves
+
+
+def representative(extent: int) -> int:
+    """The extent that stands for all from the last power of two, exclusively, to the next.
+
+    It is 7/8 of the larger power: the maps of networks for 224 x 224 stand for themselves.
+    """
+    return extent if extent <= _EXACT else (1 << (extent - 1).bit_length()) * 7 // 8
+
+
+def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
+    """The types of a node's values with representatives for open extents.
+
+    Those of the graph where no input has any, or where the node computes no such sizes.
+    """
+    own = {name: graph.types[name] for name in (*node.inputs, *node.outputs) if name}
+    if not any(name in graph.open_axes for name in node.inputs):
+        return own
+    (output,) = node.outputs
+    x, before = node.inputs[0], own[output]
+    types = {name: _of(kind, graph.open_axes.get(name, ())) for name, kind in own.items()}
+    # A residual is as large as the output, which the representative of the input decides.
+    added = {name for name in node.inputs[1:] if name not in ("", x) and own[name] == before}
+    alone = replace(node, inputs=tuple("" if name in added else name for name in node.inputs))
+    try:
+        types[output] = infer_node(alone, types)
+    except LeanConvError:
+        return own
+    types.update(dict.fromkeys(added, types[output]))
+    return types
+
+
+def _of(kind: TensorType, axes: tuple[int, ...]) -> TensorType:
+    extents = list(kind.shape)
+    for axis in axes:
+        extents[axis] = representative(extents[axis])
+    return TensorType(tuple(extents), kind.dtype)

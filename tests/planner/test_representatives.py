@@ -1,0 +1,98 @@
+"""Networks of open extents choose for sizes that stand for a range of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.codegen.host import host
+from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import run_passes
+from leanconv.graph.template import Templates
+from leanconv.operators import Accuracy, Operator, operator_of
+from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.convolution import Convolution
+from leanconv.planner import choice_cache
+from leanconv.planner.lowering import default_decisions, format_rules
+from leanconv.planner.representatives import representative, representative_types
+from support.network_models import images, model
+
+ACCURACY = Accuracy(1e-5)
+
+
+def bound(name: str, batch: int) -> Graph:
+    read = read_model(model(name))
+    templates = Templates(read, lambda shapes: run_passes(read.bind(shapes, dtype="float32")))
+    return templates.graph([(batch, *images(model(name), 2).shape[1:])])
+
+
+def test_ranges_end_at_powers_of_two() -> None:
+    assert [representative(extent) for extent in range(9)] == list(range(9))
+    assert {representative(extent) for extent in range(9, 17)} == {14}
+    assert {representative(extent) for extent in range(129, 257)} == {224}
+    for extent in (14, 28, 56, 112, 224, 448):
+        assert representative(extent) == extent
+
+
+@pytest.mark.parametrize("name", ["squeezenet_like", "mobilenetv2", "resnet50"])
+def test_nodes_of_one_range_have_the_same_types(name: str) -> None:
+    first, second = bound(name, 9), bound(name, 16)
+    assert first.open_axes
+    for a, b in zip(first.nodes, second.nodes, strict=True):
+        if not operator_of(a).algorithms:
+            continue
+        types = representative_types(a, first)
+        assert types == representative_types(b, second)
+        for each, kind in types.items():
+            assert kind.shape[1:] == first.types[each].shape[1:]
+            if each in first.open_axes:
+                assert kind.shape[0] == 14
+
+
+def test_a_graph_without_open_extents_stands_for_itself() -> None:
+    graph = run_passes(read_model(model("resnet50")).bind({"input": (9, 3, 64, 64)}))
+    for node in graph.nodes:
+        types = representative_types(node, graph)
+        assert all(types[each] == graph.types[each] for each in types)
+
+
+def test_one_range_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(ask: Callable[..., object]) -> Callable[..., object]:
+        def default_choice(self: Operator, context: object) -> object:
+            asked.append(context)
+            return ask(self, context)
+
+        return default_choice
+
+    for operator in (Convolution, ConvChain):
+        monkeypatch.setattr(operator, "default_choice", counted(operator.default_choice))
+    monkeypatch.setattr(choice_cache, "_recall", lambda key, nodes: None)
+    choice_cache._known.cache_clear()
+    found = []
+    for batch in (9, 16, 11, 14):
+        graph = bound("resnet50", batch)
+        decisions = default_decisions(format_rules(graph, host()))
+        resolved = choice_cache.resolved_choices(graph, host(), ACCURACY, decisions)
+        found.append([decision.choice for decision in resolved])
+        if batch == 9:
+            first = len(asked)
+    assert len(asked) == first > 0
+    assert all(each == found[0] for each in found)
+
+
+def test_bits_do_not_depend_on_the_shapes_before() -> None:
+    built = model("resnet50")
+    answers: dict[int, np.ndarray] = {}
+    for order in ((2, 3, 9, 16), (16, 9, 3, 2)):
+        net = lc.load(built)
+        for batch in order:
+            found = net(images(built, batch))
+            assert np.array_equal(answers.setdefault(batch, found), found)
+            choices = [node_cost.decision.choice for node_cost in net.plan.node_costs]  # type: ignore[attr-defined]
+            assert choices == [d.choice for d in net.plan.decisions]  # type: ignore[attr-defined]
