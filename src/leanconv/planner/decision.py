@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
@@ -52,17 +52,24 @@ def node_key(
     """
     names = (*node.inputs, *node.outputs)
     held = graph.types if types is None else types
-    return _key(
-        node,
-        tuple(held.get(name) for name in names),
-        tuple(name in graph.constants for name in names),
-        tuple(decision.reads.get(name) for name in names),
-        decision.writes,
-    )
+    kinds = tuple(held.get(name) for name in names)
+    constant = tuple(name in graph.constants for name in names)
+    reads = tuple(decision.reads.get(name) for name in names)
+    known = _texts.setdefault(node, {})
+    case = kinds, constant, reads, decision.writes
+    if case not in known:
+        if len(known) >= _MOST_TEXTS:
+            known.clear()
+        known[case] = _text(node, *case)
+    return known[case]
 
 
-@functools.lru_cache(4096)
-def _key(
+# By node: shapes of one network share most nodes.
+_texts: WeakKeyDictionary[Node, dict[object, str]] = WeakKeyDictionary()
+_MOST_TEXTS = 32
+
+
+def _text(
     node: Node,
     types: tuple[TensorType | None, ...],
     constant: tuple[bool, ...],
