@@ -235,11 +235,14 @@ class Function:
         """Load one element into every lane of a vector type."""
         return self.splat(self.load(address, element_of(kind)), lanes_of(kind))
 
-    def first_lanes(self, count: int, lanes: int) -> Value:
-        """A mask of the first `count` lanes: a constant, or computed from a word of the table."""
+    def first_lanes(self, count: Value | int, lanes: int) -> Value:
+        """A mask of the first `count` lanes: a constant, or computed from a word or an index."""
+        kind = vector("i32", lanes)
         if isinstance(count, Symbol):
-            kind = vector("i32", lanes)
             return self.const(kind, range(lanes)).compare("ult", self.const(kind, count))
+        if isinstance(count, Value):
+            limit = self.splat(self.convert("trunc", count, "i32"), lanes)
+            return self.const(kind, range(lanes)).compare("slt", limit)
         return self.const(vector("i1", lanes), [int(i < count) for i in range(lanes)])
 
     def masked_load(self, address: Value, kind: str, mask: Value) -> Value:
@@ -253,17 +256,17 @@ class Function:
         align = self.const("i32", bytes_of(element_of(value.kind)))
         self.effect(f"llvm.masked.store.{mangled(value.kind)}.p0", value, address, align, mask)
 
-    def load_first(self, address: Value, kind: str, count: int) -> Value:
-        """Load the first `count` lanes: a plain load when that is all of them."""
+    def load_first(self, address: Value, kind: str, count: Value | int) -> Value:
+        """Load the first `count` lanes: a plain load when that is known to be all of them."""
         lanes = lanes_of(kind)
-        if count >= lanes:
+        if not isinstance(count, Value) and count >= lanes:
             return self.load(address, kind)
         return self.masked_load(address, kind, self.first_lanes(count, lanes))
 
-    def store_first(self, value: Value, address: Value, count: int) -> None:
-        """Store the first `count` lanes: a plain store when that is all of them."""
+    def store_first(self, value: Value, address: Value, count: Value | int) -> None:
+        """Store the first `count` lanes: a plain store when that is known to be all of them."""
         lanes = lanes_of(value.kind)
-        if count >= lanes:
+        if not isinstance(count, Value) and count >= lanes:
             self.store(value, address)
         else:
             self.masked_store(value, address, self.first_lanes(count, lanes))

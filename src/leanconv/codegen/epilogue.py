@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from leanconv.codegen.activations import apply
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import Activation
+from leanconv.target import Target
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,46 @@ class TileOutput:
     slope: Value | None
 
 
+class Columns:
+    """How many columns of a tile are stored, a value: made before the loops around `store_tile`.
+
+    Args:
+        e: the function to append to.
+        count: columns, one at least.
+        usual: most tiles have that many at least.
+        kind: type of the tile's vectors.
+        target: the machine.
+    """
+
+    def __init__(self, e: Function, count: Value, usual: int, kind: str, target: Target) -> None:
+        self.e, self.count, self.usual = e, count, usual
+        self._lanes = lanes_of(kind)
+        self._bits: Value | None = None
+        if target.masks_are_bits and self._lanes >= 8:
+            # A comparison in a loop would come late: just before the stores.
+            mask = e.first_lanes(count, self._lanes)
+            self._bits = e.convert("bitcast", mask, f"i{self._lanes}")
+
+    def mask(self, first: int) -> Value:
+        """The lanes that columns `first` … fill."""
+        if first == 0 and self._bits:
+            return self.e.convert("bitcast", self._bits, vector("i1", self._lanes))
+        return self.e.first_lanes(self.count - first, self._lanes)
+
+    def beyond(self, column: int, known: int) -> AbstractContextManager[None]:
+        """Emit the body if there is that column, of which `known` exist."""
+        if column < known:
+            return nullcontext()
+        return self.e.when(self.count.compare("sgt", column))
+
+
 def store_tile(
-    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
+    e: Function,
+    tile: RegisterTile,
+    acc: Sequence[Value],
+    out: TileOutput,
+    channels: int,
+    columns: Columns | None = None,
 ) -> None:
     """Finish and store a tile of rows (output columns) by vectors of output channels.
 
@@ -74,14 +114,34 @@ def store_tile(
         acc: the sums, `acc[i * vectors + j]`.
         out: where they go.
         channels: channels to store, at most `vectors * lanes`.
+        columns: how many rows are stored; None: all of them.
     """
-    store = _store_vectors if out.access.lanes_contiguous else _store_transposed
-    store(e, tile, acc, out, channels)
+    contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
+    store = _store_vectors if contiguous else _store_transposed
+    if columns is None:
+        store(e, tile, acc, out, channels)
+    elif not contiguous and columns.usual < tile.lanes:
+        store(e, tile, acc, out, channels, columns, 1)
+    else:
+        usual = columns.count.compare("sge", columns.usual)
+        with e.when(usual):
+            store(e, tile, acc, out, channels, columns, columns.usual)
+        if columns.usual > 1:
+            fewer = acc[: min(rows, columns.usual - 1) * tile.vectors]
+            with e.when(usual ^ 1):
+                store(e, tile, fewer, out, channels, columns, 1)
 
 
 def _store_vectors(
-    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
+    e: Function,
+    tile: RegisterTile,
+    acc: Sequence[Value],
+    out: TileOutput,
+    channels: int,
+    columns: Columns | None = None,
+    known: int = 0,
 ) -> None:
+    """Store vectors of channels; of `columns`, `known` are sure to exist."""
     access, residual, slope = out.access, out.residual, out.slope
     for j in range(tile.vectors):
         first = j * tile.lanes
@@ -92,55 +152,99 @@ def _store_vectors(
         for i in range(len(acc) // tile.vectors):
             offset = access.channel(first) + i * access.spatial[2]
             value = acc[i * tile.vectors + j]
-            if residual:
-                value = value + e.load_first(residual.at(offset, tile.element), tile.kind, live)
-            value = apply(e, value, out.epilogue.activation, slopes)
-            e.store_first(value, out.y.at(offset, tile.element), live)
+            with columns.beyond(i, known) if columns else nullcontext():
+                if residual:
+                    value = value + e.load_first(residual.at(offset, tile.element), tile.kind, live)
+                value = apply(e, value, out.epilogue.activation, slopes)
+                e.store_first(value, out.y.at(offset, tile.element), live)
 
 
 def _store_transposed(
-    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput, channels: int
+    e: Function,
+    tile: RegisterTile,
+    acc: Sequence[Value],
+    out: TileOutput,
+    channels: int,
+    columns: Columns | None = None,
+    known: int = 0,
 ) -> None:
     """Transpose the tile so that lanes run along output columns; store a row for each channel."""
-    access, residual, slope = out.access, out.residual, out.slope
     rows = len(acc) // tile.vectors
-    step = access.spatial[2]
     for j in range(tile.vectors):
         for start in range(0, rows, tile.lanes):
             block = [acc[i * tile.vectors + j] for i in range(start, min(rows, start + tile.lanes))]
             live = len(block)
             block += [e.poison(tile.kind)] * (tile.lanes - live)
-            for lane, value in enumerate(transpose(e, block)):
-                channel = j * tile.lanes + lane
-                if channel >= channels:
-                    break
-                offset = access.channel(channel) + start * step
-                if residual:
-                    value = value + _load_row(
-                        e, residual.at(offset, tile.element), tile, live, step
-                    )
-                slopes = None
-                if slope:
-                    slopes = e.broadcast(slope.at(channel, tile.element), tile.kind)
-                value = apply(e, value, out.epilogue.activation, slopes)
-                _store_row(e, value, out.y.at(offset, tile.element), tile, live, step)
+            masks = columns if start + live > known else None
+            with columns.beyond(start, known) if columns else nullcontext():
+                square = transpose(e, block)[: max(0, channels - j * tile.lanes)]
+                _store_square(e, tile, square, out, (start, j * tile.lanes), masks or live)
 
 
-def _load_row(e: Function, address: Value, tile: RegisterTile, live: int, step: int) -> Value:
+def _store_square(
+    e: Function,
+    tile: RegisterTile,
+    square: Sequence[Value],
+    out: TileOutput,
+    place: tuple[int, int],
+    live: Columns | int,
+) -> None:
+    """Store a row for each channel of a square, whose first column and channel are `place`."""
+    access, step, (start, first) = out.access, out.access.spatial[2], place
+    y = out.y.at(start * step, tile.element)
+    residual = out.residual.at(start * step, tile.element) if out.residual else None
+    for channel, value in enumerate(square, first):
+        offset = access.channel(channel)
+        if residual:
+            there = residual.at(offset, tile.element)
+            value = value + _load_row(e, there, tile, start, live, step)
+        slopes = None
+        if out.slope:
+            slopes = e.broadcast(out.slope.at(channel, tile.element), tile.kind)
+        value = apply(e, value, out.epilogue.activation, slopes)
+        _store_row(e, value, y.at(offset, tile.element), tile, start, live, step)
+
+
+def _each_column(
+    e: Function, tile: RegisterTile, start: int, live: Columns | int, carry: list[Value]
+) -> Iterator[int]:
+    """Emit the body for each lane of a row that begins at column `start`."""
+    for i in range(live if isinstance(live, int) else tile.lanes):
+        if isinstance(live, int):
+            yield i
+            continue
+        with e.when(live.count.compare("sgt", start + i), [carry]):
+            yield i
+
+
+def _load_row(
+    e: Function, address: Value, tile: RegisterTile, start: int, live: Columns | int, step: int
+) -> Value:
     if step == 1:
-        return e.load_first(address, tile.kind, live)
-    value = e.zero(tile.kind)
-    for i in range(live):
-        value = e.insert(value, e.load(address.at(i * step, tile.element), tile.element), i)
-    return value
+        if isinstance(live, int):
+            return e.load_first(address, tile.kind, live)
+        return e.masked_load(address, tile.kind, live.mask(start))
+    values = [e.zero(tile.kind)]
+    for i in _each_column(e, tile, start, live, values):
+        loaded = e.load(address.at(i * step, tile.element), tile.element)
+        values[0] = e.insert(values[0], loaded, i)
+    return values[0]
 
 
 def _store_row(
-    e: Function, value: Value, address: Value, tile: RegisterTile, live: int, step: int
+    e: Function,
+    value: Value,
+    address: Value,
+    tile: RegisterTile,
+    start: int,
+    live: Columns | int,
+    step: int,
 ) -> None:
-    if step == 1:
+    if step > 1:
+        for i in _each_column(e, tile, start, live, []):
+            e.store(e.extract(value, i), address.at(i * step, tile.element))
+        e.barrier()
+    elif isinstance(live, int):
         e.store_first(value, address, live)
-        return
-    for i in range(live):
-        e.store(e.extract(value, i), address.at(i * step, tile.element))
-    e.barrier()
+    else:
+        e.masked_store(value, address, live.mask(start))

@@ -6,6 +6,7 @@ thread and does not grow with the image.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
@@ -25,6 +26,8 @@ from leanconv.target import Target
 @dataclass(frozen=True)
 class FftConv(Kernel):
     """One convolution's code: a chunk is a block of tiles of one group."""
+
+    VARIES = True
 
     layout: FftLayout
 
@@ -52,6 +55,19 @@ class FftConv(Kernel):
         return sum_flops(layout.batch, channels, (axis.out for axis in axes), reduction)
 
     @property
+    def packing(self) -> Hashable:
+        """Channels, taps, transform and products; the step where it cuts the kernel."""
+        layout = self.layout
+        axes = [
+            (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
+            for a in (layout.height, layout.width)
+        ]
+        channels = layout.groups, layout.inputs, layout.outputs, layout.depthwise
+        products = layout.products, layout.splits, layout.tile.vectors, layout.lanes
+        operands = layout.epilogue.operands
+        return FftConv, tuple(axes), channels, products, layout.dtype, operands
+
+    @property
     def constant_bytes(self) -> dict[str, int]:
         """Transformed weights; bias and slopes in whole vectors."""
         layout = self.layout
@@ -72,7 +88,7 @@ class FftConv(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
-            transforms = Transforms(e, layout, pointers, outer, split, block)
+            transforms = Transforms(e, layout, target, pointers, outer, split, block)
             transforms.forward()
             weights = (outer * layout.splits + split) * (layout.bins * layout.bin_weights)
             multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile
 from leanconv.dtypes import ITEMSIZE
@@ -57,7 +58,7 @@ class FftLayout:
         products: real multiplications for a complex one, 4 or 3.
     """
 
-    batch: int
+    batch: Extent
     groups: int
     inputs: int
     outputs: int
@@ -69,8 +70,8 @@ class FftLayout:
     dtype: str
     lanes: int
     epilogue: Epilogue
-    x_offset: int
-    y_offset: int
+    x_offset: Extent
+    y_offset: Extent
     tile: Tile
     block_height: int = 1
     block_width: int = 1

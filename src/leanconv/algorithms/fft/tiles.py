@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from leanconv.algorithms.decompose import Residues, part_count, phase_count, phase_taps, residues
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
+
+_KEPT = 4  # outputs computed together; few forms serve all steps
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class Axis:
         step: outputs of one tile.
     """
 
-    size: int
-    out: int
+    size: Extent
+    out: Extent
     kernel: int
     stride: int
     dilation: int
     pad: int
     length: int
-    step: int
+    step: Extent
 
     @cached_property
     def _residues(self) -> Residues:
@@ -66,7 +69,7 @@ class Axis:
     @cached_property
     def parts(self) -> int:
         """Parts of the kernel."""
-        return part_count(self.taps, self.step, self.length - self.step + 1)
+        return int(part_count(self.taps, self.step, self.length - self.step + 1))
 
     @cached_property
     def residues(self) -> int:
@@ -79,6 +82,17 @@ class Axis:
         return ceil_div(ceil_div(self.out, self.residue_step), self.step)
 
     @cached_property
+    def kept(self) -> int:
+        """Outputs that are computed of each tile: `step` and perhaps a few more."""
+        most = self.length - self.taps + 1 if self.parts == 1 else (self.length + 1) // 2
+        return min(most, _KEPT * int(ceil_div(self.step, _KEPT)))
+
+    @property
+    def usual(self) -> int:
+        """Outputs that every whole tile has, whatever the step that `kept` is for."""
+        return (self.kept - 1) // _KEPT * _KEPT + 1
+
+    @cached_property
     def spread(self) -> int:
         """Input positions between neighbours in a tile."""
         return self.residue_stride * self.dilation
@@ -89,7 +103,7 @@ class Axis:
         found = set()
         for b in (0, self.residues - 1):  # residues differ by one output at most
             count = ceil_div(self.out - b, self.residue_step)
-            found |= {min(count, self.step), count % self.step}
+            found |= {int(min(count, self.step)), int(count % self.step)}
         return tuple(sorted((c for c in found if c > 0), reverse=True))
 
     def positions(self, phase: int, part: int) -> slice:

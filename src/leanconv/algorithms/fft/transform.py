@@ -10,7 +10,6 @@ then row by row, cropped, with bias, residual and activation, into the output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,13 +23,14 @@ from leanconv.algorithms.fft.network import (
 )
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import TileOutput, store_tile
+from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.types import ELEMENT
-from leanconv.codegen.values import Predicate
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol
+from leanconv.target import Target
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Transforms:
     Args:
         e: the function to append to.
         layout: sizes and offsets.
+        target: the machine.
         pointers: operands by role.
         outer: group, or vector of channels if depthwise.
         split: slice of the group's output channels.
@@ -75,12 +76,13 @@ class Transforms:
         self,
         e: Function,
         layout: FftLayout,
+        target: Target,
         pointers: dict[str, Value],
         outer: Value,
         split: Value,
         block: Sequence[Value],
     ) -> None:
-        self.e, self.layout, self.block = e, layout, block
+        self.e, self.layout, self.target, self.block = e, layout, target, block
         self.outer, self.split = outer, split
         self.element = ELEMENT[layout.dtype]
         self.kind = vector(self.element, layout.lanes)
@@ -106,19 +108,18 @@ class Transforms:
         """
         with self.e.loop("tile", count) as t:
             place, inside = self._place(t, width, extra)
-            with self.e.when(inside) if inside else nullcontext():
+            with self.e.when(inside):
                 yield t, place
 
-    def _place(self, t: Value, width: int, extra: tuple[int, int]) -> tuple[Place, Value | None]:
-        """Where tile t of the block is, and whether it exists; None if it always does."""
+    def _place(self, t: Value, width: int, extra: tuple[int, int]) -> tuple[Place, Value]:
+        """Where tile t of the block is, and whether it exists."""
         layout = self.layout
         height, across = layout.height, layout.width
         image, down, right = self.block
         if layout.flat:
             number = right * layout.output_tiles + t
             per_image = height.tiles * across.tiles
-            total = layout.images * per_image
-            inside = number.compare("ult", total) if total % layout.output_tiles else None
+            inside = number.compare("ult", layout.images * per_image)
             image, rest = number // per_image, number % per_image
             tiles = (rest // across.tiles, rest % across.tiles)
         else:
@@ -262,7 +263,8 @@ class Transforms:
         """
         e, layout = self.e, self.layout
         size, lanes, length = layout.width.size, layout.lanes, layout.length
-        across = min(lanes, size)
+        across = lanes if size >= lanes else self.target.lanes_of_tail(size)
+        stored = lanes if isinstance(across, Symbol) else across  # zeros beyond the row
         for first in range(0, length, lanes) if size >= lanes else (0,):
             begin = columns.start + first
             moved = e.smin(e.smax(begin, 0), size - across)
@@ -276,7 +278,7 @@ class Transforms:
                 ]
                 planes += [e.zero(self.kind)] * (lanes - live)
                 to = self.row_buffer.at(offset * lanes, self.element)
-                for i, value in enumerate(transpose(e, planes)[:across]):
+                for i, value in enumerate(transpose(e, planes)[:stored]):
                     e.store(value, to.at(i * lanes, self.element))
 
     def _column_forward(self, column: Column) -> None:
@@ -372,7 +374,7 @@ class Transforms:
         network = real_inverse if column.real else complex_inverse
         emit_program(
             e,
-            network(layout.length, layout.height.step).program,
+            network(layout.length, layout.height.kept).program,
             lambda i: e.load(self._bin(column, i, layout.y_row), self.kind),
             lambda i, value: e.store(value, self._half_transformed(column, i)),
         )
@@ -388,44 +390,42 @@ class Transforms:
             for role in ("bias", "slope")
         )
         added = e.load(bias, self.kind) if bias else None
+        stored = Columns(e, columns, layout.width.usual, self.kind, self.target)
         with e.loop("row", rows) as row:
             source = self.mid.at(row * layout.mid_row, self.element)
             sums: dict[int, Value] = {}
             emit_program(
                 e,
-                real_inverse(layout.length, layout.width.step).program,
+                real_inverse(layout.length, layout.width.kept).program,
                 lambda i: e.load(source.at(i * lanes, self.element), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )
             at = start + row * (layout.height.residue_step * layout.y.spatial[1])
-            self._store([sums[i] for i in range(len(sums))], at, slope, columns, number)
+            self._store([sums[i] for i in range(len(sums))], at, slope, stored, number)
 
     def _store(
-        self, sums: list[Value], at: Value, slope: Value | None, columns: Value, number: Value
+        self, sums: list[Value], at: Value, slope: Value | None, columns: Columns, number: Value
     ) -> None:
-        """Store as many columns and channels as there are: one copy of the code for each case."""
+        """Store as many columns and channels as there are."""
         e, layout = self.e, self.layout
         step = layout.y.spatial[2] * layout.width.residue_step
         access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
         tile = RegisterTile(self.element, self.kind, layout.lanes, 1, 0)
         channels = layout.groups if layout.depthwise else layout.outputs
-        whole, rest = divmod(channels, layout.lanes)
         if layout.y.block > 1:
-            whole, rest = whole + (rest > 0), 0
-        cases: list[tuple[int, Predicate]] = [(layout.lanes, "ult")] if whole else []
-        cases += [(rest, "uge")] if rest else []
-        y, residual = self.pointers["y"], self.pointers.get("residual")
-        for count in layout.width.counts:
-            for live, how in cases:
-                condition = columns.compare("eq", count)
-                if len(cases) > 1:
-                    condition = condition & number.compare(how, whole)
-                with e.when(condition):
-                    out = TileOutput(
-                        layout.epilogue,
-                        access,
-                        y.at(at, self.element),
-                        residual.at(at, self.element) if residual else None,
-                        slope,
-                    )
+            channels = ceil_div(channels, layout.lanes) * layout.lanes
+        residual = self.pointers.get("residual")
+        out = TileOutput(
+            layout.epilogue,
+            access,
+            self.pointers["y"].at(at, self.element),
+            residual.at(at, self.element) if residual else None,
+            slope,
+        )
+        for live in tile_at(e, number, channels, layout.lanes):
+            if self.target.runtime_masks or access.lanes_contiguous:
+                store_tile(e, tile, sums, out, live, columns)
+                continue
+            for count in layout.width.counts:
+                with e.when(columns.count.compare("eq", count)):
                     store_tile(e, tile, sums[:count], out, live)
