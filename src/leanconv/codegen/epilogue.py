@@ -142,21 +142,23 @@ def _store_vectors(
     known: int = 0,
 ) -> None:
     """Store vectors of channels; of `columns`, `known` are sure to exist."""
-    access, residual, slope = out.access, out.residual, out.slope
+    access, slope = out.access, out.slope
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
         if live <= 0:
             continue
         slopes = e.load(slope.at(first, tile.element), tile.kind) if slope else None
+        y = out.y.at(access.channel(first), tile.element)
+        added = out.residual.at(access.channel(first), tile.element) if out.residual else None
         for i in range(len(acc) // tile.vectors):
-            offset = access.channel(first) + i * access.spatial[2]
+            offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
             with columns.beyond(i, known) if columns else nullcontext():
-                if residual:
-                    value = value + e.load_first(residual.at(offset, tile.element), tile.kind, live)
+                if added:
+                    value = value + e.load_first(added.at(offset, tile.element), tile.kind, live)
                 value = apply(e, value, out.epilogue.activation, slopes)
-                e.store_first(value, out.y.at(offset, tile.element), live)
+                e.store_first(value, y.at(offset, tile.element), live)
 
 
 def _store_transposed(

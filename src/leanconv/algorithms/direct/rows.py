@@ -112,10 +112,10 @@ class _PanelRow:
         residual = self.residual.at(place, self.element) if self.residual else None
         if conv.prefetches_residual and residual:
             for j in range(vectors):
+                lines = residual.at(conv.y.channel(j * conv.lanes), self.element)
                 for i in range(run.pixels):
-                    line = conv.y.channel(j * conv.lanes) + i * conv.y.spatial[2]
                     # For writing: the output usually takes the residual's place.
-                    e.prefetch(residual.at(line, self.element), write=True)
+                    e.prefetch(lines.at(i * conv.y.spatial[2], self.element), write=True)
         self._reduce(tile, acc, run, column, a)
         store_tile(
             e,
