@@ -21,6 +21,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.types import ELEMENT
 from leanconv.target import Target
@@ -41,7 +42,9 @@ class NaiveConv(GroupedConv):
         y_offset: elements from the output's start to the first one written.
     """
 
-    y_offset: int = 0
+    VARIES = True
+
+    y_offset: Extent = 0
 
     @property
     def chunks(self) -> int:

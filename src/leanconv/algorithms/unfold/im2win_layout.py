@@ -97,7 +97,7 @@ class Layout:
             (block, True, False),
             self.channel,
             position,
-            (self.plane, self.tap, 0),
+            (self.plane if block else 0, self.tap, 0),
             problem.dtype,
             lanes,
         )

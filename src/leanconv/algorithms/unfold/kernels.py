@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.extents import Count, Extent, Sizes
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
@@ -30,12 +31,14 @@ class Unfold(Kernel):
         one_image: whether only one image is unfolded; its index is an operand.
     """
 
+    VARIES = True
+
     unfolding: Unfolding
-    batch: int
+    batch: Extent
     groups: int
-    image: int
-    group: int
-    rows: int
+    image: Extent
+    group: Extent
+    rows: Count
     one_image: bool = False
 
     @property
@@ -83,8 +86,10 @@ class ImageProduct(Kernel):
         image: elements between the images of the output.
     """
 
+    VARIES = True
+
     product: DirectConv
-    image: int
+    image: Extent
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -128,8 +133,8 @@ class Block:
         product: the convolution over the unfolded block, of one image and group.
     """
 
-    rows: int
-    columns: int
+    rows: Count
+    columns: Count
     product: DirectConv
 
 
@@ -147,12 +152,14 @@ class BlockConv(Kernel):
         parts: into how many the output channels are cut; each unfolds the block for itself.
     """
 
-    batch: int
+    VARIES = True
+
+    batch: Extent
     groups: int
     unfolding: Unfolding
-    block_elements: int
+    block_elements: Extent
     y: Access
-    out: tuple[int, int, int]
+    out: Sizes
     whole: Block
     last: Block
     parts: int

@@ -19,6 +19,7 @@ from functools import reduce
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extent, Strides
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.types import ELEMENT
@@ -55,8 +56,8 @@ class Unfolding:
     x: Access
     inputs: int
     unfolded: tuple[bool, bool, bool]
-    channel: int
-    position: Triple
+    channel: Extent
+    position: Strides
     tap: Triple
     dtype: str
     lanes: int
@@ -132,7 +133,7 @@ class Mover:
         """
         e = self.e
         low, high = self.u.interior()
-        if isinstance(first, int):
+        if not isinstance(first, Value):
             low, high = max(first, low), min(first + count, high)
             low, high = (low, high) if low < high else (first, first)
             self._edges(x, y, d, h, first, low, first)
@@ -274,7 +275,7 @@ class Mover:
             if interleaved:
                 self._interleave(x, y, step, across)
             else:
-                self._square(x, y, step, min(count, u.lanes), min(across, u.lanes))
+                self._square(x, y, step, int(min(count, u.lanes)), min(across, u.lanes))
 
     def _start(self, block: Value | int, count: int) -> Value | int:
         """Where a vector begins; the last one overlaps the one before it."""
@@ -332,7 +333,7 @@ class Mover:
         end: Value | int,
         first: Value | int,
     ) -> None:
-        if isinstance(begin, int) and isinstance(end, int) and begin >= end:
+        if not isinstance(begin, Value) and not isinstance(end, Value) and begin >= end:
             return
         e, kernel = self.e, self.view.kernel
         with e.loop("p", end, start=begin) as p:

@@ -35,6 +35,8 @@ class WindowDot(GroupedConv):
         lanes: lanes of a vector.
     """
 
+    VARIES = True
+
     unit: int
     lanes: int
 
