@@ -43,6 +43,7 @@ class Problem:
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
+        any_size: whether the code is to serve all sizes of the images, of which these are some.
     """
 
     batch: int
@@ -59,6 +60,7 @@ class Problem:
     max_error: float = 1.0
     x_offset: int = 0
     weights_from_dram: bool = False
+    any_size: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, TypeAlias
 
+from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.floor_sums import first_residue_below
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
 
+Index: TypeAlias = Any  # a number, one that the kernel reads, or one that it computes
 _Run = tuple[int, int, tuple[int, ...]]
 
 
@@ -25,13 +29,43 @@ class ColumnTile:
             these columns of the tile.
         computed: instead of `runs`, the kernel computes each column's bounds when it runs; tiles
             of one column.
+        most: the column at which the last tile begins at most: it may overlap the one before.
+        needed: there is no such tile where this is not positive.
+        done: the tile's first columns, which others compute.
     """
 
-    first: int
-    count: int
+    first: Index
+    count: Index
     pixels: int
     runs: tuple[_Run, ...]
     computed: bool = False
+    most: int | None = None
+    needed: Index = 1
+    done: Index = 0
+
+
+def each_tile_of_row(e: Function, tiles: list[ColumnTile]) -> Iterator[tuple[Value, ColumnTile]]:
+    """Emit loops over a row's tiles; the body is emitted once for each of `tiles`.
+
+    Yields:
+        The first column, and the tile.
+    """
+    for tile in tiles:
+        if isinstance(tile.needed, int) and tile.needed <= 0:
+            continue
+        with _where(e, tile.needed):
+            if isinstance(tile.count, int) and tile.count == 1:
+                yield e.i64(tile.first), tile
+                continue
+            with e.loop("tile", tile.count) as index:
+                column = index * tile.pixels + tile.first
+                yield (column if tile.most is None else e.smin(column, tile.most)), tile
+
+
+def _where(e: Function, needed: Index) -> AbstractContextManager[None]:
+    if isinstance(needed, int):
+        return nullcontext()
+    return e.when(e.i64(needed).compare("sgt", 0))
 
 
 _MOST_RUNS = 40  # written out one by one; with more, code and compile time would explode
@@ -60,6 +94,85 @@ def written_tiles(window: Window, pixels: int, most_runs: int) -> list[ColumnTil
         if runs > most_runs:
             return _computed_ends(window, pixels)
     return tiles
+
+
+def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTile]:
+    """Cut the output columns so that the code is the same for all widths but the smallest.
+
+    Tiles overlap where the width is no multiple: what both compute is the same. A last tile that
+    would compute few columns alone is half as wide.
+
+    Args:
+        window: the sliding window.
+        pixels: columns of a tile.
+        once: whether each column must be stored once, as where the output is added to.
+    """
+    width, (first, stop) = window.out[2], window.full(2)
+    if first == 0 and stop == width:
+        if width < pixels:
+            return bounded_tiles(window, pixels)
+        return _between(window, pixels, 0, width, once)
+    columns = pixels if width > 2 * pixels else int(ceil_div(width, 2))
+    if width <= pixels or first > width - columns or stop < columns:
+        return bounded_tiles(window, pixels)
+    left = ColumnTile(0, 1, columns, _edge(window, 0, columns))
+    done = 2 * columns - width if width <= 2 * pixels else 0
+    right = ColumnTile(width - columns, 1, columns, _edge(window, width - columns, columns))
+    if width <= 2 * pixels:
+        return [left, replace(right, done=done if once else 0)]
+    if first > pixels - _half(pixels) or first > width - 2 * pixels or stop < width - pixels:
+        return bounded_tiles(window, pixels)
+    return [left, *_between(window, pixels, pixels, width - pixels, once), right]
+
+
+def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:
+    """The tiles of a row whose width, at least one, is known only when the kernel runs.
+
+    Every column is stored once. Columns before the row are computed if it is shorter than a tile.
+    """
+    whole = width // pixels
+    rest = width - whole * pixels
+    columns = ((0, 1, tuple(range(pixels))),)
+    return [
+        ColumnTile(0, whole, pixels, columns, needed=whole),
+        ColumnTile(width - pixels, 1, pixels, columns, needed=rest, done=pixels - rest),
+    ]
+
+
+def _half(pixels: int) -> int:
+    return ceil_div(pixels, 2)
+
+
+def _whole(window: Window, pixels: int) -> ColumnTile:
+    """A tile of columns at which all taps touch the input."""
+    return ColumnTile(0, 1, pixels, ((0, window.kernel[2], tuple(range(pixels))),))
+
+
+def _edge(window: Window, first: int, pixels: int) -> tuple[_Run, ...]:
+    return _runs([_taps(window, first + i) for i in range(pixels)])
+
+
+def _between(window: Window, pixels: int, first: int, stop: int, once: bool) -> list[ColumnTile]:
+    """Tiles of the columns first … stop - 1, at which all taps touch the input.
+
+    There are columns enough before `stop` for a tile.
+    """
+    count = stop - first
+    wide, narrow = _whole(window, pixels), _whole(window, _half(pixels))
+    if once:
+        whole, rest = count // pixels, count % pixels
+        return [
+            replace(wide, first=first, count=whole, needed=whole),
+            replace(wide, first=stop - pixels, needed=rest, done=pixels - rest),
+        ]
+    # The last tile is narrow if at most its half is left: count // pixels wide ones then, else one
+    # more.
+    whole = (count + (pixels - 1 - narrow.pixels)) // pixels
+    most = stop - pixels
+    return [
+        replace(wide, first=first, count=whole, most=most, needed=whole),
+        replace(narrow, first=stop - narrow.pixels, needed=count - whole * pixels),
+    ]
 
 
 def _computed_ends(window: Window, pixels: int) -> list[ColumnTile]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
@@ -130,6 +130,28 @@ def store_tile(
             fewer = acc[: min(rows, columns.usual - 1) * tile.vectors]
             with e.when(usual ^ 1):
                 store(e, tile, fewer, out, channels, columns, 1)
+
+
+def store_columns(
+    e: Function,
+    tile: RegisterTile,
+    acc: Sequence[Value],
+    out: TileOutput,
+    channels: int,
+    first: Value | int,
+) -> None:
+    """As `store_tile`, but only the tile's columns from `first` on, one at least."""
+    element, vectors, lanes = tile.element, tile.vectors, tile.lanes
+    held = e.local(element, len(acc) * lanes)
+    for number, value in enumerate(acc):
+        e.store(value, held.at(number * lanes, element))
+    with e.loop("column", len(acc) // vectors, start=first) as column:
+        one = held.at(column * (vectors * lanes), element)
+        sums = [e.load(one.at(j * lanes, element), tile.kind) for j in range(vectors)]
+        place = column * out.access.spatial[2]
+        residual = out.residual.at(place, element) if out.residual else None
+        there = replace(out, y=out.y.at(place, element), residual=residual)
+        store_tile(e, tile, sums, there, channels)
 
 
 def _store_vectors(

@@ -13,6 +13,8 @@ from functools import lru_cache
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
+ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
+
 
 @dataclass(frozen=True)
 class Tile:

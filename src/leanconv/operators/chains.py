@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.problem import Problem
@@ -18,6 +18,8 @@ from leanconv.graph.ops.chain import ChainBlock, block_inputs, stage_inputs
 from leanconv.operators.convolution import conv_spec
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.spec import ConvSpec, Format
+
+Axes: TypeAlias = tuple[int, ...]
 
 
 class ChainOperator(Operator):
@@ -50,8 +52,13 @@ def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
 def unfold_blocks(node: Node, graph: Graph) -> tuple[list[list[Node]], Graph]:
     """The Conv nodes of each block, and the graph with the types of what is between them."""
     types: dict[str, TensorType] = {}
+    open_axes: dict[str, Axes] = {}
     # A view: copying the types for every chain would take time quadratic in the graph.
-    wide = replace(graph, types=ChainMap(types, cast(MutableMapping[str, TensorType], graph.types)))
+    wide = replace(
+        graph,
+        types=ChainMap(types, cast(MutableMapping[str, TensorType], graph.types)),
+        open_axes=ChainMap(open_axes, cast(MutableMapping[str, Axes], graph.open_axes)),
+    )
     blocks, x, result, count = blocks_of(node), node.inputs[0], [], 0
     for block in blocks:
         inputs = block_inputs(node.inputs, count, x, block)
@@ -68,6 +75,7 @@ def unfold_blocks(node: Node, graph: Graph) -> tuple[list[list[Node]], Graph]:
             conv = Node("Conv", tuple(names), (out,), frozen(stage.attributes), node.name)
             if out not in graph.types:
                 types[out] = infer_node(conv, wide.types)
+                open_axes[out] = wide.open_axes.get(x, ())
             convs.append(conv)
             x, count = out, count + 1
         result.append(convs)
@@ -92,6 +100,7 @@ def chain_of(convs: list[Node], graph: Graph, context: NodeContext) -> Chain:
         specs[-1],
         Access.of_format(graph.types[x].shape, formats.get(x, blocked)),
         Access.of_format(graph.types[y].shape, blocked),
+        context.any_size,
     )
 
 

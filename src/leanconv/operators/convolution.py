@@ -166,8 +166,11 @@ def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:
         found = phases(node, graph, x, y, w, max_error)
-    from_dram = accuracy.weights_from_dram
-    return [(replace(problem, weights_from_dram=from_dram), weights) for problem, weights in found]
+    from_dram, any_size = accuracy.weights_from_dram, context.any_size
+    return [
+        (replace(problem, weights_from_dram=from_dram, any_size=any_size), weights)
+        for problem, weights in found
+    ]
 
 
 def _joined(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from types import MappingProxyType
 
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
@@ -47,6 +48,19 @@ class NodeContext:
     def access(self, name: str) -> Access:
         """Where the elements of a value lie."""
         return Access.of_format(self.graph.types[name].shape, self.formats[name])
+
+    @property
+    def any_size(self) -> bool:
+        """Whether images that the node reads or writes have other sizes for other inputs.
+
+        Images of one pixel are the pixels of one image, and their number is its size.
+        """
+        types, axes = self.graph.types, self.graph.open_axes
+        for name in (*self.node.inputs[:1], *self.node.outputs):
+            pixels = prod(types[name].shape[2:]) == 1
+            if any(axis >= 2 or (axis == 0 and pixels) for axis in axes.get(name, ())):
+                return True
+        return False
 
 
 class Operator(ABC):

@@ -11,7 +11,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candi
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.codegen.tiling import rows_per_chunk
+from leanconv.codegen.tiling import ANY_WIDTH, rows_per_chunk
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -43,12 +43,13 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     """The kernel for a problem: the columns of a tile and the rows of a chunk."""
-    kernel = DepthwiseConv(**group_fields(problem, target), columns=1, rows=1)
+    any_width = problem.any_size
+    kernel = DepthwiseConv(**group_fields(problem, target), columns=1, rows=1, any_width=any_width)
     window = kernel.window
     kept = window.kernel[2] * kernel.inputs
     kept = kept if kept <= WEIGHTS_KEPT else kernel.inputs
     most = min(28, max(1, target.registers - kept - 4 - kernel.inputs))
-    width = window.out[2]
+    width = ANY_WIDTH if any_width else window.out[2]
     tiles = ceil_div(width, most)
     columns = ceil_div(width, tiles)
     for wanted in range(min(most, width), max(0, min(most, width) // 2), -1):
@@ -58,7 +59,7 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     taps = prod(window.kernel) * kernel.inputs
     inside = kernel.blocks if kernel.blocks_inside else 1
     each = taps / target.fma_units + _STORE_SHARE * target.costs.store
-    cycles = width * inside * each
+    cycles = window.out[2] * inside * each
     pieces = kernel.batch * kernel.blocks // inside
     rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNKS * target.costs.chunk)
     return replace(kernel, columns=columns, rows=rows)

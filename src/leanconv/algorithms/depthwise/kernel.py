@@ -11,7 +11,12 @@ import numpy as np
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
-from leanconv.codegen.column_tiles import ColumnTile, written_tiles
+from leanconv.codegen.column_tiles import (
+    ColumnTile,
+    each_tile_of_row,
+    overlapping_tiles,
+    written_tiles,
+)
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
@@ -36,6 +41,7 @@ class DepthwiseConv(GroupedConv):
         columns: output columns of one tile.
         rows: output rows of one chunk.
         ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
+        any_width: whether the code is that of all widths: tiles overlap at the end of a row.
     """
 
     VARIES = True
@@ -44,6 +50,7 @@ class DepthwiseConv(GroupedConv):
     columns: int
     rows: Count
     ring: int = 0
+    any_width: bool = False
 
     @property
     def width(self) -> int:
@@ -192,12 +199,13 @@ class _VectorRows:
             start = start + self.taps[1].start * conv.x.spatial[1]
         row_x = self.x.at(start, self.element)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for run in written_tiles(window, conv.columns, _MOST_RUNS):
-            if run.count == 1:
-                self.tile(row_x, place, e.const("i64", run.first), run)
-            else:
-                with e.loop("tile", run.count) as index:
-                    self.tile(row_x, place, index * run.pixels + run.first, run)
+        # Where a residual may be in place, no column may be computed twice.
+        if conv.any_width and not conv.epilogue.residual:
+            tiles = overlapping_tiles(window, conv.columns, once=False)
+        else:
+            tiles = written_tiles(window, conv.columns, _MOST_RUNS)
+        for column, run in each_tile_of_row(e, tiles):
+            self.tile(row_x, place, column, run)
 
     def tile(self, row_x: Value, place: Value, column: Value, run: ColumnTile) -> None:
         """Emit one tile: start values, taps, epilogue, store."""

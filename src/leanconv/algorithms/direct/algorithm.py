@@ -13,9 +13,9 @@ from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candi
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.rounding import walk_error
-from leanconv.codegen.geometry import Window, merge_rows
+from leanconv.codegen.geometry import Access, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
-from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk, tile_cycles
+from leanconv.codegen.tiling import ANY_WIDTH, Tile, rank_tiles, rows_per_chunk, tile_cycles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -31,7 +31,48 @@ _INSIDE_SHARE = 0.25
 # weights arrive).
 _DRAM_COLUMNS, _DRAM_TILE = 7, 24
 _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
+_STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
+
+
+def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -> DirectConv:
+    """As `plan_direct`, by what all sizes of the images have in common.
+
+    Chunks and the length of rows follow the size: they are extents of the code.
+    """
+    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    ranked = rank_tiles(target, ANY_WIDTH, vectors, kernel.reduction)
+    usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
+    cycles, tile = (usable if weights_from_dram else ranked)[0]
+    window, kernel = kernel.window, replace(kernel, any_width=True)
+    if prod(window.out) == 1 and window.pad == (0, 0, 0):
+        kernel = _batch_as_columns(kernel)
+    kernel = _in_strips(kernel, tile)
+    rows, weights = kernel.row_count, kernel.groups * kernel.reduction * vectors * kernel.lanes
+    inside = weights * ITEMSIZE[kernel.dtype] <= _ROWS_OUTER_BYTES
+    panels = ceil_div(vectors, tile.vectors)
+    per_row = cycles / ANY_WIDTH * kernel.window.out[2] / (1 if inside else panels)
+    pieces = kernel.batch * kernel.groups * (1 if inside else panels)
+    block = rows_per_chunk(rows, per_row, pieces, target.costs.chunk)
+    return replace(kernel, tile=tile, rows=block, panels_inside=inside)
+
+
+def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
+    """A map that is one row, cut into rows of whole tiles; the last one may be shorter."""
+    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
+    columns = window.out[2]
+    if window is kernel.window or columns < tile.rows:
+        return kernel
+    tiles = min(_STRIP_TILES, max(1, columns // (_STRIPS * tile.rows)))
+    row = tiles * tile.rows
+    flat = (1, ceil_div(columns, row), row)
+
+    def cut(access: Access) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(access.spatial[0], row * step, step))
+
+    window = replace(window, size=flat, out=flat)
+    return replace(kernel, window=window, x=cut(x), y=cut(y), columns=columns)
 
 
 def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
@@ -240,12 +281,15 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         panels_inside=False,
         y_offset=problem.y_offset,
     )
-    planned = plan_direct(kernel, target, problem.weights_from_dram)
+    plan = plan_any_size if problem.any_size else plan_direct
+    planned = plan(kernel, target, problem.weights_from_dram)
     single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
-    large = planned.y.lanes_contiguous and problem.output_bytes >= _RESIDUAL_SHARE * target.l2_bytes
+    any_size, l2_bytes = problem.any_size, target.l2_bytes
+    large = any_size or problem.output_bytes >= _RESIDUAL_SHARE * l2_bytes
+    large = large and planned.y.lanes_contiguous
     return replace(
         planned,
-        fetch=single_tap and blocks and problem.input_bytes > target.l2_bytes,
+        fetch=single_tap and blocks and (any_size or problem.input_bytes > target.l2_bytes),
         prefetches_residual=problem.epilogue.residual and large,
     )
 

@@ -8,9 +8,15 @@ from contextlib import ExitStack
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
 from leanconv.algorithms.direct.shape import DirectShape
-from leanconv.codegen.column_tiles import ColumnTile, bounded_tiles
+from leanconv.codegen.column_tiles import (
+    ColumnTile,
+    bounded_tiles,
+    each_tile_of_row,
+    overlapping_tiles,
+    tiles_of_any_row,
+)
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import TileOutput, store_tile
+from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -68,6 +74,7 @@ class _PanelRow:
         self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
         conv, window = self.conv, self.conv.window
         od, oh = self.e.split(row, *window.out[:2])
+        self.oh = oh
         self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element)
         first = panel * conv.panel_lanes
         self.bias = of.bias.at(first, self.element) if of.bias else None
@@ -83,14 +90,17 @@ class _PanelRow:
 
     def emit(self) -> None:
         """Emit the tiles of the row."""
-        e = self.e
-        for run in bounded_tiles(self.conv.window, self.conv.tile.rows):
-            if run.count == 1:
-                self._tile(e.const("i64", run.first), run)
-            else:
-                with e.loop("tile", run.count) as index:
-                    column = index * run.pixels + run.first
-                    self._tile(column, run)
+        for column, run in each_tile_of_row(self.e, self._tiles()):
+            self._tile(column, run)
+
+    def _tiles(self) -> list[ColumnTile]:
+        conv, window, pixels = self.conv, self.conv.window, self.conv.tile.rows
+        if conv.columns:
+            width = self.e.smin(conv.columns - self.oh * window.out[2], window.out[2])
+            return tiles_of_any_row(width, pixels)
+        if conv.any_width:
+            return overlapping_tiles(window, pixels, conv.epilogue.residual)
+        return bounded_tiles(window, pixels)
 
     def _tile(self, column: Value, run: ColumnTile) -> None:
         """Emit one register tile: start values, reduction, epilogue, store."""
@@ -117,19 +127,13 @@ class _PanelRow:
                     # For writing: the output usually takes the residual's place.
                     e.prefetch(lines.at(i * conv.y.spatial[2], self.element), write=True)
         self._reduce(tile, acc, run, column, a)
-        store_tile(
-            e,
-            tile,
-            acc,
-            TileOutput(
-                conv.epilogue,
-                conv.y,
-                self.y.at(place, self.element),
-                residual,
-                self.slope,
-            ),
-            self.channels,
+        output = TileOutput(
+            conv.epilogue, conv.y, self.y.at(place, self.element), residual, self.slope
         )
+        if isinstance(run.done, int) and run.done == 0:
+            store_tile(e, tile, acc, output, self.channels)
+        else:
+            store_columns(e, tile, acc, output, self.channels, run.done)
 
     def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step of a tile prefetches for a later stage."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.codegen.extents import Count
+from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
+from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 
 
@@ -26,6 +27,9 @@ class DirectShape(PackedConv):
         prefetches_residual: whether a tile prefetches its residual before it begins its sums.
         bands: equal parts of an image's rows. All chunks of one band come before those of the next,
             so that of two threads that claim from both ends each computes its own band.
+        any_width: whether the code is that of all widths: tiles overlap at the end of a row.
+        columns: of all rows together, where the last row may be shorter than the others and there
+            are any number of columns; 0: all rows are whole.
     """
 
     tile: Tile
@@ -35,6 +39,17 @@ class DirectShape(PackedConv):
     fetch: bool = False
     prefetches_residual: bool = False
     bands: Count = 1
+    any_width: bool = False
+    columns: Extent = 0
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums, padding counted."""
+        if not self.columns:
+            return super().flops
+        return sum_flops(
+            self.phases * self.batch, self.out_channels, (self.columns,), self.reduction
+        )
 
     @property
     def panel_vectors(self) -> int:

@@ -17,7 +17,7 @@ from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.tiling import Tile, rank_tiles
+from leanconv.codegen.tiling import ANY_WIDTH, Tile, rank_tiles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
@@ -35,6 +35,7 @@ class Chain:
         depthwise, project: the others; the last one may add a residual.
         x, y: where input and output (and residual) lie; y in blocks of one vector of channels, and
             x too if there is no first convolution.
+        any_size: whether the code is to serve all sizes of the images, of which these are some.
     """
 
     expand: ConvSpec | None
@@ -42,6 +43,7 @@ class Chain:
     project: ConvSpec
     x: Access
     y: Access
+    any_size: bool = False
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -168,24 +170,28 @@ def block_kernels(
     """
     lanes = target.lanes(chain.dtype)
     inner = chain.depthwise.out_channels // parts
-    window = Problem.of(chain.depthwise, chain.x, chain.y).window
+
+    def problem(spec: ConvSpec, x: Access, y: Access) -> Problem:
+        return replace(Problem.of(spec, x, y), any_size=chain.any_size)
+
+    window = problem(chain.depthwise, chain.x, chain.y).window
     held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
     d = rows_access(step, window.out[2], lanes)
     expand, e = None, chain.x
     if chain.expand is not None:
         e = rows_access(held, window.size[2], lanes)
         spec = replace(chain.expand, out_channels=inner)
-        expand = _dense(Problem.of(spec, chain.x, e), target)
+        expand = _dense(problem(spec, chain.x, e), target)
     keeps_expanded = ring and expand is not None
     spec = replace(chain.depthwise, in_channels=inner, out_channels=inner, groups=inner)
-    depthwise = depthwise_kernel(Problem.of(spec, e, d), target)
+    depthwise = depthwise_kernel(problem(spec, e, d), target)
     kept = held if keeps_expanded else 0 if expand else x_ring
     depthwise = replace(depthwise, ring=kept, rows=1)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
-    problem = Problem.of(spec, d, chain.y)
-    projects = _projects(problem if parts == 1 else replace(problem, epilogue=Epilogue()), target)
+    last = problem(spec, d, chain.y)
+    projects = _projects(last if parts == 1 else replace(last, epilogue=Epilogue()), target)
     if single:
-        projects = tuple(replace(p, tile=_single(target, p)) for p in projects)
+        projects = tuple(replace(p, tile=_single(target, _columns(last))) for p in projects)
     block = BlockKernels(expand, depthwise, projects, step, keeps_expanded)
     assert block.linked() == block, "the stages do not meet"
     return block
@@ -201,11 +207,17 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
     vectors = ceil_div(problem.out_channels, target.lanes(problem.dtype))
     return DirectConv(
         **group_fields(problem, target),
-        tile=_tile(target, problem.window.out[2], vectors, problem.reduction),
+        tile=_tile(target, _columns(problem), vectors, problem.reduction),
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
+        any_width=problem.any_size,
     )
+
+
+def _columns(problem: Problem) -> int:
+    """Columns of a row for which a tile is chosen."""
+    return ANY_WIDTH if problem.any_size else problem.window.out[2]
 
 
 def _tile(target: Target, columns: int, vectors: int, reduction: int) -> Tile:
@@ -222,9 +234,9 @@ def _tile(target: Target, columns: int, vectors: int, reduction: int) -> Tile:
     return Tile(ceil_div(columns, ceil_div(columns, _MOST_ROWS)), 1)
 
 
-def _single(target: Target, kernel: DirectConv) -> Tile:
-    """A tile of one vector for a row of a kernel's columns."""
-    most, columns = min(_MOST_ROWS, target.accumulators - 2), kernel.window.out[2]
+def _single(target: Target, columns: int) -> Tile:
+    """A tile of one vector for a row of so many columns."""
+    most = min(_MOST_ROWS, target.accumulators - 2)
     return Tile(ceil_div(columns, ceil_div(columns, most)), 1)
 
 
