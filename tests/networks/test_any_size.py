@@ -1,0 +1,143 @@
+"""Layers of open sizes: one code for all widths, exact sums at every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import leanconv as lc
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.codegen import forms
+from leanconv.codegen.kernel import Kernel
+from leanconv.symbols import Trace
+from leanconv.target import Target
+from support.network_models import by_numpy
+
+CHANNELS = 24
+WIDTHS = (*range(3, 40, 3), 41, 56, 57, 75, 100, 127)
+
+CASES = {
+    "3x3": {"kernel": 3, "pads": 1},
+    "3x3 without padding": {"kernel": 3, "pads": 0},
+    "3x3/2": {"kernel": 3, "pads": 1, "strides": 2},
+    "5x5 of three apart": {"kernel": 5, "pads": 6, "dilations": 3},
+    "7x7/2": {"kernel": 7, "pads": 3, "strides": 2},
+    "1x1": {"kernel": 1, "pads": 0},
+    "1x1/2": {"kernel": 1, "pads": 0, "strides": 2},
+    "1x1 and residual": {"kernel": 1, "pads": 0, "residual": True},
+    "3x3 and residual": {"kernel": 3, "pads": 1, "residual": True},
+    "depthwise 3x3": {"kernel": 3, "pads": 1, "group": CHANNELS},
+    "depthwise 5x5/2": {"kernel": 5, "pads": 2, "strides": 2, "group": CHANNELS},
+    "depthwise and residual": {"kernel": 3, "pads": 1, "group": CHANNELS, "residual": True},
+}
+
+
+def integers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype("f4")
+
+
+def network(nodes: list[onnx.NodeProto], weights: list[np.ndarray]) -> bytes:
+    """A network from x (1, 3, height, width) to y."""
+    constants = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "height", "width"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "layers", [x], [y], constants)
+    opset = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString())
+
+
+def layers(
+    kernel: int,
+    pads: int,
+    strides: int = 1,
+    dilations: int = 1,
+    group: int = 1,
+    residual: bool = False,
+) -> bytes:
+    """Two layers, the second of which is the case; a residual is the first one's output."""
+    inputs = CHANNELS // group
+    weights = [integers(1, CHANNELS, 3, 1, 1), integers(2, CHANNELS, inputs, kernel, kernel)]
+    last = "z" if residual else "y"
+    attributes = {"pads": [pads] * 4, "strides": [strides] * 2, "dilations": [dilations] * 2}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], name="first"),
+        helper.make_node("Conv", ["a", "w1"], [last], name="second", group=group, **attributes),
+    ]
+    if residual:
+        nodes.append(helper.make_node("Add", ["z", "a"], ["y"]))
+    return network(nodes, weights)
+
+
+def block(stride: int, residual: bool) -> bytes:
+    """An inverted residual block after a layer."""
+    inner = 3 * CHANNELS
+    weights = [
+        integers(1, CHANNELS, 3, 1, 1),
+        integers(2, inner, CHANNELS, 1, 1),
+        integers(3, inner, 1, 3, 3),
+        integers(4, CHANNELS, inner, 1, 1),
+    ]
+    depthwise = {"pads": [1] * 4, "strides": [stride] * 2, "group": inner}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["a", "w1"], ["b"]),
+        helper.make_node("Conv", ["b", "w2"], ["c"], **depthwise),
+        helper.make_node("Conv", ["c", "w3"], ["z" if residual else "y"]),
+    ]
+    if residual:
+        nodes.append(helper.make_node("Add", ["z", "a"], ["y"]))
+    return network(nodes, weights)
+
+
+def sizes(case: str) -> Iterator[tuple[int, int]]:
+    least = 15 if "apart" in case else 7 if "7x7" in case else 3
+    yield from ((max(least, 7), width) for width in WIDTHS if width >= least)
+    yield from ((height, 29) for height in (8, 16, 30))
+
+
+def check(net: lc.Network, built: bytes, height: int, width: int) -> None:
+    x = integers(height * width, 1, 3, height, width)
+    found = net(x)
+    assert np.array_equal(found, by_numpy(built, {"x": x})["y"]), (height, width)
+    assert np.array_equal(net(x), found)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_of_integers_are_exact_at_every_width(case: str) -> None:
+    built = layers(**CASES[case])  # type: ignore[arg-type]
+    algorithm = "depthwise" if "depthwise" in case else "direct"
+    net = lc.load(built, threads=2, algorithms={"second": algorithm})
+    for height, width in sizes(case):
+        check(net, built, height, width)
+
+
+@pytest.mark.parametrize(("stride", "residual"), [(1, False), (1, True), (2, False)])
+def test_blocks_are_exact_at_every_width(stride: int, residual: bool) -> None:
+    built = block(stride, residual)
+    net = lc.load(built, threads=2)
+    for height, width in sizes("3x3"):
+        check(net, built, height, width)
+    assert any("inverted_residual" in step.algorithm for step in net.plan.steps)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("case", ["3x3", "1x1", "1x1 and residual", "depthwise 3x3"])
+def test_wide_images_share_their_code(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = "depthwise" if "depthwise" in case else "direct"
+    net = lc.load(layers(**CASES[case]), algorithms={"first": "direct", "second": named})  # type: ignore[arg-type]
+    net.bind((1, 3, 40, 100))
+    emitted = []
+    emit = forms.emitted
+
+    def counted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
+        if isinstance(kernel, GroupedConv):
+            emitted.append(kernel)
+        return emit(kernel, target)
+
+    monkeypatch.setattr(forms, "emitted", counted)
+    for width in (101, 77, 130, 224, 333, 512):
+        net.bind((1, 3, 40, width))
+    assert emitted == []
