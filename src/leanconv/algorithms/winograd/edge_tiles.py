@@ -11,6 +11,7 @@ The tiles that have a given point are then contiguous in the block, whichever ax
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -92,8 +93,9 @@ def tile_order(
 
 
 def _order(conv: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
-    height, width = conv.dropped_points
-    return tile_order(conv.batch, conv.grid, (height > 0, width > 0), conv.tiles)
+    (height, width), (rows, columns) = conv.dropped_points, conv.grid
+    grid = int(rows), int(columns)
+    return tile_order(int(conv.batch), grid, (height > 0, width > 0), conv.tiles)
 
 
 def is_ordered(conv: WinogradShape) -> bool:
@@ -108,11 +110,10 @@ def order_of(conv: WinogradShape) -> tuple[int, ...] | None:
 
 def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
     """Register tiles of a block, by whether narrow tiles skip the point along (h, w)."""
-    found = dict.fromkeys(_KINDS, (0, conv.tiles))
-    if is_ordered(conv):
-        found = _order(conv)[1]
+    if not is_ordered(conv):
+        return dict.fromkeys(_KINDS, RowRange(0, conv.tiles // conv.rows, conv.rows))
     ranges = {}
-    for dropped, (first, stop) in found.items():
+    for dropped, (first, stop) in _order(conv)[1].items():
         many = ceil_div(stop - first, conv.rows)
         rows = ceil_div(stop - first, many)
         ranges[dropped] = RowRange(min(first, conv.tiles - many * rows), many, rows)
@@ -131,13 +132,43 @@ class TilePlace(NamedTuple):
     narrow: tuple[Value | None, Value | None]
 
 
-def tile_place(e: Function, conv: WinogradShape, index: Value, order: Value | None) -> TilePlace:
-    """The tile at an index in the order of blocks."""
-    rows, columns = conv.grid
+@contextmanager
+def each_place(
+    e: Function, conv: WinogradShape, first: Value, count: Value, order: Value | None
+) -> Iterator[tuple[Value, TilePlace]]:
+    """Run the body for `count` tiles from `first` on, in the order of blocks.
+
+    Coordinates are divided out of an index once, for the first tile, and then counted.
+
+    Yields:
+        The tile's number among the `count`, and the tile.
+    """
     if order:
-        index = e.convert("zext", e.load(order.at(index, "i32"), "i32"), "i64")
-    n, inside = index // (rows * columns), index % (rows * columns)
-    ty, tx = inside // columns, inside % columns
+        with e.loop("tile", count) as i:
+            index = e.convert("zext", e.load(order.at(first + i, "i32"), "i32"), "i64")
+            yield i, _place(conv, *e.split(index, conv.batch, *conv.grid))
+        return
+    image, *inside = e.split(first, conv.batch, *conv.grid)
+    images = [image]
+    counted = [inside] if conv.batch == 1 else [images, inside]
+    with e.loop("tile", count, counted) as i:
+        yield i, _place(conv, *images, *inside)
+        rows, columns = conv.grid
+        inside[1], carry = _counted(e, inside[1] + 1, columns)
+        inside[0] = inside[0] + carry
+        if conv.batch != 1:
+            inside[0], carry = _counted(e, inside[0], rows)
+            images[0] = images[0] + carry
+
+
+def _counted(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
+    """An index up to an extent, zero in place of the extent, and 1 where that was done, else 0."""
+    ends = index.compare("eq", extent)
+    return e.select(ends, e.const("i64", 0), index), e.convert("zext", ends, "i64")
+
+
+def _place(conv: WinogradShape, n: Value, ty: Value, tx: Value) -> TilePlace:
+    """The tile of an image at a row and a column of the grid."""
     ends = zip((ty, tx), conv.grid, conv.dropped_points, strict=True)
     last_row, last_column = (t.compare("eq", g - 1) if dropped else None for t, g, dropped in ends)
     return TilePlace(n, ty, tx, (last_row, last_column))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
-from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
+from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value, vector
@@ -105,8 +105,7 @@ class InputTransform:
             The tile, and whether masks are needed.
         """
         conv, e = self.conv, self.e
-        with e.loop("tile", tiles.tile_count) as i:
-            at = tile_place(e, conv, tiles.first + i, self.order)
+        with each_place(e, conv, tiles.first, tiles.tile_count, self.order) as (i, at):
             y0 = at.ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
             x0 = at.tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
             image = self.x.at(at.image * conv.x.image, self.element)
@@ -230,8 +229,8 @@ class InputTransform:
                     if row.phase.text not in masks:
                         limit = self._columns_of(line) if masked else None
                         masks[row.phase.text] = columns.masks(first, limit)
-                    at = line * conv.x.spatial[1] + (row.offset + q * lanes * step)
-                    at = start.at(at, self.element)
+                    at = start.at(line * conv.x.spatial[1], self.element)
+                    at = at.at(row.offset, self.element).at(q * lanes * step, self.element)
                     pieces.append(columns.load(at, masks[row.phase.text]))
                     if self.prefetch and q == 0:
                         ahead = at.at(len(rows) * conv.x.block_stride, self.element)

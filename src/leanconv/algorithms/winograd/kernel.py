@@ -17,6 +17,7 @@ output transform.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from leanconv.algorithms.winograd.edge_tiles import order_of
@@ -41,6 +42,8 @@ class WinogradConv(Kernel):
     Attributes:
         shape: its sizes, tiles, blocks and register tile.
     """
+
+    VARIES = True
 
     shape: WinogradShape
 
@@ -73,6 +76,15 @@ class WinogradConv(Kernel):
         sizes = {"w": shape.weight_bytes}
         sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
         return sizes | ({"offsets": 2 * shape.residues * INT64_BYTES} if shape.residues > 1 else {})
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, panels, the transform and the order of its sums; offsets follow the sizes."""
+        shape = self.shape
+        if shape.residues > 1:
+            return self
+        channels = shape.groups, shape.outputs, shape.vectors, shape.epilogue.operands
+        return WinogradConv, channels, shape.reduction, shape.dtype
 
     def _rotated_panel(
         self, target: Target, block: Value, index: Value, start: Value, stop: Value
@@ -118,7 +130,7 @@ class WinogradConv(Kernel):
             x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset, element)
             far = shape.planar and shape.x_bytes > target.l2_bytes
             into = InputTransform(e, shape, x, v, between, order=order, prefetch=far)
-            back = OutputTransform(e, shape, here, g, m, between, order=order)
+            back = OutputTransform(e, shape, target, here, g, m, between, order=order)
             u = pointers["w"].at(g * (shape.panels * stream), element)
             first = block * shape.tiles
             live = e.smin(e.const("i64", shape.tile_count) - first, shape.tiles)

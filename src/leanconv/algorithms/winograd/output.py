@@ -7,21 +7,22 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
-from leanconv.algorithms.winograd.edge_tiles import full_and_edge_tiles, skipped_points, tile_place
+from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import TileOutput, store_tile
+from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix
 
 
-class _Target(NamedTuple):
+class _Part(NamedTuple):
     """The part of the output that one tile computes for one vector of channels.
 
     Attributes:
@@ -50,6 +51,7 @@ class OutputTransform:
     Args:
         e: the function to append to.
         conv: the convolution.
+        target: the machine.
         pointers: addresses of the operands, by role.
         group: number of the group.
         m, between: addresses of M and of the small scratch.
@@ -62,6 +64,7 @@ class OutputTransform:
         self,
         e: Function,
         conv: WinogradShape,
+        target: Target,
         pointers: dict[str, Value],
         group: Value,
         m: Value,
@@ -71,7 +74,7 @@ class OutputTransform:
         gapless: bool = False,
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
-        self.group, self.order, self.gapless = group, order, gapless
+        self.target, self.group, self.order, self.gapless = target, group, order, gapless
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
@@ -90,13 +93,12 @@ class OutputTransform:
             start = number * conv.y.channel(conv.lanes) + conv.y_offset
             start = start + self.group * conv.y.channel(conv.outputs)
             channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
-            with e.loop("tile", count) as i:
-                n, ty, tx, narrow = tile_place(e, conv, first + i, self.order)
+            with each_place(e, conv, first, count, self.order) as (i, (n, ty, tx, narrow)):
                 height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
                 at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
                 at = at + tx * (conv.m[1] * conv.y.spatial[2])
                 self._columns(self._m_address(i + m_first, panel, j), channels, narrow)
-                self._rows(_Target(at, height, tx, channel, channels, narrow[1]))
+                self._rows(_Part(at, height, tx, channel, channels, narrow[1]))
 
     def _each_vector(self, panel: Value) -> Iterator[tuple[Value, int]]:
         """Emit the body for the whole vectors of a panel, and for the tail of the last panel.
@@ -147,22 +149,20 @@ class OutputTransform:
                 for i, value in enumerate(emit_values(e, program, values)):
                     e.store(value, out.at(i * width * conv.lanes, self.element))
 
-    def _rows(self, to: _Target) -> None:
+    def _rows(self, to: _Part) -> None:
         """Emit the rows; the last column of tiles may be narrower."""
         conv, e = self.conv, self.e
-        last = conv.out[1] - (conv.grid[1] - 1) * conv.m[1]
-        if not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes and halves_fit(self.kind):
-            for program in full_and_edge_tiles(e, to.narrow, self.along_width):
-                self._planes(to, program, last)
-        elif last == conv.m[1] or to.narrow:
-            for program in full_and_edge_tiles(e, to.narrow, self.along_width):
-                self._vectors(to, program, len(program.outputs))
-        else:
-            if conv.grid[1] > 1:
-                with e.when(to.tx.compare("ult", conv.grid[1] - 1)):
-                    self._vectors(to, self.along_width[0], conv.m[1])
-            with e.when(to.tx.compare("uge", conv.grid[1] - 1)):
-                self._vectors(to, self.along_width[0], last)
+        planes = not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes
+        store = self._planes if planes and halves_fit(self.kind) else self._vectors
+        for program in full_and_edge_tiles(e, to.narrow, self.along_width):
+            store(to, program)
+
+    def _columns_inside(self, to: _Part) -> Value | None:
+        """Columns of a tile inside the output; None if all tiles end with the output or before."""
+        conv, e = self.conv, self.e
+        if to.narrow or conv.out[1] % conv.m[1] == 0:
+            return None
+        return e.smin(e.const("i64", conv.out[1]) - to.tx * conv.m[1], conv.m[1])
 
     def _row(self, i: Value, program: LinearProgram, start: Value | None) -> list[Value]:
         """The results of one row, bias added: vectors of channels."""
@@ -175,20 +175,23 @@ class OutputTransform:
         outputs = emit_values(e, program, points)
         return outputs if start is None else [value + start for value in outputs]
 
-    def _parameter(self, role: str, to: _Target) -> Value | None:
+    def _parameter(self, role: str, to: _Part) -> Value | None:
         """Bias or slope of the vector of channels; None where there is none."""
         pointer = self.pointers.get(role)
         return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
 
-    def _vectors(self, to: _Target, program: LinearProgram, columns: int) -> None:
-        """Store the first `columns` of each row with `store_tile`, as all algorithms do."""
+    def _vectors(self, to: _Part, program: LinearProgram) -> None:
+        """Store the columns of each row with `store_tile`, as all algorithms do."""
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self.pointers.get("slope")
         residual = self.pointers.get("residual")
         tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
+        count, columns = self._columns_inside(to), None
+        if count:
+            columns = Columns(e, count, conv.m[1], self.kind, self.target)
         with e.loop("row", to.height) as i:
             at = to.place + i * conv.y.spatial[1]
-            outputs = self._row(i, program, bias)[:columns]
+            outputs = self._row(i, program, bias)
             out = TileOutput(
                 conv.epilogue,
                 conv.y,
@@ -196,10 +199,10 @@ class OutputTransform:
                 residual.at(at, self.element) if residual else None,
                 slope.at(to.first, self.element) if slope else None,
             )
-            store_tile(e, tile, outputs, out, to.channels)
+            store_tile(e, tile, outputs, out, to.channels, columns)
 
     # -- channels in planes ----------------------------------------------------------------
-    def _planes(self, to: _Target, program: LinearProgram, last: int) -> None:
+    def _planes(self, to: _Part, program: LinearProgram) -> None:
         """Transpose each row so that lanes run along columns, and store a piece for each channel.
 
         The next line of each channel's row is prefetched: the next tile writes it. One core, batch
@@ -209,13 +212,10 @@ class OutputTransform:
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
-        kind = vector(self.element, conv.lanes // 2)
-        limit, width = None, len(program.outputs)
-        if last != conv.m[1] and to.narrow is None:
-            is_last = to.tx.compare("uge", conv.grid[1] - 1)
-            limit = e.select(is_last, e.const("i32", last), e.const("i32", conv.m[1]))
-        pieces = RowPieces(e, kind, conv.y.spatial[2], width)
-        masks = pieces.masks(limit=limit)
+        kind, line = vector(self.element, conv.lanes // 2), ALIGNMENT // ITEMSIZE[conv.dtype]
+        count, columns = len(program.outputs), self._columns_inside(to)
+        pieces = RowPieces(e, kind, conv.y.spatial[2], count)
+        masks = pieces.masks(limit=e.convert("trunc", columns, "i32") if columns else None)
         with e.loop("row", to.height) as i:
             outputs = self._row(i, program, bias)
             if not residual:
@@ -230,8 +230,8 @@ class OutputTransform:
                     own = self._slope_of(slope, channel, kind)
                     value = apply(e, value, activation, own)
                 pieces.store(value, y.at(offset, self.element), masks)
-                next_line = offset + ALIGNMENT // ITEMSIZE[conv.dtype]
-                e.prefetch(y.at(next_line, self.element), write=True)
+                next_line = y.at(offset, self.element).at(line, self.element)
+                e.prefetch(next_line, write=True)
 
     def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:
         if slopes is None:

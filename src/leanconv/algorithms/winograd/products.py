@@ -75,9 +75,8 @@ class Products:
         a = self.v.at(xi * conv.point_stride, self.element)
         b = u.at(done * width, self.element)
         out = self.m.at(xi * conv.m_stride, self.element)
-        every = row_range.many * row_range.rows == conv.tiles
-        uneven = every and row_range.many > 1 and conv.tile_count % conv.tiles
-        count = (self.live + (row_range.rows - 1)) // row_range.rows if uneven else row_range.many
+        several = row_range.many > 1 and row_range.many * row_range.rows == conv.tiles
+        count = (self.live + (row_range.rows - 1)) // row_range.rows if several else row_range.many
         a = a.at(row_range.start * conv.lanes, self.element)
         out = out.at(row_range.start * width, self.element)
         with e.loop("rows", count) as r:

@@ -14,6 +14,7 @@ from leanconv.algorithms.decompose import phase_taps
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.dtypes import ITEMSIZE
@@ -51,12 +52,12 @@ class WinogradShape:
             elements.
     """
 
-    batch: int
+    batch: Extent
     groups: int
     inputs: int
     outputs: int
-    size: Pair
-    out: Pair
+    size: Extents
+    out: Extents
     kernel: Pair
     stride: Pair
     pad: Pair
@@ -69,10 +70,10 @@ class WinogradShape:
     tiles: int = 1
     rows: int = 1
     vectors: int = 1
-    parts: int = 1
+    parts: Extent = 1
     sums: int = LENGTH
-    x_offset: int = 0
-    y_offset: int = 0
+    x_offset: Extent = 0
+    y_offset: Extent = 0
     narrow: bool = False
     residues: int = 1
 
@@ -284,5 +285,5 @@ class WinogradShape:
 
 def _dropped(grid: int, m: int, out: int, taps: int) -> int:
     """Points that the last tile along an axis skips."""
-    spare = grid * m - out if grid > 1 and min(taps, m) > 1 else 0
+    spare = int(grid * m - out) if grid > 1 and min(taps, m) > 1 else 0
     return spare if spare and as_accurate(m, taps, m - spare) else 0

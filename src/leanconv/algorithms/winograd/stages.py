@@ -24,6 +24,7 @@ from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.types import ELEMENT
@@ -41,8 +42,10 @@ class _TileTransform(Kernel):
         tiles: of one chunk.
     """
 
+    VARIES = True
+
     conv: WinogradShape
-    tiles: int
+    tiles: Extent
 
     @property
     def chunks(self) -> int:
@@ -101,11 +104,13 @@ class PointProducts(Kernel):
         plain_flops: operations of the convolution that this computes.
     """
 
+    VARIES = True
+
     points: int
-    tiles: int
+    tiles: Extent
     whole: DirectConv
     last: DirectConv
-    parts: int
+    parts: Extent
     plain_flops: int
 
     @property
@@ -186,13 +191,12 @@ class Gather(_TileTransform):
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks, tiles and vectors of output channels."""
-        del target
         e, conv = Function(self.NAME), self.conv
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         m_group = conv.points * conv.tile_count * conv.outputs
         with e.chunks(conv.groups, self.blocks) as (g, block):
             m = pointers["M"].at(g * m_group, ELEMENT[conv.dtype])
-            transform = OutputTransform(e, conv, pointers, g, m, e.scratch, gapless=True)
+            transform = OutputTransform(e, conv, target, pointers, g, m, e.scratch, gapless=True)
             first, left = self._first(e, block)
             with e.loop("panel", conv.panels) as panel:
                 transform.block(first, e.smin(left, self.tiles), panel, first)
