@@ -17,7 +17,15 @@ from leanconv.algorithms.fused.cost import (
     possible_forms,
     weights_cycles,
 )
-from leanconv.algorithms.fused.forms import Chain, ChainKernels, ChainParameters, Form, build
+from leanconv.algorithms.fused.forms import (
+    FORM_NAMES,
+    Chain,
+    ChainKernels,
+    ChainParameters,
+    Form,
+    build,
+    form_of_size,
+)
 from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
@@ -45,7 +53,7 @@ class ConvChain(ChainOperator):
     ops = ("ConvChain",)
 
     algorithms = MappingProxyType(
-        {LAYERS.algorithm: Parameters, **dict.fromkeys(("rows", "panel", "split"), ChainParameters)}
+        {LAYERS.algorithm: Parameters, **dict.fromkeys(FORM_NAMES, ChainParameters)}
     )
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
@@ -109,6 +117,8 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
     """
     if choice == LAYERS:
         return None
+    if chain.any_size and choice.algorithm in FORM_NAMES:
+        return form_of_size(choice, chain)
     forms = {form.choice: form for form in possible_forms(chain, target)}
     if choice not in forms:
         raise SpecError(

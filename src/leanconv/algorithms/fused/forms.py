@@ -23,6 +23,7 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
+FORM_NAMES = ("rows", "panel", "split")
 _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
 
 
@@ -95,6 +96,20 @@ class Form:
         if self.parts > 1:
             return Choice(self.name, replace(given, parts=self.parts))
         return Choice(self.name, replace(given, rows=self.rows))
+
+
+def form_of_size(choice: Choice, chain: Chain) -> Form:
+    """A form that was chosen for another size, with chunks and steps that are equal here."""
+    given, count = choice.parameters, prod(chain.project.output_size[:-1])
+    assert isinstance(given, ChainParameters)
+    step = _equal(count, given.step or given.rows or 1)
+    rows = ceil_div(_equal(count, given.rows or step), step) * step
+    return Form(choice.algorithm, rows, step, given.parts or 1)
+
+
+def _equal(count: int, most: int) -> int:
+    """About equal parts of a number, of at most `most` each."""
+    return ceil_div(count, ceil_div(count, most))
 
 
 @dataclass(frozen=True)
