@@ -124,6 +124,22 @@ def test_blocks_are_exact_at_every_width(stride: int, residual: bool) -> None:
     assert any("inverted_residual" in step.algorithm for step in net.plan.steps)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (5, 3, 2)])
+def test_pools_are_right_at_every_width(op: str, kernel: int, stride: int, pad: int) -> None:
+    attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node(op, ["a"], ["y"], **attributes),
+    ]
+    built = network(nodes, [integers(1, CHANNELS, 3, 1, 1)])
+    net = lc.load(built, threads=2)
+    for height, width in sizes("3x3"):
+        x = integers(height * width, 1, 3, height, width)
+        found, expected = net(x), by_numpy(built, {"x": x})["y"]
+        assert np.allclose(found, expected, rtol=1e-6, atol=1e-6), (height, width)
+
+
 @pytest.mark.parametrize("case", ["3x3", "1x1", "1x1 and residual", "depthwise 3x3"])
 def test_wide_images_share_their_code(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     named = "depthwise" if "depthwise" in case else "direct"

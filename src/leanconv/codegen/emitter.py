@@ -376,7 +376,9 @@ class Function:
         """An index below the extents' product as coordinates, the last one fastest."""
         coordinates: list[Value] = []
         for extent in reversed(extents[1:]):
-            if all(before == 1 for before in extents[: -1 - len(coordinates)]):
+            # Whether a symbol is 1 is not asked: that would be another form.
+            outer = extents[: -1 - len(coordinates)]
+            if all(isinstance(before, int) and before == 1 for before in outer):
                 coordinates.insert(0, index)
                 index = self.const("i64", 0)
             else:

@@ -17,7 +17,12 @@ from itertools import islice, product
 from math import prod
 
 from leanconv.codegen import math
-from leanconv.codegen.column_tiles import ColumnTile, column_tiles
+from leanconv.codegen.column_tiles import (
+    ColumnTile,
+    column_tiles,
+    each_tile_of_row,
+    overlapping_tiles,
+)
 from leanconv.codegen.emitter import Carry, Function, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
@@ -49,6 +54,7 @@ class Pool(Kernel):
         window: extents before and after, kernel, strides, dilations and padding before.
         average: a mean instead of a maximum.
         counted: for a mean, how many cells before and after the input are counted, per axis.
+        any_width: whether the code is that of all widths: tiles overlap at the end of a row.
     """
 
     VARIES = True
@@ -59,6 +65,7 @@ class Pool(Kernel):
     window: Window
     average: bool
     counted: tuple[tuple[int, int], ...]
+    any_width: bool = False
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -114,18 +121,17 @@ class _Row:
     def emit(self) -> None:
         """Write all columns."""
         e = self.e
-        tiles = list(islice(column_tiles(self.window, _PIXELS), _MOST_TILES + 1))
-        if len(tiles) > _MOST_TILES:
+        if self.pool.any_width:
+            tiles = overlapping_tiles(self.window, _PIXELS, once=False)
+        else:
+            tiles = list(islice(column_tiles(self.window, _PIXELS), _MOST_TILES + 1))
+        if len(tiles) > _MOST_TILES or any(tile.computed for tile in tiles):
             with e.loop("ow", self.window.out[2]) as ow:
                 counts = [self._count(2, ow)] if self.pool.average else []
                 self._store([self._reduce_bounded(ow)], ow, counts)
             return
-        for tile in tiles:
-            if tile.count == 1:
-                self._tile(tile, e.const("i64", tile.first))
-                continue
-            with e.loop("tile", tile.count) as index:
-                self._tile(tile, index * tile.pixels + tile.first)
+        for column, tile in each_tile_of_row(e, tiles):
+            self._tile(tile, column)
 
     # -- bounds --------------------------------------------------------------------------------
     def _bounds(self, axis: int, o: Value) -> tuple[Value, Value]:
@@ -157,6 +163,8 @@ class _Row:
 
     def _column_count(self, tile: ColumnTile, pixel: int, ow: Value) -> Value:
         """The count along the columns, a constant where all columns of this code agree."""
+        if self.pool.any_width:
+            return self._count(2, ow + pixel)
         w, (low, high) = self.window, self._counted(2)
         counted = replace(w, size=(1, 1, high - low), pad=(0, 0, w.pad[2] + low))
         first = tile.first + pixel
@@ -301,5 +309,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     if attributes["count_include_pad"]:
         edges = tuple(zip(window.pad, triple(after, 0), strict=True))
     planes = source.shape[0] * ceil_div(source.shape[1], block)
-    kernel = Pool(result.dtype, block, planes, window, average, edges if average else ())
+    any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
+    counted = edges if average else ()
+    kernel = Pool(result.dtype, block, planes, window, average, counted, any_width)
     return Lowered((Call(kernel, (x, y)),), algorithm="pool")
