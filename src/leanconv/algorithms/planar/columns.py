@@ -69,7 +69,10 @@ def column_vectors(
     stride, pad = window.stride[2], window.pad[2]
     beyond = int(window.size[2] - width * stride)
     tail = target.lanes_of_tail(width % lanes) or lanes
-    bounds = (1, lanes - 1) if isinstance(tail, Symbol) else (tail, tail)
+    bounds = tail, tail
+    if isinstance(tail, Symbol):  # of a stride's loads the last one is known
+        part = int((tail * stride - 1) // lanes) if stride > 1 else 0
+        bounds = part * lanes // stride + 1, min(lanes - 1, (part + 1) * lanes // stride)
     whole, rest = width // span, int(ceil_div(width % span, lanes))
     # Whole tiles that begin in the padding, and those that may reach beyond the input's end.
     before = ceil_div(max(pad, 0), stride * span)
@@ -231,10 +234,10 @@ class TileMasks:
         self.e, self.kind, self.lanes = e, kind, lanes_of(kind)
         self._end = tile.tail * window.stride[2]
         used = {lanes for kw in shared_loads(window) for part in tile.masks[kw] for lanes in part}
-        # Bits stay in a register, or are reloaded from the stack into a mask's. Comparisons inside
-        # of loops, or a vector for each mask, would take the registers of sums.
-        self._bits = {
-            lanes: e.convert("bitcast", self._compared(lanes), f"i{self.lanes}")
+        # Through bits, for LLVM moves a comparison into the loops that it is used in.
+        bits, mask = f"i{self.lanes}", vector("i1", self.lanes)
+        self._open = {
+            lanes: e.convert("bitcast", e.convert("bitcast", self._compared(lanes), bits), mask)
             for lanes in sorted(used)
             if lanes.open and target.masks_are_bits and self.lanes >= _LEAST_BITS
         }
@@ -245,12 +248,12 @@ class TileMasks:
         return self.e.const(kind, missing).compare("slt", self.e.const(kind, self._end))
 
     def _mask(self, lanes: Lanes) -> Value:
-        kind = vector("i1", self.lanes)
-        if lanes in self._bits:
-            return self.e.convert("bitcast", self._bits[lanes], kind)
+        if lanes in self._open:
+            return self._open[lanes]
         if lanes.open:
             return self._compared(lanes)
-        return self.e.const(kind, [int(lanes.low <= i < lanes.high) for i in range(self.lanes)])
+        bits = [int(lanes.low <= i < lanes.high) for i in range(self.lanes)]
+        return self.e.const(vector("i1", self.lanes), bits)
 
     def load(self, at: Value, masks: Masks) -> list[Value] | None:
         """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
