@@ -159,6 +159,8 @@ class _PlaneTiles:
         ]
         top = row * window.stride[1] - window.pad[1]
         left = column * window.stride[2] - window.pad[2]
+        corner = top * conv.x.spatial[1] + left
+        corners = [x.at(corner, self.element) for x in self.x]
         for position, uses in conv.uses(rows).items():
             line = top + position
             inside = line.compare("ult", window.size[1])  # unsigned: sees both ends
@@ -166,7 +168,7 @@ class _PlaneTiles:
                 # The branches also keep LLVM from hoisting loads of inputs and weights until
                 # registers spill.
                 with e.when(inside, [acc]):
-                    at = self.x[p].at(line * conv.x.spatial[1] + left, self.element)
+                    at = corners[p].at(position * conv.x.spatial[1], self.element)
                     self._line(tile, acc, at, p, p * rows * vectors, uses)
         place = row * conv.y.spatial[1] + column
         self._store(acc, place, rows, tile)
