@@ -116,6 +116,13 @@ class Function:
         """An index as a value: numbers become constants, values stay as they are."""
         return value if isinstance(value, Value) else self.const("i64", value)
 
+    def frozen(self, value: Value | int) -> Value:
+        """An index that LLVM keeps in one register.
+
+        Else each address that is a sum with one has a pointer of its own, which a loop increments.
+        """
+        return self.define(f"freeze {self.i64(value)}", "i64")
+
     def zero(self, kind: str) -> Value:
         """Zero of any type, null for a pointer."""
         return Value(self, kind, "zeroinitializer" if kind[0] == "<" else literal(kind, 0))

@@ -51,6 +51,7 @@ class RegisterTile:
         lanes: lanes of the vector.
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
+        row_offsets: elements from the first row of A to each, if they are known at run time only.
         tail_lanes: lanes of the last vector that may be loaded from B, 0: all of them.
         b_prefetch_distance: elements from those of B that a step loads to those that it prefetches
             into L2; 0: none. For a B that is one stream from a shared L3.
@@ -66,6 +67,7 @@ class RegisterTile:
     tail_lanes: int = 0
     b_prefetch_distance: int = 0
     prefetch_offsets: tuple[Value, ...] = ()
+    row_offsets: tuple[Value | int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ def _step(
         if tile.b_prefetch_distance:
             e.prefetch(b.at(j * tile.lanes + tile.b_prefetch_distance, tile.element), locality=2)
     for i in rows:
-        x = e.broadcast(a.at(i * tile.row_stride, tile.element), tile.kind)
+        to_row = tile.row_offsets[i] if tile.row_offsets else i * tile.row_stride
+        x = e.broadcast(a.at(to_row, tile.element), tile.kind)
         for j, operand in enumerate(operands):
             slot = i * tile.vectors + j
             acc[slot] = e.fma(x, operand, acc[slot])
