@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen import forms
 from leanconv.codegen.kernel import Kernel
 from leanconv.symbols import Trace
@@ -115,6 +116,16 @@ def test_sums_of_integers_are_exact_at_every_width(case: str) -> None:
         check(net, built, height, width)
 
 
+@pytest.mark.parametrize("case", ["3x3", "3x3 without padding", "3x3/2", "3x3 and residual"])
+def test_winograd_is_near_at_every_width(case: str) -> None:
+    built = layers(**CASES[case])  # type: ignore[arg-type]
+    net = lc.load(built, threads=2, algorithms={"second": "winograd"})
+    for height, width in sizes(case):
+        x = integers(height * width, 1, 3, height, width)
+        found, expected = net(x), by_numpy(built, {"x": x})["y"]
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), (height, width)
+
+
 @pytest.mark.parametrize(("stride", "residual"), [(1, False), (1, True), (2, False)])
 def test_blocks_are_exact_at_every_width(stride: int, residual: bool) -> None:
     built = block(stride, residual)
@@ -140,16 +151,28 @@ def test_pools_are_right_at_every_width(op: str, kernel: int, stride: int, pad: 
         assert np.allclose(found, expected, rtol=1e-6, atol=1e-6), (height, width)
 
 
-@pytest.mark.parametrize("case", ["3x3", "1x1", "1x1 and residual", "depthwise 3x3"])
-def test_wide_images_share_their_code(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = "depthwise" if "depthwise" in case else "direct"
+@pytest.mark.parametrize(
+    ("case", "named"),
+    [
+        ("3x3", "direct"),
+        ("1x1", "direct"),
+        ("1x1 and residual", "direct"),
+        ("depthwise 3x3", "depthwise"),
+        ("3x3", "winograd"),
+        ("3x3/2", "winograd"),
+    ],
+)
+def test_wide_images_share_their_code(
+    case: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = lc.load(layers(**CASES[case]), algorithms={"first": "direct", "second": named})  # type: ignore[arg-type]
-    net.bind((1, 3, 40, 100))
+    for first in (100, 16):  # small maps have smaller blocks of Winograd's tiles
+        net.bind((1, 3, 40, first))
     emitted = []
     emit = forms.emitted
 
     def counted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
-        if isinstance(kernel, GroupedConv):
+        if isinstance(kernel, GroupedConv | WinogradConv):
             emitted.append(kernel)
         return emit(kernel, target)
 

@@ -126,13 +126,13 @@ class Value:
 
     def __floordiv__(self, other: Value | int) -> Value:
         """Divide unsigned integers."""
-        if other == 1:
+        if isinstance(other, int) and other == 1:
             return self
         return self._divided("udiv", other)
 
     def __mod__(self, other: Value | int) -> Value:
         """Remainder of unsigned integers."""
-        if other == 1:
+        if isinstance(other, int) and other == 1:
             return self.function.const(self.kind, 0)
         return self._divided("urem", other)
 

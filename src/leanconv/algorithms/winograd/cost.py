@@ -28,6 +28,7 @@ _U_RATE = 85 / 32
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
 MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
+_LARGE_GRID = 24  # tiles along each axis of a large map
 _IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
 
@@ -83,10 +84,12 @@ def best_kernel(
         None if no kernel has what is given.
     """
     lanes = target.lanes(problem.dtype)
+    # Which tiles are narrow, and their order, follow the size.
+    edges = given.edges or ("whole" if problem.any_size else None)
     kernels = [
         kernel
         for m, sums in sizes.items()
-        for kernel in _with_edges(WinogradShape.of(problem, m, lanes, sums), given.edges)
+        for kernel in _with_edges(WinogradShape.of(problem, m, lanes, sums), edges)
     ]
     models = [_Model(problem, kernel, target) for kernel in kernels]
     models.sort(key=lambda model: model.least_of(1))
@@ -94,7 +97,8 @@ def best_kernel(
     for model in models:
         if best and model.least_of(1) >= best[0]:
             break
-        for tiling in model.tilings(given):
+        tilings = _of_any_size(model, given) if problem.any_size else model.tilings(given)
+        for tiling in tilings:
             if best and model.least_of(tiling.parts) >= best[0]:
                 continue
             cycles = model.cycles(tiling)
@@ -105,6 +109,27 @@ def best_kernel(
     cycles, tiling, model = best
     cycles += strided_walk_cycles(problem, target)
     return cycles, replace(model.kernel, **tiling._asdict())
+
+
+def _of_any_size(model: _Model, given: WinogradParameters) -> Iterator[Tiling]:
+    """The tilings to try where one code is to serve all sizes.
+
+    The block that is best on large maps, or one register tile of it: small maps have more chunks
+    then. The number of parts is no form.
+    """
+    kernel = model.kernel
+    out = tuple(_LARGE_GRID * m for m in kernel.m)
+    size = tuple((o - 1) * s + k for o, s, k in zip(out, kernel.stride, kernel.kernel, strict=True))
+    large = replace(kernel, batch=1, out=out, size=size, pad=(0, 0))
+    roomy = _Model(model.problem, large, model.target)
+    best = min(roomy.tilings(given), key=roomy.cycles, default=None)
+    if best is None:
+        return
+    for tiles in {best.tiles: None, best.rows: None}:
+        for parts in (1, 2, 4, 8):
+            tiling = best._replace(tiles=tiles, parts=parts)
+            if parts <= ceil_div(model.out_vectors, best.vectors) and given.allow(*tiling):
+                yield tiling
 
 
 def ranked_tilings(

@@ -87,7 +87,13 @@ class WinogradConv(Kernel):
         return WinogradConv, channels, shape.reduction, shape.dtype
 
     def _rotated_panel(
-        self, target: Target, block: Value, index: Value, start: Value, stop: Value
+        self,
+        e: Function,
+        target: Target,
+        block: Value,
+        index: Value,
+        start: Value,
+        stop: Value,
     ) -> Value:
         """The panel of an iteration: where blocks are few, every other block starts in the middle.
 
@@ -97,10 +103,19 @@ class WinogradConv(Kernel):
         reads what the other has loaded into L3.
         """
         shape = self.shape
-        if not 1 < shape.blocks <= _MOST_ROTATED or 2 * shape.weight_bytes > target.l3_bytes:
+        if 2 * shape.weight_bytes > target.l3_bytes:
+            return index
+        if not shape.any_size and not 1 < shape.blocks <= _MOST_ROTATED:
             return index
         count = stop - start
-        return start + (index - start + block % 2 * (count // 2)) % count
+        return start + (index - start + self._every_other(e, block) * (count // 2)) % count
+
+    def _every_other(self, e: Function, block: Value) -> Value:
+        """1 for every other block where these are few, else 0."""
+        if not self.shape.any_size:
+            return block % 2
+        few = e.i64(self.shape.blocks).compare("sle", _MOST_ROTATED)
+        return e.select(few, block % 2, e.i64(0))
 
     def _with_offsets(
         self, e: Function, pointers: dict[str, Value], index: Value | None = None
@@ -128,7 +143,7 @@ class WinogradConv(Kernel):
         with e.chunks(*residues, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
             x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset, element)
-            far = shape.planar and shape.x_bytes > target.l2_bytes
+            far = shape.planar and (shape.any_size or shape.x_bytes > target.l2_bytes)
             into = InputTransform(e, shape, x, v, between, order=order, prefetch=far)
             back = OutputTransform(e, shape, target, here, g, m, between, order=order)
             u = pointers["w"].at(g * (shape.panels * stream), element)
@@ -139,7 +154,7 @@ class WinogradConv(Kernel):
             start = part * per_part
             stop = e.smin(start + per_part, shape.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
-                panel = self._rotated_panel(target, block, index, start, stop)
+                panel = self._rotated_panel(e, target, block, index, start, stop)
                 products.panel(u.at(panel * stream, element))
                 back.block(first, live, panel)
         return e.finish()

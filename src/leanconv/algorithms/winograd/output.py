@@ -160,7 +160,7 @@ class OutputTransform:
     def _columns_inside(self, to: _Part) -> Value | None:
         """Columns of a tile inside the output; None if all tiles end with the output or before."""
         conv, e = self.conv, self.e
-        if to.narrow or conv.out[1] % conv.m[1] == 0:
+        if to.narrow or (not conv.any_size and conv.out[1] % conv.m[1] == 0):
             return None
         return e.smin(e.const("i64", conv.out[1]) - to.tx * conv.m[1], conv.m[1])
 

@@ -14,7 +14,7 @@ from leanconv.algorithms.decompose import phase_taps
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Extent, Extents
+from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.dtypes import ITEMSIZE
@@ -50,6 +50,7 @@ class WinogradShape:
         residues: the number of convolutions that differ only in their offsets in x and y. If
             several, one more operand, `offsets`, has for each a pair of i64: its two offsets in
             elements.
+        any_size: whether the code serves all sizes: nothing in it tells where tiles fit exactly.
     """
 
     batch: Extent
@@ -70,12 +71,13 @@ class WinogradShape:
     tiles: int = 1
     rows: int = 1
     vectors: int = 1
-    parts: Extent = 1
+    parts: Count = 1
     sums: int = LENGTH
     x_offset: Extent = 0
     y_offset: Extent = 0
     narrow: bool = False
     residues: int = 1
+    any_size: bool = False
 
     @staticmethod
     def of(problem: Problem, m: Pair, lanes: int, sums: int = LENGTH) -> WinogradShape:
@@ -107,6 +109,7 @@ class WinogradShape:
             sums=sums,
             x_offset=problem.x_offset,
             y_offset=problem.y_offset,
+            any_size=problem.any_size,
         )
 
     @cached_property
