@@ -102,6 +102,38 @@ def test_constants_are_shared() -> None:
     assert all(one.constants[name] is other.constants[name] for name in held)
 
 
+def test_templates_of_one_network_share_their_constants() -> None:
+    network = halved(ceil=False)
+    one, other = (network.templates.graph([shape]) for shape in ((1, 3, 8, 6), (5, 3, 8, 6)))
+    assert network.times == 2
+    held = [name for name, array in one.constants.items() if array.size > 4]
+    assert held
+    assert all(one.constants[name] is other.constants[name] for name in held)
+
+
+def halved(ceil: bool) -> Counted:
+    """A normalised convolution in steps of two, a pool in steps of two, and a matrix of pixels."""
+    held = {"w": np.ones((8, 3, 3, 3), np.float32), "b": np.ones(8, np.float32)}
+    held["shape"] = np.array([0, 8, -1])
+    steps = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    nodes = [
+        node("Conv", ["x", "w"], "a", pads=[1, 1, 1, 1], **steps),
+        node("BatchNormalization", ["a", "b", "b", "b", "b"], "n"),
+        node("MaxPool", ["n"], "p", ceil_mode=int(ceil), **steps),
+        node("Reshape", ["p", "shape"], "m"),
+        node("Transpose", ["m"], "y", perm=[0, 2, 1]),
+    ]
+    proto = model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], held)
+    return Counted(read_model(proto.SerializeToString()))
+
+
+def test_whether_a_step_is_left_over_is_no_guard() -> None:
+    network = halved(ceil=False)
+    widths = (*range(12, 44), 150, 333)  # 29 to 32 have as many pixels as channels
+    assert {network.check(1, 3, 8, width) for width in widths} == {1}
+    assert halved(ceil=True).check(1, 3, 8, 7) == 1
+
+
 @pytest.mark.parametrize(("most", "times"), [(0, 2), (2**20, 1)])
 def test_many_folded_constants_are_not_kept(
     monkeypatch: pytest.MonkeyPatch, most: int, times: int

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import leanconv.api.load  # noqa: F401  else the first bounded call would import it
 from leanconv.errors import LeanConvError
 from leanconv.graph.onnx_import import read_model
 from support.onnx_models import model

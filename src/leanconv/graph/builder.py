@@ -101,8 +101,8 @@ class Builder:
         types = [value.type if value else None for value in inputs]
         result = infer(op, types, attributes)
         first = inputs[0]
-        alike = first is not None and first.type == result
-        if first and alike and moves_nothing(op, len(inputs), result.shape, attributes):
+        still = moves_nothing(op, len(inputs), result.shape, attributes)
+        if first and still and len(first.shape) == len(result.shape) and first.type == result:
             return first
         if all(value is None or value.array is not None for value in inputs):
             return self._fold(op, inputs, result, attributes)

@@ -13,8 +13,9 @@ network is bound to each shape anew.
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -78,6 +79,15 @@ class Template:
             constants=MappingProxyType(constants),
             open_axes=self._open_axes,
         )
+
+    def sharing(self, other: Template) -> Template:
+        """The same, with the other's arrays for those constants that are equal."""
+        known = {_content(array): array for array in other.graph.constants.values()}
+        constants = {
+            name: known.get(_content(array), array) for name, array in self.graph.constants.items()
+        }
+        graph = replace(self.graph, constants=MappingProxyType(constants))
+        return Template(graph, self.guards)
 
     @cached_property
     def _open_axes(self) -> Mapping[str, tuple[int, ...]]:
@@ -168,6 +178,11 @@ class Templates:
         assert graph is not None, "the guards do not hold for what they come from"
         if _held_bytes(made) <= _MOST_KEPT_BYTES:
             del templates[: len(templates) + 1 - _MOST_TEMPLATES]
+            before = next((t for kept in self._templates.values() for t in kept), None)
+            if before is not None:  # else weights would be packed again
+                template = template.sharing(before)
+                graph = template.at(tuple(values))
+                assert graph is not None, "its guards held"
             templates.append(template)
         return graph
 
@@ -182,6 +197,14 @@ def _held_bytes(graph: Graph) -> int:
         if owner.base is None:
             owners[id(owner)] = owner.nbytes
     return sum(owners.values())
+
+
+def _content(array: np.ndarray) -> Hashable:
+    """What equal arrays have in common, and no others."""
+    if array.dtype == object:
+        return id(array)
+    digest = hashlib.blake2b(np.ascontiguousarray(array).data).digest()
+    return array.dtype.str, array.shape, digest
 
 
 def _symbols(value: Any) -> Iterator[Symbol]:

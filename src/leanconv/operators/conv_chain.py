@@ -89,7 +89,7 @@ class ConvChain(ChainOperator):
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
             lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
-            recipe=(str(form.choice), *(use.kernel.packing for use in fused.kernels)),
+            recipe=tuple(use.kernel.packing for use in fused.kernels),
             sources=(*weights, *(bias for bias in biases if bias is not None)),
         )
         calls = []

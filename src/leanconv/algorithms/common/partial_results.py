@@ -7,6 +7,7 @@ All tensors are in blocks of channels. A chunk is one block of channels of one i
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,11 @@ class SumOfParts(Kernel):
     def operands(self) -> tuple[str, ...]:
         """The parts, what the epilogue needs, the output."""
         return ("part", *self.epilogue.operands, "y")
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels."""
+        return SumOfParts, self.blocks, self.lanes, self.dtype, self.epilogue.operands
 
     @property
     def chunks(self) -> int:

@@ -31,9 +31,11 @@ def window_extent(
             f"a kernel of extent {kernel} (dilation {dilation}) does not fit an input of extent "
             f"{extent} padded by {before} and {after}; bind a larger input"
         )
+    if not ceil:
+        return count
     covered = (count - 1) * stride + effective_extent(kernel, dilation)
     partial = covered < extent + before + after and count * stride < extent + before
-    return count + 1 if ceil and partial else count
+    return count + 1 if partial else count
 
 
 def transposed_extent(

@@ -82,9 +82,14 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 
 def _is_identity(editor: Editor, node: Node) -> bool:
-    """Whether the output equals the first input; shapes are compared first."""
-    if not node.inputs[0] or editor.types[node.inputs[0]] != editor.types[node.outputs[0]]:
-        return False
+    """Whether the output equals the first input."""
+    x, y = node.inputs[0], node.outputs[0]
+    # Shapes last: of symbols the comparison decides for all sizes that the graph is made for.
+    return bool(x) and _keeps_elements(editor, node) and editor.types[x] == editor.types[y]
+
+
+def _keeps_elements(editor: Editor, node: Node) -> bool:
+    """Whether the output is the first input if their shapes are equal."""
     a = node.attributes
     if moves_nothing(node.op, len(node.inputs), editor.shape(node.inputs[0]), a):
         return True
@@ -92,7 +97,7 @@ def _is_identity(editor: Editor, node: Node) -> bool:
         ones = all(n == 1 for n in (*a["kernel_shape"], *a["strides"]))
         return ones and not any(a["pads"])
     if node.op.startswith("Reduce"):
-        return True  # shapes are equal, so each axis that is reduced has one element
+        return True  # each axis that is reduced has one element
     if node.op in _NEUTRAL:
         return editor.uniform(node.inputs[1]) == _NEUTRAL[node.op]
     return bool(node.op == "Clip" and a["min"] == -math.inf and a["max"] == math.inf)
