@@ -134,6 +134,16 @@ def test_whether_a_step_is_left_over_is_no_guard() -> None:
     assert halved(ceil=True).check(1, 3, 8, 7) == 1
 
 
+def test_expressions_that_are_nought_are_filled_in_too() -> None:
+    steps = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [node("MaxPool", ["x"], "y", auto_pad="SAME_UPPER", **steps)]
+    proto = model(nodes, {"x": ("N", 8, "H", "W")}, ["y"], {})
+    network = Counted(read_model(proto.SerializeToString()))
+    for size in (10, 8, 30):  # no padding: half of none before the map, and none after it
+        network.check(1, 8, size, size)
+    assert network.times == 1
+
+
 @pytest.mark.parametrize(("most", "times"), [(0, 2), (2**20, 1)])
 def test_many_folded_constants_are_not_kept(
     monkeypatch: pytest.MonkeyPatch, most: int, times: int

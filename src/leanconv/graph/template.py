@@ -101,12 +101,12 @@ class Template:
 
     @cached_property
     def _symbolic_types(self) -> tuple[str, ...]:
-        return tuple(n for n, kind in self.graph.types.items() if any(_symbols(kind.shape)))
+        return tuple(n for n, kind in self.graph.types.items() if _symbolic(kind.shape))
 
     @cached_property
     def _symbolic_nodes(self) -> tuple[int, ...]:
         nodes = enumerate(self.graph.nodes)
-        return tuple(index for index, node in nodes if any(_symbols(node.attributes)))
+        return tuple(index for index, node in nodes if _symbolic(node.attributes))
 
     @cached_property
     def _symbolic_constants(self) -> tuple[str, ...]:
@@ -224,6 +224,11 @@ def _symbols(value: Any) -> Iterator[Symbol]:
         yield from _symbols(tuple(getattr(value, each.name) for each in fields(value)))
     elif not (isinstance(value, _PLAIN) or value is None):
         raise TypeError(f"an attribute holds {type(value).__name__}, which may hide symbols")
+
+
+def _symbolic(value: Any) -> bool:
+    """Whether there is a symbol in it, whatever its number: one that is 0 counts too."""
+    return next(_symbols(value), None) is not None
 
 
 def _without(value: Any, numbers: Mapping[str, float]) -> Any:
