@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen import forms
 from leanconv.codegen.kernel import Kernel
@@ -117,9 +118,10 @@ def test_sums_of_integers_are_exact_at_every_width(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["3x3", "3x3 without padding", "3x3/2", "3x3 and residual"])
-def test_winograd_is_near_at_every_width(case: str) -> None:
+@pytest.mark.parametrize("algorithm", ["winograd", "fft"])
+def test_transforms_are_near_at_every_width(algorithm: str, case: str) -> None:
     built = layers(**CASES[case])  # type: ignore[arg-type]
-    net = lc.load(built, threads=2, algorithms={"second": "winograd"})
+    net = lc.load(built, threads=2, algorithms={"second": algorithm})
     for height, width in sizes(case):
         x = integers(height * width, 1, 3, height, width)
         found, expected = net(x), by_numpy(built, {"x": x})["y"]
@@ -160,6 +162,8 @@ def test_pools_are_right_at_every_width(op: str, kernel: int, stride: int, pad: 
         ("depthwise 3x3", "depthwise"),
         ("3x3", "winograd"),
         ("3x3/2", "winograd"),
+        ("3x3", "fft"),
+        ("7x7/2", "fft"),
     ],
 )
 def test_wide_images_share_their_code(
@@ -172,7 +176,7 @@ def test_wide_images_share_their_code(
     emit = forms.emitted
 
     def counted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
-        if isinstance(kernel, GroupedConv | WinogradConv):
+        if isinstance(kernel, GroupedConv | WinogradConv | FftConv):
             emitted.append(kernel)
         return emit(kernel, target)
 

@@ -21,6 +21,8 @@ DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 # The limit of one layer's transformed weights where the user names no algorithm: a constant, and a
 # multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
+# Outputs along an axis up to which a map of any size is small, and those of others.
+_SMALL_MAP, _LARGE_MAP = 8, 96
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,18 @@ class Problem:
     def weights_3d(self, w: np.ndarray) -> np.ndarray:
         """View weights (K, C/g, kernel…) with all three kernel axes."""
         return w.reshape(*w.shape[:2], *self.window.kernel)
+
+
+def typical(problem: Problem) -> Problem:
+    """The problem with maps as large as those usually are, where they are not small.
+
+    Tiles are chosen for it where one code is to serve all sizes.
+    """
+    window = problem.window
+    out = triple(tuple(o if o <= _SMALL_MAP else _LARGE_MAP for o in window.out), 1)
+    more = zip(window.size, window.out, out, window.stride, strict=True)
+    size = triple(tuple(n + (new - old) * step for n, old, new, step in more), 1)
+    return replace(problem, window=replace(window, out=out, size=size))
 
 
 def strided_walk_cycles(problem: Problem, target: Target, line: float | None = None) -> float:

@@ -329,6 +329,7 @@ class Function:
             step: increment of the index.
         """
         cells = [(items, j) for items in carry for j in range(len(items))]
+        first = self.i64(start)
         head, done, before = self._fresh(label), self._fresh(label + ".done"), self._block
         entering = [items[j] for items, j in cells]
         self.emit(f"br label %{head}")
@@ -344,7 +345,7 @@ class Function:
         following = self.define(f"add nuw nsw i64 {index.text}, {self.i64(step).text}", "i64")
         more = following.compare("ult", stop)
         self.emit(f"br {more}, label %{head}, label %{done}")
-        arrivals = [(index, self.i64(start), following)]
+        arrivals = [(index, first, following)]
         arrivals += [
             (p, s, items[j]) for p, s, (items, j) in zip(phis, entering, cells, strict=True)
         ]

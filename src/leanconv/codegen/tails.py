@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol
 
 _Variant = TypeVar("_Variant")
 
@@ -39,6 +40,11 @@ def each_tile(e: Function, label: str, total: int, size: int) -> Iterator[tuple[
             yield index, size
     if tail:
         yield whole, tail
+
+
+def may_remain(count: int) -> bool:
+    """Whether there may be a tail of so many items: one code serves all symbols, none included."""
+    return isinstance(count, Symbol) or count > 0
 
 
 def tile_at(

@@ -13,6 +13,7 @@ does not move is loaded outside of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -22,6 +23,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import may_remain
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
@@ -141,7 +143,11 @@ class _Nest:
         ]
 
     def _load(
-        self, axis: int, pointers: list[Value], values: list[Value | None], count: int = 0
+        self,
+        axis: int,
+        pointers: list[Value],
+        values: list[Value | None],
+        count: int | None = None,
     ) -> None:
         """Load the operands whose place is this axis."""
         for i, home in enumerate(self.homes):
@@ -150,9 +156,10 @@ class _Nest:
             if self.strides[i][-1] == 0:
                 values[i] = self.e.broadcast(pointers[i], self.kind)
             else:
-                lanes = count or (
-                    self.target.lanes_of_tail(self.k.extents[-1]) if self.one_vector else self.lanes
-                )
+                lanes = count
+                if lanes is None:
+                    one = self.one_vector
+                    lanes = self.target.lanes_of_tail(self.k.extents[-1]) if one else self.lanes
                 values[i] = self.e.load_first(pointers[i], self.kind, lanes)
 
     def _axis(
@@ -174,7 +181,9 @@ class _Nest:
 
     def _range(self, axis: int, piece: Value | None) -> tuple[Value | int, Value | int]:
         k = self.k
-        if piece is None or k.piece >= k.extents[axis]:
+        # Whether a symbol is one piece is not asked: that would be another form.
+        one = isinstance(k.extents[axis], int) and k.piece >= k.extents[axis]
+        if piece is None or one:
             return 0, k.extents[axis]
         start = piece * k.piece
         return start, self.e.smin(start + k.piece, k.extents[axis])
@@ -193,12 +202,12 @@ class _Nest:
             whole = e.smin(stop, extent - tail)
             with e.when(start.compare("ult", whole)):
                 self._vector_loop(pointers, values, start, whole)
-            if tail:
+            if may_remain(tail):
                 with e.when(stop.compare("eq", extent)):
                     self._tail(pointers, values, tail)
             return
         self._vector_loop(pointers, values, 0, extent - tail)
-        if tail:
+        if may_remain(tail):
             self._tail(pointers, values, tail)
 
     def _vector_loop(
@@ -214,7 +223,13 @@ class _Nest:
             self._compute(moved, inside, self.lanes)
 
     def _tail(self, pointers: list[Value], values: list[Value | None], count: int) -> None:
+        """The last elements, fewer than a vector; of a symbol there may be none."""
         e, inside = self.e, list(values)
+        with nullcontext() if isinstance(count, int) else e.when(e.i64(count).compare("ugt", 0)):
+            self._last(pointers, inside, count)
+
+    def _last(self, pointers: list[Value], inside: list[Value | None], count: int) -> None:
+        e = self.e
         i = e.const("i64", self.k.extents[-1] - count)
         moved = self._advance(self.inner, i, pointers)
         self._load(self.inner, moved, inside, count)

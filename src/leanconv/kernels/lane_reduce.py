@@ -9,6 +9,7 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Value, lanes_of
 from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol
 from leanconv.target import Target
 
 # Values taken by one set of accumulators before they go into the total, and their number.
@@ -44,7 +45,7 @@ def neutral_load(e: Function, how: ReduceOp, address: Value, kind: str, count: i
     """Load the first lanes; the others do not change a total."""
     lanes = lanes_of(kind)
     x = e.load_first(address, kind, count)
-    if count >= lanes or how in ("mean", "sum"):
+    if how in ("mean", "sum") or count >= lanes:
         return x
     return e.select(e.first_lanes(count, lanes), x, e.const(kind, NEUTRAL[how]))
 
@@ -67,7 +68,7 @@ def run_of(
         e: the function under construction.
         how: a key of `NEUTRAL`.
         leaf: loads, or computes, one tile of values.
-        count: at least 1.
+        count: at least 1; one code serves all symbols.
         tile: the types of the tile's values.
         sets: accumulators at most, of a value each.
         first: the first index.
@@ -76,6 +77,8 @@ def run_of(
         One total for each value of a tile.
     """
     start = first if isinstance(first, Value) else e.const("i64", first)
+    if isinstance(count, Symbol):
+        return _run_of_any_count(e, how, leaf, e.i64(count), tile, sets, start)
     if count >= 2 * RUN:
         totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
         with e.loop("run", count // RUN, [totals]) as run:
@@ -94,6 +97,45 @@ def run_of(
             sums[:] = _combined(e, how, sums, leaf(index + u))
     for u in range(count % sets):
         partial[u] = _combined(e, how, partial[u], leaf(start + (groups * sets + u)))
+    return _total(e, how, partial)
+
+
+def _run_of_any_count(
+    e: Function,
+    how: ReduceOp,
+    leaf: Leaf,
+    count: Value,
+    tile: Sequence[str],
+    sets: int,
+    start: Value,
+) -> list[Value]:
+    """`run_of` for a count that is known at run time: the same values in the same order.
+
+    Sets that a smaller count would not have are neutral, and change no bit.
+    """
+    runs = e.select(count.compare("uge", 2 * RUN), count // RUN, e.i64(0))
+    totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
+    with e.when(runs.compare("ugt", 0), [totals]), e.loop("run", runs, [totals]) as run:
+        totals[:] = _combined(
+            e, how, totals, run_of(e, how, leaf, RUN, tile, sets, run * RUN + start)
+        )
+    start, count = start + runs * RUN, count - runs * RUN
+    sets = max(1, sets // len(tile))
+    partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
+    groups = count // sets
+    with e.when(groups.compare("ugt", 0), partial), e.loop("group", groups, partial) as group:
+        index = group * sets + start
+        for u, sums in enumerate(partial):
+            sums[:] = _combined(e, how, sums, leaf(index + u))
+    done = groups * sets
+    for u in range(sets - 1):
+        with e.when((done + u).compare("ult", count), [partial[u]]):
+            partial[u][:] = _combined(e, how, partial[u], leaf(start + done + u))
+    return _combined(e, how, totals, _total(e, how, partial))
+
+
+def _total(e: Function, how: ReduceOp, partial: list[list[Value]]) -> list[Value]:
+    """Combine sets of accumulators, in halves."""
     while len(partial) > 1:
         half = ceil_div(len(partial), 2)
         pairs = zip(partial, partial[half:], strict=False)

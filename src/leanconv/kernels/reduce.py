@@ -25,7 +25,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.tails import tile_at
+from leanconv.codegen.tails import may_remain, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
@@ -108,7 +108,7 @@ class Reduction(Kernel):
     @property
     def group(self) -> int:
         """Tiles of results in one chunk."""
-        return max(1, PIECE * self.items // max(1, prod(self.extents)))
+        return ceil_div(PIECE * self.items, max(1, prod(self.extents)))
 
     @property
     def chunks(self) -> int:
@@ -228,7 +228,7 @@ class _Nest:
                 return [e.load(source.at(i * self.lanes, self.element), self.kind)]
 
             (total,) = run_of(e, how, leaf, extent // self.lanes, [self.kind])
-        if left:
+        if may_remain(left):
             address = source.at(extent - left, self.element)
             total = combine(e, how, total, neutral_load(e, how, address, self.kind, left))
         return total

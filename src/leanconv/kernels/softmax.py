@@ -19,6 +19,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import may_remain
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
@@ -72,7 +73,7 @@ class Softmax(Kernel):
     @property
     def group(self) -> int:
         """Tiles in a chunk."""
-        return max(1, PIECE // (self.extent * min(self.inner, TILE)))
+        return ceil_div(PIECE, self.extent * min(self.inner, TILE))
 
     @property
     def chunks(self) -> int:
@@ -124,7 +125,7 @@ class _Nest:
                 return [self._exponential(x, y, i * lanes, largest, lanes)]
 
             (total,) = run_of(e, "sum", leaf, count, [self.kind], SETS)
-        if left:
+        if may_remain(left):
             rest = self._exponential(x, y, end, largest, left)
             total += e.select(e.first_lanes(left, lanes), rest, e.const(self.kind, 0.0))
         scale = self._scale(self._all_lanes("sum", total))
@@ -132,7 +133,7 @@ class _Nest:
         if count:
             with e.loop("r", count) as r:
                 self._result(x, y, r * lanes, largest, scale, lanes)
-        if left:
+        if may_remain(left):
             self._result(x, y, end, largest, scale, left)
 
     def _vectors(self) -> tuple[int, int]:
@@ -150,7 +151,7 @@ class _Nest:
                 return [e.load(x.at(i * lanes, self.element), self.kind)]
 
             (largest,) = run_of(e, "max", leaf, count, [self.kind])
-        if left:
+        if may_remain(left):
             address = x.at(count * lanes, self.element)
             largest = combine(e, "max", largest, neutral_load(e, "max", address, self.kind, left))
         return largest

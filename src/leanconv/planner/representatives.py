@@ -14,15 +14,18 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 
-_EXACT = 8  # extents up to this stand for themselves
+_LEAST = 4  # stands for all up to itself
 
 
 def representative(extent: int) -> int:
-    """The extent that stands for all from the last power of two, exclusively, to the next.
+    """The extent that stands for all from the last power of four, exclusively, to the next.
 
-    It is 7/8 of the larger power: the maps of networks for 224 x 224 stand for themselves.
+    It is 7/8 of the larger power: 14, 56, 224, 896, …
     """
-    return extent if extent <= _EXACT else (1 << (extent - 1).bit_length()) * 7 // 8
+    power = _LEAST
+    while power < extent:
+        power *= 4
+    return power if power == _LEAST else power * 7 // 8
 
 
 def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:

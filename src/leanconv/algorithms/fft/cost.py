@@ -17,7 +17,7 @@ from leanconv.algorithms.fft.network import (
     real_inverse,
 )
 from leanconv.algorithms.fft.tiles import Axis, axes_of
-from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
+from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles, typical
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
@@ -51,24 +51,49 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         SpecError: the kernel cannot be cut into so many parts.
     """
 
-    def rank(choice: tuple[float, FftLayout]) -> float:
-        cycles, layout = choice
-        chunks = layout.outer * layout.splits * prod(layout.blocks)
-        rounds = ceil_div(chunks, _CHUNKS) * _CHUNKS / chunks if chunks < 4 * _CHUNKS else 1.0
-        large = layout.output_tiles > 1 and layout.scratch_offsets[2] * layout.item > _MOST_BYTES
-        return cycles * rounds * (_TOO_LARGE if large else 1)
-
-    costs = []
-    for layout in _layouts(problem, target, choices):
-        waiting = dram_cycles(problem, target, layout.weight_elements * layout.item)
-        costs.append((_cycles(layout, target) + waiting, layout))
-    if not costs:
+    sized = typical(problem) if problem.any_size else problem
+    found = list(_layouts(sized, target, choices))
+    if not found:
         raise SpecError(
             f"fft: parts is {choices.parts} for {problem}; expected so many that each fits "
             "its tile: leave parts out"
         )
-    cycles, layout = min(costs, key=rank)
+    if problem.any_size:
+        ideal = min(found, key=lambda layout: _rank(sized, target, layout))
+        found = list(_resized(ideal, problem))
+    layout = min(found, key=lambda layout: _rank(problem, target, layout))
+    cycles = _waiting(problem, target, layout)
     return _MEASURED_OVER_MODEL * cycles + strided_walk_cycles(problem, target), layout
+
+
+def _waiting(problem: Problem, target: Target, layout: FftLayout) -> float:
+    """Cycles of one core, those included in which weights come from DRAM."""
+    waiting = dram_cycles(problem, target, layout.weight_elements * layout.item)
+    return _cycles(layout, target) + waiting
+
+
+def _rank(problem: Problem, target: Target, layout: FftLayout) -> float:
+    """Cycles by which layouts are compared."""
+    chunks = layout.outer * layout.splits * prod(layout.blocks)
+    rounds = ceil_div(chunks, _CHUNKS) * _CHUNKS / chunks if chunks < 4 * _CHUNKS else 1.0
+    large = layout.output_tiles > 1 and layout.scratch_offsets[2] * layout.item > _MOST_BYTES
+    return _waiting(problem, target, layout) * rounds * (_TOO_LARGE if large else 1)
+
+
+def _resized(ideal: FftLayout, problem: Problem) -> Iterator[FftLayout]:
+    """A layout for maps of another size: its transform, block and slices are form."""
+    choices = Choices((ideal.length,), (ideal.products,), ideal.parts)
+    for height, width in _axes(problem, choices):
+        yield replace(
+            ideal,
+            batch=problem.batch,
+            height=height,
+            width=width,
+            x=problem.x,
+            y=problem.y,
+            x_offset=problem.x_offset,
+            y_offset=problem.y_offset,
+        )
 
 
 # -- what there is to choose from --------------------------------------------------------------

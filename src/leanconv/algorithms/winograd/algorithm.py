@@ -16,7 +16,7 @@ from leanconv.algorithms.decompose import (
 )
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.parameters import Choice
-from leanconv.algorithms.problem import Problem, most_weight_bytes
+from leanconv.algorithms.problem import Problem, most_weight_bytes, typical
 from leanconv.algorithms.winograd.candidates import fused, in_stages
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings, staged_cycles
 from leanconv.algorithms.winograd.parameters import WinogradParameters
@@ -29,7 +29,6 @@ from leanconv.algorithms.winograd.pieces import (
     too_many_pieces,
 )
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.codegen.geometry import triple
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
@@ -43,8 +42,6 @@ _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` i
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ by two
-# Outputs along an axis up to which a map of any size is small, and those of others.
-_SMALL_MAP, _LARGE_MAP = 8, 48
 _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
@@ -194,7 +191,7 @@ def _best_anywhere(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:
     if problem.any_size and not given.m:
-        _, shape = _best_of_sizes(_typical(problem), target, given)
+        _, shape = _best_of_sizes(typical(problem), target, given)
         given = replace(given, m=shape.m, sums=shape.sums)
     return _best_of_sizes(problem, target, given)
 
@@ -208,18 +205,6 @@ def _best_of_sizes(
     if best is None:
         raise SpecError(f"{problem}: no fused Winograd kernel has {given}; leave some of these out")
     return best
-
-
-def _typical(problem: Problem) -> Problem:
-    """The problem with maps as large as those usually are, where they are not small.
-
-    Tiles are chosen for it where one code is to serve all sizes.
-    """
-    window = problem.window
-    out = triple(tuple(o if o <= _SMALL_MAP else _LARGE_MAP for o in window.out), 1)
-    more = zip(window.size, window.out, out, window.stride, strict=True)
-    size = triple(tuple(n + (new - old) * step for n, old, new, step in more), 1)
-    return replace(problem, window=replace(window, out=out, size=size))
 
 
 def _cost(problem: Problem, target: Target) -> float:
@@ -251,7 +236,7 @@ def _all_best(
 def _candidate(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
     form = given.form
     if given == WinogradParameters():
-        sized = _typical(problem) if problem.any_size else problem
+        sized = typical(problem) if problem.any_size else problem
         cycles = _form_cycles(sized, target)
         form = min(cycles, key=lambda name: cycles[name])
     given = replace(given, form=None)
