@@ -12,7 +12,7 @@ Without a tail the body is emitted once, and no condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 from leanconv.codegen.emitter import Function, Value
@@ -42,9 +42,46 @@ def each_tile(e: Function, label: str, total: int, size: int) -> Iterator[tuple[
         yield whole, tail
 
 
-def may_remain(count: int) -> bool:
-    """Whether there may be a tail of so many items: one code serves all symbols, none included."""
-    return isinstance(count, Symbol) or count > 0
+def each_tile_of_any(
+    e: Function, label: str, total: int, size: int
+) -> Iterator[tuple[Value | int, int]]:
+    """Emit the body for whole tiles, then for the tail: item by item where only a word tells it.
+
+    Args:
+        e: the function under construction.
+        label: name of the loops' index.
+        total: items; a symbol makes one code for all numbers of them.
+        size: items of a whole tile.
+
+    Yields:
+        The tile's first item, and its items.
+    """
+    if not isinstance(total, Symbol):
+        for index, count in each_tile(e, label, total, size):
+            yield index * size, count
+        return
+    whole = total // size
+    for _ in where_any(e, whole):
+        with e.loop(label, whole) as index:
+            yield index * size, size
+    for _ in where_any(e, total - whole * size):
+        with e.loop(label, total, start=e.i64(whole * size)) as index:
+            yield index, 1
+
+
+def where_any(e: Function, count: int, carry: Sequence[list[Value]] = ()) -> Iterator[None]:
+    """Emit the body if there are any: known now, or a condition in the code for a symbol.
+
+    Args:
+        e: the function under construction.
+        count: of what the body works on.
+        carry: lists of values that the body replaces, as in `Function.when`.
+    """
+    if isinstance(count, Symbol):
+        with e.when(e.i64(count).compare("ne", 0), carry):
+            yield
+    elif count:
+        yield
 
 
 def tile_at(

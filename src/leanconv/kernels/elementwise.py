@@ -13,7 +13,6 @@ does not move is loaded outside of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -23,12 +22,13 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.tails import may_remain
+from leanconv.codegen.tails import where_any
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbols import Symbol
 from leanconv.target import Target
 
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
@@ -69,22 +69,22 @@ class Elementwise(Kernel):
         after = [prod(self.extents[axis + 1 :]) for axis in range(len(self.extents))]
         return next(axis for axis, count in enumerate(after) if count <= PIECE)
 
-    @property
-    def pieces(self) -> int:
-        """Into how many pieces axis `cut` is cut."""
-        return ceil_div(prod(self.extents[self.cut :]), PIECE)
+    def piece(self, axis: int) -> int:
+        """Extent of a piece of an axis: about equal ones, whole vectors on every target.
 
-    @property
-    def piece(self) -> int:
-        """Extent of a piece of axis `cut`: about equal ones, whole vectors on every target."""
-        even = ceil_div(self.extents[self.cut], self.pieces)
-        return even if self.cut < len(self.extents) - 1 else ceil_div(even, 64) * 64
+        Before axis `cut` it is 1, after it all of the axis (of the last one, whole vectors).
+        """
+        pieces = ceil_div(prod(self.extents[axis:]), PIECE)
+        even = ceil_div(self.extents[axis], pieces)
+        return even if axis < len(self.extents) - 1 else ceil_div(even, 64) * 64
 
     @property
     def chunks(self) -> int:
         if not prod(self.extents):
             return 0
-        return prod(self.extents[: self.cut]) * ceil_div(self.extents[self.cut], self.piece)
+        return prod(self.extents[: self.cut]) * ceil_div(
+            self.extents[self.cut], self.piece(self.cut)
+        )
 
     @property
     def flops(self) -> int:
@@ -103,7 +103,9 @@ class _Nest:
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
         self.inner = len(kernel.extents) - 1
-        self.one_vector = kernel.extents[-1] <= self.lanes
+        line = kernel.extents[-1]
+        self.one_vector = not (self.inner == 0 and isinstance(line, Symbol)) and line <= self.lanes
+        self.ranges: dict[int, tuple[Value | int, Value | int]] = {}  # else all of an axis
         contiguous = tuple(prod(kernel.extents[i + 1 :]) for i in range(len(kernel.extents)))
         self.strides = (*kernel.strides, contiguous)
         self.homes = [self._home(s) for s in kernel.strides]
@@ -118,10 +120,26 @@ class _Nest:
         pointers = [e.pointer(i) for i in range(len(self.strides))]
         values: list[Value | None] = [None] * len(k.strides)
         self._load(-1, pointers, values)
-        pieces = ceil_div(k.extents[k.cut], k.piece)
+        if any(isinstance(extent, Symbol) for extent in k.extents):
+            self._pieces(pointers, values)
+            return e.finish()
+        pieces = ceil_div(k.extents[k.cut], k.piece(k.cut))
         with e.chunks(prod(k.extents[: k.cut]), pieces) as (row, piece):
             self._row(row, piece, pointers, values)
         return e.finish()
+
+    def _pieces(self, pointers: list[Value], values: list[Value | None]) -> None:
+        """Pieces of all axes: the same grid, in one code for all axes that could be cut.
+
+        A last axis of less than a chunk is not cut unless it is the only one.
+        """
+        k = self.k
+        whole = self.inner > 0 and k.extents[-1] <= PIECE
+        axes = range(self.inner if whole else self.inner + 1)
+        counts = [ceil_div(k.extents[axis], k.piece(axis)) for axis in axes]
+        with self.e.chunks(*counts) as pieces:
+            self.ranges = {axis: self._range(axis, piece) for axis, piece in enumerate(pieces)}
+            self._axis(0, pointers, values)
 
     def _row(
         self, row: Value, piece: Value, pointers: list[Value], values: list[Value | None]
@@ -134,7 +152,9 @@ class _Nest:
             pointers = self._advance(axis, index, pointers)
         for axis in range(k.cut):
             self._load(axis, pointers, values)
-        self._axis(k.cut, pointers, values, piece)
+        if k.piece(k.cut) < k.extents[k.cut]:
+            self.ranges[k.cut] = self._range(k.cut, piece)
+        self._axis(k.cut, pointers, values)
 
     def _advance(self, axis: int, index: Value, pointers: list[Value]) -> list[Value]:
         steps = [s[axis] for s in self.strides]
@@ -149,65 +169,52 @@ class _Nest:
         values: list[Value | None],
         count: int | None = None,
     ) -> None:
-        """Load the operands whose place is this axis."""
+        """Load the operands whose place is this axis: whole vectors, or the first lanes."""
+        if count is None:
+            line = self.k.extents[-1]
+            count = self.target.lanes_of_tail(line) if self.one_vector else self.lanes
         for i, home in enumerate(self.homes):
             if home != axis:
                 continue
             if self.strides[i][-1] == 0:
                 values[i] = self.e.broadcast(pointers[i], self.kind)
             else:
-                lanes = count
-                if lanes is None:
-                    one = self.one_vector
-                    lanes = self.target.lanes_of_tail(self.k.extents[-1]) if one else self.lanes
-                values[i] = self.e.load_first(pointers[i], self.kind, lanes)
+                values[i] = self.e.load_first(pointers[i], self.kind, count)
 
-    def _axis(
-        self,
-        axis: int,
-        pointers: list[Value],
-        values: list[Value | None],
-        piece: Value | None = None,
-    ) -> None:
-        """All of an axis, or the given piece of axis `cut`."""
+    def _axis(self, axis: int, pointers: list[Value], values: list[Value | None]) -> None:
+        """All of an axis, or its range."""
         if axis == self.inner:
-            self._vectors(pointers, values, piece)
+            self._vectors(pointers, values)
             return
-        start, stop = self._range(axis, piece)
+        start, stop = self.ranges.get(axis, (0, self.k.extents[axis]))
         with self.e.loop(f"i{axis}", stop, start=start) as i:
             moved, inside = self._advance(axis, i, pointers), list(values)
             self._load(axis, moved, inside)
             self._axis(axis + 1, moved, inside)
 
-    def _range(self, axis: int, piece: Value | None) -> tuple[Value | int, Value | int]:
+    def _range(self, axis: int, piece: Value) -> tuple[Value, Value]:
         k = self.k
-        # Whether a symbol is one piece is not asked: that would be another form.
-        one = isinstance(k.extents[axis], int) and k.piece >= k.extents[axis]
-        if piece is None or one:
-            return 0, k.extents[axis]
-        start = piece * k.piece
-        return start, self.e.smin(start + k.piece, k.extents[axis])
+        start = piece * k.piece(axis)
+        return start, self.e.smin(start + k.piece(axis), k.extents[axis])
 
-    def _vectors(
-        self, pointers: list[Value], values: list[Value | None], piece: Value | None
-    ) -> None:
+    def _vectors(self, pointers: list[Value], values: list[Value | None]) -> None:
         """The last axis: whole vectors, then what remains."""
         e, extent = self.e, self.k.extents[-1]
         if self.one_vector:
             self._compute(pointers, values, self.target.lanes_of_tail(extent))
             return
         tail = self.target.lanes_of_tail(extent % self.lanes)
-        start, stop = self._range(self.inner, piece)
+        start, stop = self.ranges.get(self.inner, (0, extent))
         if isinstance(stop, Value) and isinstance(start, Value):
             whole = e.smin(stop, extent - tail)
             with e.when(start.compare("ult", whole)):
                 self._vector_loop(pointers, values, start, whole)
-            if may_remain(tail):
+            for _ in where_any(e, tail):
                 with e.when(stop.compare("eq", extent)):
                     self._tail(pointers, values, tail)
             return
         self._vector_loop(pointers, values, 0, extent - tail)
-        if may_remain(tail):
+        for _ in where_any(e, tail):
             self._tail(pointers, values, tail)
 
     def _vector_loop(
@@ -223,13 +230,7 @@ class _Nest:
             self._compute(moved, inside, self.lanes)
 
     def _tail(self, pointers: list[Value], values: list[Value | None], count: int) -> None:
-        """The last elements, fewer than a vector; of a symbol there may be none."""
         e, inside = self.e, list(values)
-        with nullcontext() if isinstance(count, int) else e.when(e.i64(count).compare("ugt", 0)):
-            self._last(pointers, inside, count)
-
-    def _last(self, pointers: list[Value], inside: list[Value | None], count: int) -> None:
-        e = self.e
         i = e.const("i64", self.k.extents[-1] - count)
         moved = self._advance(self.inner, i, pointers)
         self._load(self.inner, moved, inside, count)

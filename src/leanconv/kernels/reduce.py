@@ -25,7 +25,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.tails import may_remain, tile_at
+from leanconv.codegen.tails import tile_at, where_any
 from leanconv.codegen.types import ELEMENT
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
@@ -218,20 +218,19 @@ class _Nest:
     def _along(self, source: Value, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
-        left, total = (
-            self.target.lanes_of_tail(extent % self.lanes),
-            e.const(self.kind, NEUTRAL[how]),
-        )
-        if extent >= self.lanes:
+        whole, left = extent // self.lanes, self.target.lanes_of_tail(extent % self.lanes)
+        total = [e.const(self.kind, NEUTRAL[how])]
 
-            def leaf(i: Value) -> list[Value]:
-                return [e.load(source.at(i * self.lanes, self.element), self.kind)]
+        def leaf(i: Value) -> list[Value]:
+            return [e.load(source.at(i * self.lanes, self.element), self.kind)]
 
-            (total,) = run_of(e, how, leaf, extent // self.lanes, [self.kind])
-        if may_remain(left):
+        for _ in where_any(e, whole, [total]):
+            total[:] = run_of(e, how, leaf, whole, [self.kind])
+        for _ in where_any(e, left, [total]):
             address = source.at(extent - left, self.element)
-            total = combine(e, how, total, neutral_load(e, how, address, self.kind, left))
-        return total
+            rest = neutral_load(e, how, address, self.kind, left)
+            total[0] = combine(e, how, total[0], rest)
+        return total[0]
 
     def _finished(self, total: Value) -> Value:
         return total / self.k.count if self.k.how == "mean" else total

@@ -19,7 +19,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.tails import may_remain
+from leanconv.codegen.tails import where_any
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
@@ -118,22 +118,21 @@ class _Nest:
         end = e.const("i64", count * lanes)
         largest = self._all_lanes("max", self._largest_of_line(x))
 
-        total = e.const(self.kind, 0.0)
-        if count:
+        def leaf(i: Value) -> list[Value]:
+            return [self._exponential(x, y, i * lanes, largest, lanes)]
 
-            def leaf(i: Value) -> list[Value]:
-                return [self._exponential(x, y, i * lanes, largest, lanes)]
-
-            (total,) = run_of(e, "sum", leaf, count, [self.kind], SETS)
-        if may_remain(left):
+        total = [e.const(self.kind, 0.0)]
+        for _ in where_any(e, count, [total]):
+            total[:] = run_of(e, "sum", leaf, count, [self.kind], SETS)
+        for _ in where_any(e, left, [total]):
             rest = self._exponential(x, y, end, largest, left)
-            total += e.select(e.first_lanes(left, lanes), rest, e.const(self.kind, 0.0))
-        scale = self._scale(self._all_lanes("sum", total))
+            total[0] += e.select(e.first_lanes(left, lanes), rest, e.const(self.kind, 0.0))
+        scale = self._scale(self._all_lanes("sum", total[0]))
 
-        if count:
+        for _ in where_any(e, count):
             with e.loop("r", count) as r:
                 self._result(x, y, r * lanes, largest, scale, lanes)
-        if may_remain(left):
+        for _ in where_any(e, left):
             self._result(x, y, end, largest, scale, left)
 
     def _vectors(self) -> tuple[int, int]:
@@ -144,17 +143,18 @@ class _Nest:
     def _largest_of_line(self, x: Value) -> Value:
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
-        largest = e.const(self.kind, NEUTRAL["max"])
-        if count:
+        largest = [e.const(self.kind, NEUTRAL["max"])]
 
-            def leaf(i: Value) -> list[Value]:
-                return [e.load(x.at(i * lanes, self.element), self.kind)]
+        def leaf(i: Value) -> list[Value]:
+            return [e.load(x.at(i * lanes, self.element), self.kind)]
 
-            (largest,) = run_of(e, "max", leaf, count, [self.kind])
-        if may_remain(left):
+        for _ in where_any(e, count, [largest]):
+            largest[:] = run_of(e, "max", leaf, count, [self.kind])
+        for _ in where_any(e, left, [largest]):
             address = x.at(count * lanes, self.element)
-            largest = combine(e, "max", largest, neutral_load(e, "max", address, self.kind, left))
-        return largest
+            rest = neutral_load(e, "max", address, self.kind, left)
+            largest[0] = combine(e, "max", largest[0], rest)
+        return largest[0]
 
     def _all_lanes(self, how: ReduceOp, x: Value) -> Value:
         return self.e.splat(across_lanes(self.e, how, x), self.lanes)

@@ -7,7 +7,7 @@ All tensors are in blocks of channels. A chunk is one block of channels of one i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,12 @@ import numpy as np
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
-from leanconv.codegen.extents import Extent
+from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.tails import each_tile
+from leanconv.codegen.tails import each_tile_of_any
 from leanconv.codegen.types import ELEMENT
-from leanconv.symbols import Symbol
 from leanconv.target import Target
 
 _PIXELS = 4  # written out together
@@ -45,8 +44,8 @@ class SumOfParts(Kernel):
 
     parts: int
     batch: Extent
-    blocks: Extent
-    pixels: Extent
+    blocks: Count
+    pixels: Count
     dtype: str
     lanes: int
     epilogue: Epilogue
@@ -97,26 +96,9 @@ class SumOfParts(Kernel):
             for name in ("bias", "slope"):
                 if name in pointers:
                     there[name] = pointers[name].at(block * self.lanes, element)
-            for first, pixels in self._each_tile(e):
-                self._add(e, there, first * self.lanes, pixels)
+            for first, pixels in each_tile_of_any(e, "pixels", self.pixels, _PIXELS):
+                self._add(e, there, e.i64(first * self.lanes), pixels)
         return e.finish()
-
-    def _each_tile(self, e: Function) -> Iterator[tuple[Value, int]]:
-        """Emit the body for tiles of pixels, then for the rest: one by one if that is a symbol.
-
-        Yields:
-            The tile's first pixel, and its pixels.
-        """
-        whole, rest = divmod(self.pixels, _PIXELS)
-        if not isinstance(whole, Symbol):
-            for index, pixels in each_tile(e, "pixels", self.pixels, _PIXELS):
-                yield e.i64(index * _PIXELS), pixels
-            return
-        with e.when(e.i64(whole).compare("ugt", 0)), e.loop("pixels", whole) as index:
-            yield index * _PIXELS, _PIXELS
-        with e.when(e.i64(rest).compare("ugt", 0)):
-            with e.loop("pixel", self.pixels, start=whole * _PIXELS) as pixel:
-                yield pixel, 1
 
     def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:
         element, lanes = ELEMENT[self.dtype], self.lanes
