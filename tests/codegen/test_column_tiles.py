@@ -11,6 +11,7 @@ from leanconv.codegen.column_tiles import (
     ColumnTile,
     bounded_tiles,
     column_tiles,
+    overlapping_tiles,
     written_tiles,
 )
 from leanconv.codegen.floor_sums import first_residue_below, floor_sum, residues_below
@@ -98,3 +99,37 @@ def test_code_does_not_grow_with_what_is_at_the_ends() -> None:
     assert len(list(column_tiles(window, 7))) < 8
     long = Window((1, 1, 999), (1, 1, 999), (1, 1, 999), (1, 1, 1), (1, 1, 1), (0, 0, 499))
     assert [tile.computed for tile in written_tiles(long, 14, 64)] == [True, False, True]
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("pixels", [3, 6, 7, 8, 14])
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(1, 1, 0), (3, 1, 1), (5, 1, 2), (3, 2, 1)])
+def test_overlapping_tiles_store_every_column(
+    kernel: int, stride: int, pad: int, pixels: int, once: bool
+) -> None:
+    for width in range(1, 6 * pixels):
+        for size in (width * stride, width * stride - stride + 1):
+            window = Window(
+                (1, 1, size), (1, 1, width), (1, 1, kernel), (1, 1, stride), (1, 1, 1), (0, 0, pad)
+            )
+            stored = [0] * width
+            for tile in overlapping_tiles(window, pixels, once):
+                for index in range(tile.count if tile.needed > 0 else 0):
+                    first = tile.first + index * tile.pixels
+                    first = first if tile.most is None else min(first, tile.most)
+                    for p in range(tile.done, tile.pixels):
+                        runs = [range(low, high) for low, high, of in tile.runs if p in of]
+                        taps = frozenset(tap for run in runs for tap in run)
+                        assert taps == _touched(window, first + p), (window, tile)
+                        stored[first + p] += 1
+            assert min(stored) == 1, (window, stored)
+            assert not once or max(stored) == 1, (window, stored)
+
+
+@pytest.mark.parametrize("pixels", [6, 8])
+def test_overlapping_tiles_are_the_same_but_for_the_narrowest_rows(pixels: int) -> None:
+    def cut(width: int) -> tuple[object, ...]:
+        window = Window((1, 1, width), (1, 1, width), (1, 1, 3), (1, 1, 1), (1, 1, 1), (0, 0, 1))
+        return tuple((t.pixels, t.runs) for t in overlapping_tiles(window, pixels, once=False))
+
+    assert len({cut(width) for width in range(pixels + 1, 300)}) == 2

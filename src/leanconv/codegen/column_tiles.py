@@ -100,7 +100,7 @@ def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTil
     """Cut the output columns so that the code is the same for all widths but the smallest.
 
     Tiles overlap where the width is no multiple: what both compute is the same. A last tile that
-    would compute few columns alone is half as wide.
+    would compute few columns alone is half as wide. Narrow rows are two tiles of three quarters.
 
     Args:
         window: the sliding window.
@@ -112,17 +112,20 @@ def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTil
         if width < pixels:
             return bounded_tiles(window, pixels)
         return _between(window, pixels, 0, width, once)
-    columns = pixels if width > 2 * pixels else int(ceil_div(width, 2))
+    smaller = ceil_div(3 * pixels, 4)
+    columns = pixels if width > 2 * smaller else smaller
     if width <= pixels or first > width - columns or stop < columns:
         return bounded_tiles(window, pixels)
     left = ColumnTile(0, 1, columns, _edge(window, 0, columns))
-    done = 2 * columns - width if width <= 2 * pixels else 0
     right = ColumnTile(width - columns, 1, columns, _edge(window, width - columns, columns))
-    if width <= 2 * pixels:
-        return [left, replace(right, done=done if once else 0)]
-    if first > pixels - _half(pixels) or first > width - 2 * pixels or stop < width - pixels:
+    if columns < pixels or (once and width <= 2 * pixels):
+        return [left, replace(right, done=2 * columns - width if once else 0)]
+    if first > pixels - _half(pixels) or stop < width - pixels:
         return bounded_tiles(window, pixels)
-    return [left, *_between(window, pixels, pixels, width - pixels, once), right]
+    # The columns between, 0 if the width is less than two tiles: which no symbol is asked.
+    enough = width // (2 * pixels)
+    between = (width - 2 * pixels) * ceil_div(enough, enough + 1)
+    return [left, *_between(window, pixels, pixels, between, once), right]
 
 
 def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:
@@ -152,12 +155,12 @@ def _edge(window: Window, first: int, pixels: int) -> tuple[_Run, ...]:
     return _runs([_taps(window, first + i) for i in range(pixels)])
 
 
-def _between(window: Window, pixels: int, first: int, stop: int, once: bool) -> list[ColumnTile]:
-    """Tiles of the columns first … stop - 1, at which all taps touch the input.
+def _between(window: Window, pixels: int, first: int, count: int, once: bool) -> list[ColumnTile]:
+    """Tiles of `count` columns from `first` on, at which all taps touch the input.
 
-    There are columns enough before `stop` for a tile.
+    If there are any, there are columns enough before their end for a tile.
     """
-    count = stop - first
+    stop = first + count
     wide, narrow = _whole(window, pixels), _whole(window, _half(pixels))
     if once:
         whole, rest = count // pixels, count % pixels

@@ -42,9 +42,7 @@ def each_tile(e: Function, label: str, total: int, size: int) -> Iterator[tuple[
         yield whole, tail
 
 
-def each_tile_of_any(
-    e: Function, label: str, total: int, size: int
-) -> Iterator[tuple[Value | int, int]]:
+def each_tile_of_any(e: Function, label: str, total: int, size: int) -> Iterator[tuple[Value, int]]:
     """Emit the body for whole tiles, then for the tail: item by item where only a word tells it.
 
     Args:
@@ -58,7 +56,7 @@ def each_tile_of_any(
     """
     if not isinstance(total, Symbol):
         for index, count in each_tile(e, label, total, size):
-            yield index * size, count
+            yield e.i64(index * size), count
         return
     whole = total // size
     for _ in where_any(e, whole):

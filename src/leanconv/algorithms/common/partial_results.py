@@ -97,7 +97,7 @@ class SumOfParts(Kernel):
                 if name in pointers:
                     there[name] = pointers[name].at(block * self.lanes, element)
             for first, pixels in each_tile_of_any(e, "pixels", self.pixels, _PIXELS):
-                self._add(e, there, e.i64(first * self.lanes), pixels)
+                self._add(e, there, first * self.lanes, pixels)
         return e.finish()
 
     def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:
