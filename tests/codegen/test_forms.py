@@ -338,6 +338,15 @@ def test_reorders_of_all_sizes_share_a_form(source: int, result: int) -> None:
     assert shared(reorder(shape, "float32", *formats) for shape in shapes)
 
 
+@pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0)])
+def test_reorders_in_many_chunks_share_a_form_whatever_is_left_over(
+    source: int, result: int
+) -> None:
+    sizes = (220, 221, 257, 300, 331, 400, 479, 513, 640)
+    formats = Format(source), Format(result)
+    assert shared(reorder((1, 24, size, size + 1), "float32", *formats) for size in sizes)
+
+
 @pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0), (8, 8)])
 @pytest.mark.parametrize("shape", [(1, 5, 3, 3), (2, 21, 5, 7), (2, 8, 17, 19), (1, 16, 97, 113)])
 def test_reorder_words_give_the_bits_of_constants(

@@ -25,6 +25,7 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tails import where_any
 from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.spec.format import ceil_div
@@ -33,6 +34,7 @@ from leanconv.target import Target
 
 _UNROLL = 4
 _BLOCKS = (16, 8, 4, 2)
+WHOLE = (1, 0)  # steps along an axis that is not cut
 Body = Literal["run", "fill", "tile", "lanes", "scalar"]
 BODY_EXTENTS: dict[Body, int] = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
 
@@ -52,6 +54,8 @@ class CopyTask:
         picks: for `lanes`, per source and result lane: the lane to take, or -1.
         slack: for `tile`: elements that may be read past the end of the last extent.
         zeros: for `tile`: zeros to write past the end of the last extent but one.
+        steps: for each extent before the body's, how far its index steps along the axis, and the
+            last place: parts of an axis overlap where they do not divide it. `WHOLE` if by ones.
     """
 
     body: Body
@@ -64,6 +68,7 @@ class CopyTask:
     picks: tuple[tuple[int, ...], ...] = ()
     slack: int = 0
     zeros: int = 0
+    steps: tuple[Extents, ...] = ()
 
     @property
     def chunks(self) -> int:
@@ -118,10 +123,16 @@ def _emit_task(
             rest = chunk
             for axis in reversed(range(task.grid)):
                 index = rest if axis == 0 else rest % task.extents[axis]
-                places = _advance(places, task, axis, index, element)
+                places = _advance(places, task, axis, _place(e, task, axis, index), element)
                 if axis:
                     rest = rest // task.extents[axis]
             _emit_nest(e, task, task.grid, places, element, target)
+
+
+def _place(e: Function, task: CopyTask, axis: int, index: Value) -> Value:
+    """Where along an axis an index is."""
+    step, last = task.steps[axis]
+    return index if (step, last) == WHOLE else e.smin(index * step, last)
 
 
 def _advance(
@@ -140,7 +151,7 @@ def _emit_nest(
         _BODIES[task.body](e, task, places, element, lanes)
         return
     with e.loop(f"i{axis}", task.extents[axis]) as index:
-        inner = _advance(places, task, axis, index, element)
+        inner = _advance(places, task, axis, _place(e, task, axis, index), element)
         _emit_nest(e, task, axis + 1, inner, element, target)
 
 
@@ -156,8 +167,9 @@ def cover(
     The last vector may overlap the one before it; below one vector the width is the largest power
     of two that fits. A long extent is covered by groups of vectors, the last of which overlaps.
     """
+    whole_vectors = isinstance(length, Symbol) and length >= lanes
     lanes = power_below(length, lanes)
-    if isinstance(length, Symbol) and length > lanes:
+    if whole_vectors or (isinstance(length, Symbol) and length > lanes):
         _cover_extent(e, length, lanes, body, unroll)
         return
     whole = length // lanes
@@ -176,18 +188,20 @@ def cover(
 def _cover_extent(
     e: Function, length: int, lanes: int, body: Callable[[Value | int, int], None], unroll: int
 ) -> None:
-    """Cover more than a vector: one code for all lengths of several groups of vectors."""
+    """Cover a vector or more: one code for all lengths of several groups of vectors."""
     if unroll > 1 and length <= 4 * lanes:
         for k in range(ceil_div(length, lanes) - 1):
             body(k * lanes, lanes)
         body(e.i64(length - lanes), lanes)
         return
-    if length <= 4 * unroll * lanes:
-        unroll = min(unroll, 2)  # fewer vectors twice
+    if unroll > 2 and length <= 4 * unroll * lanes:
+        unroll = 2  # fewer vectors twice
     group = unroll * lanes
-    with e.loop("at", (length - 1) // group * group, step=group) as at:
-        for u in range(unroll):
-            body(at + u * lanes, lanes)
+    before = (length - 1) // group  # groups, then one that may overlap
+    for _ in where_any(e, before):
+        with e.loop("at", before * group, step=group) as at:
+            for u in range(unroll):
+                body(at + u * lanes, lanes)
     last = e.i64(length - group)
     for u in range(unroll):
         body(last + u * lanes, lanes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from leanconv.dtypes import ITEMSIZE
-from leanconv.kernels.copy import BODY_EXTENTS, Body, CopyTask
+from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
 from leanconv.spec.format import ceil_div
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
@@ -85,7 +85,7 @@ def _body(box: StridedBox, axes: list[Axis]) -> tuple[Body, list[Axis]]:
 
 
 def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
-    """Pieces that do all of a box's work, in chunks of about `CHUNK_BYTES`."""
+    """The task that does a box's work in chunks of about `CHUNK_BYTES`; none for an empty box."""
     if 0 in box.extents:
         return []
     body, axes = _body(box, _merged(box))
@@ -102,7 +102,7 @@ def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    return cut(task, CHUNK_BYTES // ITEMSIZE[dtype])
+    return [cut(task, CHUNK_BYTES // ITEMSIZE[dtype])]
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
@@ -120,11 +120,8 @@ def _part(length: int, room: int, grain: int = 1) -> int:
     return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
 
 
-def cut(task: CopyTask, budget: int) -> list[CopyTask]:
-    """Cut a task so that each chunk moves at most about `budget` elements.
-
-    What is left of an extent that does not divide evenly becomes a task of its own.
-    """
+def cut(task: CopyTask, budget: int) -> CopyTask:
+    """Cut a task so that each chunk moves at most about `budget` elements."""
     inner = len(task.extents) - BODY_EXTENTS[task.body]
     if task.body == "tile":
         across, along = task.extents[inner:]
@@ -134,43 +131,40 @@ def cut(task: CopyTask, budget: int) -> list[CopyTask]:
     else:
         axes = range(inner, len(task.extents))
         parts = {axis: _part(task.extents[axis], budget) for axis in axes}
-    tasks = [task]
+    rank, task = len(task.extents), replace(task, steps=(WHOLE,) * inner)
     for axis, part in parts.items():
-        tasks = [new for old in tasks for new in _split(old, axis - len(task.extents), part)]
-    return [done for new in tasks for done in _spread(new, budget)]
+        task = _split(task, axis - rank, part)
+    return _spread(task, budget)
 
 
-def _split(task: CopyTask, axis: int, part: int) -> list[CopyTask]:
-    """Cut an axis (counted from the end) in parts; which part becomes an axis before the body."""
+def _split(task: CopyTask, axis: int, part: int) -> CopyTask:
+    """Cut an axis (counted from the end) in parts; which part becomes an axis before the body.
+
+    The last part overlaps the one before it where parts do not divide the axis.
+    """
     axis += len(task.extents)
-    parts, rest = divmod(task.extents[axis], part)
-    if parts == 1 and not rest:
-        return [task]
+    length, extents = task.extents[axis], list(task.extents)
+    if length == part:
+        return task
     at = min(axis, len(task.extents) - BODY_EXTENTS[task.body])
-    extents = list(task.extents)
     extents[axis] = part
-    whole = replace(
+    return replace(
         task,
-        extents=(*extents[:at], parts, *extents[at:]),
-        strides=tuple((*s[:at], s[axis] * part, *s[at:]) for s in task.strides),
+        extents=(*extents[:at], ceil_div(length, part), *extents[at:]),
+        strides=tuple((*s[:at], s[axis], *s[at:]) for s in task.strides),
+        steps=(*task.steps[:at], (part, length - part), *task.steps[at:]),
     )
-    if not rest:
-        return [whole]
-    extents[axis] = rest
-    moved = (o + s[axis] * part * parts for o, s in zip(task.offsets, task.strides, strict=True))
-    return [whole, replace(task, extents=tuple(extents), offsets=tuple(moved))]
 
 
-def _spread(task: CopyTask, budget: int) -> list[CopyTask]:
+def _spread(task: CopyTask, budget: int) -> CopyTask:
     """Loop inside a chunk over what fits the budget, and spread the axes before over chunks."""
     inner = len(task.extents) - BODY_EXTENTS[task.body]
     work = prod(task.extents[inner:]) * (len(task.picks[0]) if task.picks else 1)
     for axis in reversed(range(inner)):
         part = _part(task.extents[axis], budget // work)
         if part < task.extents[axis]:
-            if part == 1:
-                return [replace(task, grid=axis + 1)]
-            whole, *rest = _split(task, axis - len(task.extents), part)
-            return [replace(whole, grid=axis + 1), *(replace(r, grid=axis) for r in rest)]
+            if part > 1 and task.steps[axis] == WHOLE:
+                task = _split(task, axis - len(task.extents), part)
+            return replace(task, grid=axis + 1)
         work *= part
-    return [task]
+    return task

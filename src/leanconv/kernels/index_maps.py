@@ -189,7 +189,7 @@ def _group_tasks(
         value,
         group.picks,
     )
-    return cut(_joined(task), CHUNK_BYTES // ITEMSIZE[dtype])
+    return [cut(_joined(task), CHUNK_BYTES // ITEMSIZE[dtype])]
 
 
 def _joined(task: CopyTask) -> CopyTask:
