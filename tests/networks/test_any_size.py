@@ -15,6 +15,10 @@ from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen import forms
 from leanconv.codegen.kernel import Kernel
+from leanconv.kernels.copy import Copy
+from leanconv.kernels.elementwise import Elementwise
+from leanconv.kernels.reduce import Reduction
+from leanconv.kernels.softmax import Softmax
 from leanconv.symbols import Trace
 from leanconv.target import Target
 from support.network_models import by_numpy
@@ -153,6 +157,20 @@ def test_pools_are_right_at_every_width(op: str, kernel: int, stride: int, pad: 
         assert np.allclose(found, expected, rtol=1e-6, atol=1e-6), (height, width)
 
 
+@pytest.fixture
+def newly_emitted(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels whose code is emitted while the test runs: no form known before serves them."""
+    emitted: list[Kernel] = []
+    emit = forms.emitted
+
+    def counted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
+        emitted.append(kernel)
+        return emit(kernel, target)
+
+    monkeypatch.setattr(forms, "emitted", counted)
+    return emitted
+
+
 @pytest.mark.parametrize(
     ("case", "named"),
     [
@@ -166,21 +184,41 @@ def test_pools_are_right_at_every_width(op: str, kernel: int, stride: int, pad: 
         ("7x7/2", "fft"),
     ],
 )
-def test_wide_images_share_their_code(
-    case: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_images_share_their_code(case: str, named: str, newly_emitted: list[Kernel]) -> None:
     net = lc.load(layers(**CASES[case]), algorithms={"first": "direct", "second": named})  # type: ignore[arg-type]
     for first in (100, 16):  # small maps have smaller blocks of Winograd's tiles
         net.bind((1, 3, 40, first))
-    emitted = []
-    emit = forms.emitted
-
-    def counted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
-        if isinstance(kernel, GroupedConv | WinogradConv | FftConv):
-            emitted.append(kernel)
-        return emit(kernel, target)
-
-    monkeypatch.setattr(forms, "emitted", counted)
+    newly_emitted.clear()
     for width in (101, 77, 130, 224, 333, 512):
         net.bind((1, 3, 40, width))
-    assert emitted == []
+    kinds = GroupedConv | WinogradConv | FftConv
+    assert [kernel for kernel in newly_emitted if isinstance(kernel, kinds)] == []
+
+
+def small_operators() -> bytes:
+    """Each pixel's channels scaled by the map's mean, soft along each row, then channels last."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("ReduceMean", ["a"], ["m"], axes=[2, 3], keepdims=1),
+        helper.make_node("Mul", ["a", "m"], ["s"]),
+        helper.make_node("Exp", ["s"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["p"], axis=3),
+        helper.make_node("ReduceMax", ["p"], ["r"], axes=[3], keepdims=1),
+        helper.make_node("Div", ["p", "r"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    return network(nodes, [integers(1, CHANNELS, 3, 1, 1) / 64])
+
+
+def test_small_operators_have_one_code_for_all_sizes(newly_emitted: list[Kernel]) -> None:
+    built = small_operators()
+    net = lc.load(built, threads=2)
+    for width in (20, 600):  # copies in one chunk, and in many
+        net.bind((1, 3, 40, width))
+    newly_emitted.clear()
+    for height, width in ((40, 9), (7, 21), (40, 33), (9, 100), (40, 333), (64, 640), (33, 1111)):
+        x = integers(height * width, 1, 3, height, width)
+        found, expected = net(x), by_numpy(built, {"x": x})["y"]
+        assert np.allclose(found, expected, rtol=1e-5, atol=1e-6), (height, width)
+    kinds = Softmax | Reduction | Elementwise | Copy
+    assert [kernel for kernel in newly_emitted if isinstance(kernel, kinds)] == []
