@@ -113,25 +113,26 @@ def _run_of_any_count(
 
     Sets that a smaller count would not have are neutral, and change no bit.
     """
-    runs = e.select(count.compare("uge", 2 * RUN), count // RUN, e.i64(0))
-    totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
-    with e.when(runs.compare("ugt", 0), [totals]), e.loop("run", runs, [totals]) as run:
-        totals[:] = _combined(
-            e, how, totals, run_of(e, how, leaf, RUN, tile, sets, run * RUN + start)
-        )
-    start, count = start + runs * RUN, count - runs * RUN
     sets = max(1, sets // len(tile))
-    partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
-    groups = count // sets
-    with e.when(groups.compare("ugt", 0), partial), e.loop("group", groups, partial) as group:
-        index = group * sets + start
-        for u, sums in enumerate(partial):
-            sums[:] = _combined(e, how, sums, leaf(index + u))
-    done = groups * sets
-    for u in range(sets - 1):
-        with e.when((done + u).compare("ult", count), [partial[u]]):
-            partial[u][:] = _combined(e, how, partial[u], leaf(start + done + u))
-    return _combined(e, how, totals, _total(e, how, partial))
+    one_run = count.compare("ult", 2 * RUN)
+    most = e.select(one_run, count, e.i64(RUN))
+    runs = e.select(one_run, e.i64(1), (count + (RUN - 1)) // RUN)
+    totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
+    with e.loop("run", runs, [totals]) as run:
+        first = run * RUN
+        left = e.smin(count - first, most)
+        partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
+        groups, first = left // sets, first + start
+        with e.when(groups.compare("ugt", 0), partial), e.loop("group", groups, partial) as group:
+            index = group * sets + first
+            for u, sums in enumerate(partial):
+                sums[:] = _combined(e, how, sums, leaf(index + u))
+        done = groups * sets
+        for u in range(sets - 1):
+            with e.when((done + u).compare("ult", left), [partial[u]]):
+                partial[u][:] = _combined(e, how, partial[u], leaf(first + done + u))
+        totals[:] = _combined(e, how, totals, _total(e, how, partial))
+    return totals
 
 
 def _total(e: Function, how: ReduceOp, partial: list[list[Value]]) -> list[Value]:
