@@ -120,6 +120,9 @@ class Symbol:
     def __neg__(self) -> Symbol:
         return Symbol(self.trace, f"(-{self.text})", -self.value)
 
+    def __abs__(self) -> Symbol:
+        return self if self >= 0 else -self
+
     def __pos__(self) -> Symbol:
         return self
 
@@ -207,6 +210,24 @@ def guarded(
     results = "".join(f"{text}, " for text in expressions)
     found = eval(f"lambda v: ({tests}(({results}),)) or (None,)", {})
     return lambda values: found(values)[0]
+
+
+def least(*numbers: Any) -> Any:
+    """The smallest of some numbers; with symbols among them an expression, and no guard."""
+    return _extreme("min", min, numbers)
+
+
+def most(*numbers: Any) -> Any:
+    """The largest of some numbers; with symbols among them an expression, and no guard."""
+    return _extreme("max", max, numbers)
+
+
+def _extreme(name: str, apply: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+    trace = next((n.trace for n in numbers if isinstance(n, Symbol)), None)
+    if trace is None:
+        return apply(numbers)
+    text = f"{name}({', '.join(map(_text, numbers))})"
+    return Symbol(trace, text, apply(map(plain, numbers)))
 
 
 def plain(value: _Number | Symbol) -> Any:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window, triple
+from leanconv.codegen.geometry import Access, Triple, Window, triple
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec import ConvSpec
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
-from leanconv.spec.format import ALIGNMENT
+from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
 _L3_PARTS = 3  # input and output of at most one part of L3 leave room for what is prefetched
@@ -40,7 +40,7 @@ class Problem:
         epilogue: bias, residual, activation.
         window: the sliding window.
         x, y: strides of the input, and of output and residual.
-        label: the problem string of the whole convolution, for messages.
+        label: what messages name it by: the whole convolution, whose text is its problem string.
         y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
@@ -57,7 +57,7 @@ class Problem:
     window: Window
     x: Access
     y: Access
-    label: str = field(compare=False)
+    label: object = field(compare=False)
     y_offset: int = 0
     max_error: float = 1.0
     x_offset: int = 0
@@ -85,12 +85,12 @@ class Problem:
             window=window,
             x=x,
             y=y,
-            label=str(spec),
+            label=spec,
             max_error=DEFAULT_ERROR[spec.dtype] if max_error is None else max_error,
         )
 
     def __str__(self) -> str:
-        return self.label
+        return str(self.label)
 
     def alone(self) -> Problem:
         """The same problem with a batch of one."""
@@ -144,13 +144,29 @@ class Problem:
 def typical(problem: Problem) -> Problem:
     """The problem with maps as large as those usually are, where they are not small.
 
-    Tiles are chosen for it where one code is to serve all sizes.
+    Tiles are chosen for it where one code is to serve all sizes; symbols are no part of it.
     """
     window = problem.window
-    out = triple(tuple(o if o <= _SMALL_MAP else _LARGE_MAP for o in window.out), 1)
-    more = zip(window.size, window.out, out, window.stride, strict=True)
-    size = triple(tuple(n + (new - old) * step for n, old, new, step in more), 1)
-    return replace(problem, window=replace(window, out=out, size=size))
+    out = triple(tuple(int(o) if o <= _SMALL_MAP else _LARGE_MAP for o in window.out), 1)
+    taps = zip(out, window.kernel, window.stride, window.dilation, strict=True)
+    size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)
+    return replace(
+        problem,
+        batch=problem.batch if isinstance(problem.batch, int) else 1,
+        window=replace(window, size=size, out=out, pad=(0, 0, 0)),
+        x=_dense(problem.x, size, problem.in_channels),
+        y=_dense(problem.y, out, problem.out_channels),
+        x_offset=0,
+        y_offset=int(problem.y_offset > 0),
+    )
+
+
+def _dense(access: Access, size: Triple, channels: int) -> Access:
+    """Where a tensor of another size lies in the same layout."""
+    block, step, (d, h, w) = access.block, access.spatial[2], size
+    last = isinstance(access.block_stride, int) and access.block_stride == 1
+    image = ceil_div(channels, block) * block * d * h * w
+    return Access(image, block, 1 if last else d * h * w * block, (h * w * step, w * step, step))
 
 
 def strided_walk_cycles(problem: Problem, target: Target, line: float | None = None) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least, most
 from leanconv.target import Target
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
@@ -91,8 +92,18 @@ def rows_per_chunk(rows: int, cycles_per_row: float, pieces: int, target_cycles:
         pieces: independent pieces (images, groups, panels) besides the rows.
         target_cycles: cycles that make a chunk worth claiming.
     """
-    wanted = max(1, round(target_cycles / max(1.0, cycles_per_row)))
+    return _equal_rows(rows, max(1, round(target_cycles / max(1.0, cycles_per_row))), pieces)
+
+
+def rows_per_chunk_of_any_width(
+    rows: int, width: int, cycles_per_column: float, pieces: int, target_cycles: float
+) -> int:
+    """The same for rows of `width` columns, in integers: extents may be symbols."""
+    columns = max(1, round(target_cycles / cycles_per_column))
+    return _equal_rows(rows, most(1, columns // width), pieces)
+
+
+def _equal_rows(rows: int, wanted: int, pieces: int) -> int:
     least_chunks = 16  # so that any number of threads is kept busy
-    most = max(1, rows * pieces // least_chunks)
-    size = min(rows, wanted, most)
+    size = least(rows, wanted, most(1, rows * pieces // least_chunks))
     return ceil_div(rows, ceil_div(rows, size))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from leanconv.symbols import Trace, Values
 from leanconv.units import type_text
 
 Attributes = Mapping[str, Any]
@@ -68,6 +69,23 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
+class Origin:
+    """A graph with symbols, from which others were filled in with numbers.
+
+    Attributes:
+        nodes: those that were filled in, in order.
+        values: the open extents of the inputs.
+        symbolic: makes the graph with symbols of a trace, which have these values.
+        memo: what is remembered of it for all graphs filled in from it.
+    """
+
+    nodes: tuple[Node, ...]
+    values: Values
+    symbolic: Callable[[Trace], Graph]
+    memo: dict[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """A network whose nodes are in an order in which they can run.
 
@@ -79,6 +97,7 @@ class Graph:
             unless they are `is_filled`).
         open_axes: the axes of each value whose extents are others for other shapes of the inputs,
             where these are open and the network was bound with symbols for them.
+        origin: what it was filled in from then.
     """
 
     inputs: tuple[str, ...]
@@ -87,6 +106,7 @@ class Graph:
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
     open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    origin: Origin | None = None
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

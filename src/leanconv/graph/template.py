@@ -17,14 +17,14 @@ import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from leanconv.errors import LeanConvError
-from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.symbols import Symbol, Trace, Values, guarded
 
@@ -37,7 +37,7 @@ _MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded 
 _MOST_TEMPLATES = 16  # of one pattern of open extents
 _PLAIN = (bool, int, float, str, bytes, np.generic)
 # What a symbol raises where a number is needed, in Python's and in NumPy's words.
-_NO_NUMBER = (LeanConvError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
+NO_NUMBER = (LeanConvError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +72,34 @@ class Template:
             held = [_without(item, numbers) for item in constants[name].reshape(-1)]
             array = np.array(held, np.int64).reshape(constants[name].shape)
             constants[name] = array.astype(types[name].dtype)
+        filled = tuple(nodes)
         return replace(
             graph,
-            nodes=tuple(nodes),
+            nodes=filled,
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
             open_axes=self._open_axes,
+            origin=Origin(filled, values, partial(self._symbolic, numbers), self._memo),
         )
+
+    @cached_property
+    def _memo(self) -> dict[Any, Any]:
+        return {}
+
+    def _symbolic(self, numbers: Mapping[str, float], trace: Trace) -> Graph:
+        """The graph with symbols of a trace, which have these numbers."""
+        symbols = {text: Symbol(trace, text, number) for text, number in numbers.items()}
+        graph = self.graph
+        types = {
+            name: TensorType(_without(kind.shape, symbols), kind.dtype)
+            for name, kind in graph.types.items()
+        }
+        nodes = list(graph.nodes)
+        for index in self._symbolic_nodes:
+            changed = _without(nodes[index].attributes, symbols)
+            nodes[index] = replace(nodes[index], attributes=changed)
+        kept = MappingProxyType(types)
+        return replace(graph, nodes=tuple(nodes), types=kept, open_axes=self._open_axes)
 
     def sharing(self, other: Template) -> Template:
         """The same, with the other's arrays for those constants that are equal."""
@@ -172,7 +193,7 @@ class Templates:
         try:
             made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
             graph = (template := Template(made, trace.guards)).at(tuple(values))
-        except _NO_NUMBER as error:
+        except NO_NUMBER as error:
             log.debug("the network is bound to this shape by itself: %s", error)
             return self._make(concrete)  # or its error, if the shapes are at fault
         assert graph is not None, "the guards do not hold for what they come from"
@@ -231,7 +252,7 @@ def _symbolic(value: Any) -> bool:
     return next(_symbols(value), None) is not None
 
 
-def _without(value: Any, numbers: Mapping[str, float]) -> Any:
+def _without(value: Any, numbers: Mapping[str, Any]) -> Any:
     """The same with numbers for symbols."""
     if isinstance(value, Symbol):
         return numbers[value.text]

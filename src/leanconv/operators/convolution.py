@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from leanconv.algorithms import select
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, typical
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -195,13 +197,38 @@ def _chosen(
     Of phases with one window, those beside the first are written with an offset, which direct
     convolution alone can: all of them are computed like that then, with one kernel.
     """
-    offset = {problem.window for problem, _ in pieces if problem.y_offset}
+    offset = [problem.window for problem, _ in pieces if problem.y_offset]
     target, reproducible = context.target, context.accuracy.reproducible
-    found = []
+    found: list[tuple[Problem, Candidate]] = []
     for problem, _ in pieces:
+        if (known := _of_one_kernel(problem, found)) is not None:
+            found.append((problem, known))
+            continue
         one = _DIRECT if choice == AUTO and problem.window in offset else choice
+        if one == AUTO and problem.any_size:
+            usual = _usual(typical(problem), target, reproducible)
+            one = AUTO if usual.algorithm in select.rejections(problem, target) else usual
         found.append((problem, select.choose(problem, target, one, reproducible)))
     return found
+
+
+def _of_one_kernel(
+    problem: Problem, found: Sequence[tuple[Problem, Candidate]]
+) -> Candidate | None:
+    """How another phase is computed that differs only in where it is written; None if none is."""
+    here = replace(problem, y_offset=0)
+    for other, candidate in found:
+        kernel = candidate.kernels[0].kernel
+        if isinstance(kernel, PackedConv) and replace(other, y_offset=0) == here:
+            return candidate
+    return None
+
+
+@lru_cache(256)
+def _usual(problem: Problem, target: Target, reproducible: bool) -> Choice:
+    """The algorithm for maps of the usual sizes."""
+    chosen = select.choose(problem, target, AUTO, reproducible).choice
+    return select.choice_named(chosen.algorithm)
 
 
 def _costed(choice: Choice, chosen: Sequence[tuple[Problem, Candidate]], target: Target) -> Choice:

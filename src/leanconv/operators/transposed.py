@@ -86,6 +86,8 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     Args:
         found: each phase with how it is computed.
     """
+    if len(found) == 1:
+        return [[0]]
     alike: dict[object, list[int]] = {}
     for number, (_, candidate) in enumerate(found):
         kernel = candidate.kernels[0].kernel

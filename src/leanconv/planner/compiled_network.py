@@ -11,16 +11,15 @@ from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
-from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import (
     LoweredGraph,
     Step,
-    default_decisions,
-    format_rules,
     lower_graph,
+    usual_choices,
+    usual_decisions,
 )
 from leanconv.planner.network_plan import NetworkPlan, PlannedStep
 from leanconv.planner.plan_file import PlanFile, kernel_digests
@@ -84,9 +83,10 @@ class CompiledNetwork:
         target = planner.target
         merged = planner.merge(owned.graph)
         if decisions is None:
-            decisions = default_decisions(format_rules(merged, target))
             if merged.open_axes:  # else the plan finds the same ones again
-                decisions = resolved_choices(merged, target, planner.accuracy, decisions)
+                decisions = usual_choices(merged, target, planner.accuracy)
+            else:
+                decisions = usual_decisions(merged, target)
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
         storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()

@@ -11,7 +11,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
-from leanconv.planner.lowering import LoweredGraph, default_decisions, format_rules, lower_graph
+from leanconv.planner.lowering import LoweredGraph, format_rules, lower_graph, usual_decisions
 from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_time, smallest
@@ -122,7 +122,7 @@ class GraphPlanner:
     @cached_property
     def defaults(self) -> list[Decision]:
         """The formats of a plan without limits."""
-        return default_decisions(self.evaluator.rules)
+        return usual_decisions(self.graph, self.target)
 
     def check(self, outputs: Sequence[str], decisions: Sequence[Decision]) -> None:
         """Check decisions that come from outside.

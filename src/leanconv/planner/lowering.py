@@ -11,11 +11,13 @@ from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.reorder import reorder_call
-from leanconv.operators import Accuracy, operator_of
+from leanconv.operators import Accuracy
 from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.planner.remembered import remembered
+from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.planner.value_placer import ValuePlacer
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
@@ -89,6 +91,23 @@ def default_decisions(rules: FormatRules) -> list[Decision]:
     return result
 
 
+def usual_decisions(graph: Graph, target: Target) -> list[Decision]:
+    """Those of `default_decisions`, remembered for other shapes of the network."""
+    return remembered(
+        graph, ("formats", target), lambda sized: default_decisions(format_rules(sized, target))
+    )
+
+
+def usual_choices(graph: Graph, target: Target, accuracy: Accuracy) -> list[Decision]:
+    """The usual decisions with the cost model's choices, remembered for other shapes."""
+    usual = usual_decisions(graph, target)
+    return remembered(
+        graph,
+        ("choices", target, accuracy),
+        lambda sized: resolved_choices(sized, target, accuracy, usual),
+    )
+
+
 def lower_graph(
     graph: Graph,
     target: Target,
@@ -108,7 +127,7 @@ def lower_graph(
             packed constants would take many times the bytes that the graph's take.
     """
     if decisions is None:
-        decisions = default_decisions(format_rules(graph, target))
+        decisions = usual_decisions(graph, target)
     decisions = resolved_choices(graph, target, accuracy, decisions)
     return _Lowering(graph, target, accuracy).run(decisions)
 
@@ -116,7 +135,7 @@ def lower_graph(
 class _Lowering(ValuePlacer[Format]):
     def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
         super().__init__(graph, PLAIN)
-        self._target, self._accuracy = target, accuracy
+        self._lowered = TracedLowering(graph, target, accuracy)
         self._steps: list[Step] = []
         self._packings: list[Packing] = []
         self._packed: dict[str, int] = {}
@@ -150,8 +169,7 @@ class _Lowering(ValuePlacer[Format]):
     def _lower(self, node: Node, decision: Decision) -> None:
         output, wanted, form = node.outputs[0], decision.reads, decision.writes
         renamed = {name: self.read(name, wanted[name]) for name in wanted}
-        context = decision.context(node, self.graph, self._target, self._accuracy)
-        lowered = operator_of(node).lower(context, decision.choice)
+        lowered = self._lowered(node, decision)
         self.define(output, form)
         for name, size in lowered.temporaries.items():
             renamed[name] = self.fresh(name)

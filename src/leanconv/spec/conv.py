@@ -70,41 +70,51 @@ class ConvSpec:
 
     def __post_init__(self) -> None:
         rank = len(self.size)
-        _expect(1 <= rank <= 3, f"1 to 3 spatial axes, got {rank}")
+        if not 1 <= rank <= 3:
+            raise _wrong(f"1 to 3 spatial axes, got {rank}")
         for label in ("kernel", "stride", "dilation", "pad_begin", "pad_end"):
-            values = getattr(self, label)
-            _expect(len(values) == rank, f"{label} with {rank} value(s), got {short(values)}")
-            least = 0 if label.startswith("pad") else 1
-            _expect(min(values) >= least, f"{label} of at least {least}, got {short(values)}")
-            _expect(max(values) <= _MOST_STEP, f"{label} of at most 2^32, got {short(values)}")
+            self._check_steps(label, getattr(self, label))
         for label in ("batch", "in_channels", "out_channels", "groups"):
             count = getattr(self, label)
-            _expect(count >= 1, f"{label} of at least 1, got {short(count)}")
-            _expect(count < _LIMIT, f"{label} below 2^48, got {short(count)}")
-        _expect(min(self.size) >= 1, f"input extents of at least 1, got {short(self.size)}")
-        _expect(max(self.size) < _LIMIT, f"input extents below 2^48, got {short(self.size)}")
+            if count < 1:
+                raise _wrong(f"{label} of at least 1, got {short(count)}")
+            if count >= _LIMIT:
+                raise _wrong(f"{label} below 2^48, got {short(count)}")
+        if any(extent < 1 for extent in self.size):
+            raise _wrong(f"input extents of at least 1, got {short(self.size)}")
+        if any(extent >= _LIMIT for extent in self.size):
+            raise _wrong(f"input extents below 2^48, got {short(self.size)}")
         for label in ("in_channels", "out_channels"):
             count = getattr(self, label)
-            _expect(
-                count % self.groups == 0, f"{label} divisible by {self.groups} groups, got {count}"
-            )
-        _expect(
-            self.dtype in GPU_DTYPES,
-            f"dtype float32 or float64 (on a GPU float16 or bfloat16 too), got {self.dtype}",
-        )
-        _expect(self.layout in LAYOUTS, f"layout NCHW or NHWC, got {self.layout!r}")
-        for axis, extent in enumerate(self.output_size):
-            span = effective_extent(self.kernel[axis], self.dilation[axis])
-            padded = self.size[axis] + self.pad_begin[axis] + self.pad_end[axis]
-            _expect(
-                extent >= 1,
-                f"a kernel that fits the padded input, got {span} over {padded} on axis {axis}",
-            )
+            if count % self.groups:
+                raise _wrong(f"{label} divisible by {self.groups} groups, got {count}")
+        if self.dtype not in GPU_DTYPES:
+            kinds = "float32 or float64 (on a GPU float16 or bfloat16 too)"
+            raise _wrong(f"dtype {kinds}, got {self.dtype}")
+        if self.layout not in LAYOUTS:
+            raise _wrong(f"layout NCHW or NHWC, got {self.layout!r}")
+        self._check_windows()
         for shape in (self.input_shape, self.weight_shape, self.output_shape):
-            _expect(
-                prod(shape) < _LIMIT,
-                f"tensors of fewer than 2^48 elements, got {shape_text(shape)}",
-            )
+            if prod(shape) >= _LIMIT:
+                raise _wrong(f"tensors of fewer than 2^48 elements, got {shape_text(shape)}")
+
+    def _check_steps(self, label: str, values: tuple[int, ...]) -> None:
+        rank, least = len(self.size), 0 if label.startswith("pad") else 1
+        if len(values) != rank:
+            raise _wrong(f"{label} with {rank} value(s), got {short(values)}")
+        if min(values) < least:
+            raise _wrong(f"{label} of at least {least}, got {short(values)}")
+        if max(values) > _MOST_STEP:
+            raise _wrong(f"{label} of at most 2^32, got {short(values)}")
+
+    def _check_windows(self) -> None:
+        for axis, extent in enumerate(self.output_size):
+            if extent < 1:
+                span = effective_extent(self.kernel[axis], self.dilation[axis])
+                padded = self.size[axis] + self.pad_begin[axis] + self.pad_end[axis]
+                raise _wrong(
+                    f"a kernel that fits the padded input, got {span} over {padded} on axis {axis}"
+                )
 
     # -- shapes ----------------------------------------------------------------------------
     @property
@@ -217,9 +227,8 @@ class ConvSpec:
         return replace(_parse(problem), **changes)  # type: ignore[arg-type]
 
 
-def _expect(holds: bool, expected: str) -> None:
-    if not holds:
-        raise SpecError(f"not a convolution: expected {expected}")
+def _wrong(expected: str) -> SpecError:
+    return SpecError(f"not a convolution: expected {expected}")
 
 
 _TOKEN = re.compile(r"(mb|g|ic|oc|[ioksdp][dhw])(\d{1,15})(?!\d)")

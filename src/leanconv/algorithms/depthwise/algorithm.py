@@ -11,7 +11,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candi
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.codegen.tiling import ANY_WIDTH, rows_per_chunk
+from leanconv.codegen.tiling import ANY_WIDTH, rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -49,19 +49,22 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     kept = window.kernel[2] * kernel.inputs
     kept = kept if kept <= WEIGHTS_KEPT else kernel.inputs
     most = min(28, max(1, target.registers - kept - 4 - kernel.inputs))
-    width = ANY_WIDTH if any_width else window.out[2]
-    tiles = ceil_div(width, most)
-    columns = ceil_div(width, tiles)
-    for wanted in range(min(most, width), max(0, min(most, width) // 2), -1):
-        if width % wanted == 0:
+    usual = ANY_WIDTH if any_width else window.out[2]
+    tiles = ceil_div(usual, most)
+    columns = ceil_div(usual, tiles)
+    for wanted in range(min(most, usual), max(0, min(most, usual) // 2), -1):
+        if usual % wanted == 0:
             columns = wanted
             break
     taps = prod(window.kernel) * kernel.inputs
     inside = kernel.blocks if kernel.blocks_inside else 1
     each = taps / target.fma_units + _STORE_SHARE * target.costs.store
-    cycles = window.out[2] * inside * each
-    pieces = kernel.batch * kernel.blocks // inside
-    rows = rows_per_chunk(kernel.row_count, cycles, pieces, _CHUNKS * target.costs.chunk)
+    pieces, chunk = kernel.batch * kernel.blocks // inside, _CHUNKS * target.costs.chunk
+    count, width = kernel.row_count, window.out[2]
+    if any_width:
+        rows = rows_per_chunk_of_any_width(count, width, inside * each, pieces, chunk)
+    else:
+        rows = rows_per_chunk(count, width * inside * each, pieces, chunk)
     return replace(kernel, columns=columns, rows=rows)
 
 

@@ -15,9 +15,17 @@ from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycle
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Access, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
-from leanconv.codegen.tiling import ANY_WIDTH, Tile, rank_tiles, rows_per_chunk, tile_cycles
+from leanconv.codegen.tiling import (
+    ANY_WIDTH,
+    Tile,
+    rank_tiles,
+    rows_per_chunk,
+    rows_per_chunk_of_any_width,
+    tile_cycles,
+)
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least, most
 from leanconv.target import Target
 
 _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
@@ -51,9 +59,10 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     rows, weights = kernel.row_count, kernel.groups * kernel.reduction * vectors * kernel.lanes
     inside = weights * ITEMSIZE[kernel.dtype] <= _ROWS_OUTER_BYTES
     panels = ceil_div(vectors, tile.vectors)
-    per_row = cycles / ANY_WIDTH * kernel.window.out[2] / (1 if inside else panels)
+    each = cycles / ANY_WIDTH / (1 if inside else panels)
     pieces = kernel.batch * kernel.groups * (1 if inside else panels)
-    block = rows_per_chunk(rows, per_row, pieces, target.costs.chunk)
+    width, chunk = kernel.window.out[2], target.costs.chunk
+    block = rows_per_chunk_of_any_width(rows, width, each, pieces, chunk)
     return replace(kernel, tile=tile, rows=block, panels_inside=inside)
 
 
@@ -63,7 +72,7 @@ def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
     columns = window.out[2]
     if window is kernel.window or columns < tile.rows:
         return kernel
-    tiles = min(_STRIP_TILES, max(1, columns // (_STRIPS * tile.rows)))
+    tiles = least(_STRIP_TILES, most(1, columns // (_STRIPS * tile.rows)))
     row = tiles * tile.rows
     flat = (1, ceil_div(columns, row), row)
 
@@ -296,7 +305,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
-    kernel, _ = _planned(problem, target)
+    kernel = _kernel(problem, target) if problem.any_size else _planned(problem, target)[0]
     choice = Choice("direct", error=walk_error(problem, effective_length(kernel.reduction)))
     return one_kernel_candidate(choice, problem, kernel)
 

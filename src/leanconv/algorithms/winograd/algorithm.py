@@ -18,7 +18,13 @@ from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, most_weight_bytes, typical
 from leanconv.algorithms.winograd.candidates import fused, in_stages
-from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings, staged_cycles
+from leanconv.algorithms.winograd.cost import (
+    Tiling,
+    best_kernel,
+    ranked_tilings,
+    shape_cycles,
+    staged_cycles,
+)
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import (
     ADDED,
@@ -32,6 +38,7 @@ from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least
 from leanconv.target import Target
 from leanconv.winograd.error import error_estimate
 from leanconv.winograd.matrices import transform
@@ -42,6 +49,8 @@ _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` i
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ by two
+# Of maps of any size: blocks below which they are smaller, chunks below which there are more parts.
+_FEW_BLOCKS, _FEW_CHUNKS = 4, 8
 _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
@@ -179,6 +188,8 @@ def _best(
     Padding and offsets do not affect the choice, and many pieces differ only in these; without them
     one cached result serves all.
     """
+    if problem.any_size:
+        return _best_of_any_size(problem, target, given)
     window = replace(problem.window, pad=(0, 0, 0))
     anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
     cycles, shape = _best_anywhere(anywhere, target, given)
@@ -186,17 +197,27 @@ def _best(
     return cycles, replace(shape, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
 
 
-@lru_cache(maxsize=256)
-def _best_anywhere(
+def _best_of_any_size(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:
-    if problem.any_size and not given.m:
-        _, shape = _best_of_sizes(typical(problem), target, given)
-        given = replace(given, m=shape.m, sums=shape.sums)
-    return _best_of_sizes(problem, target, given)
+    """The shape for which tiles are chosen as for maps of the usual sizes.
+
+    Blocks and parts are as few as keep cores busy: two codes serve all sizes. Symbols have no cost.
+    """
+    usual = _best_anywhere(typical(problem), target, given)[1]
+    shape = WinogradShape.of(problem, usual.m, usual.lanes, usual.sums)
+    shape = replace(shape, rows=usual.rows, vectors=usual.vectors, narrow=usual.narrow)
+    large = given.tiles or shape.tile_count >= _FEW_BLOCKS * usual.tiles
+    shape = replace(shape, tiles=usual.tiles if large else usual.rows)
+    busy = (n for n in (1, 2, 4, 8) if shape.groups * shape.blocks * n >= _FEW_CHUNKS)
+    parts = given.parts or least(next(busy, 8), shape.panels)
+    shape = replace(shape, parts=parts)
+    counts = isinstance(shape.tile_count, int)
+    return shape_cycles(problem, shape, target) if counts else 0.0, shape
 
 
-def _best_of_sizes(
+@lru_cache(maxsize=256)
+def _best_anywhere(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:
     found = _within_bytes(problem, target, _sizes(problem, given))
@@ -236,8 +257,7 @@ def _all_best(
 def _candidate(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
     form = given.form
     if given == WinogradParameters():
-        sized = typical(problem) if problem.any_size else problem
-        cycles = _form_cycles(sized, target)
+        cycles = _form_cycles(typical(problem) if problem.any_size else problem, target)
         form = min(cycles, key=lambda name: cycles[name])
     given = replace(given, form=None)
     return (_stages if form == "stages" else _fused)(problem, target, given)

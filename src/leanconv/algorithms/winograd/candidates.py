@@ -65,13 +65,19 @@ def _merged(
     The cuts of a long kernel run one after the other, as they add up in y; residues of a dilation
     are independent.
     """
-    alike: dict[tuple[int, WinogradShape], list[tuple[Piece, WinogradShape]]] = {}
+    # A list, as shapes may hold symbols, which have no hash.
+    alike: list[tuple[int, WinogradShape, list[tuple[Piece, WinogradShape]]]] = []
     for piece, shape in zip(pieces, shapes, strict=True):
         anywhere = replace(shape, x_offset=0, y_offset=0)
-        alike.setdefault((piece.cut, anywhere), []).append((piece, shape))
+        equal = (found for cut, one, found in alike if cut == piece.cut and one == anywhere)
+        found = next(equal, None)
+        if found is None:
+            alike.append((piece.cut, anywhere, [(piece, shape)]))
+        else:
+            found.append((piece, shape))
     uses: list[KernelUse] = []
     offsets: dict[str, np.ndarray] = {}
-    for (_, anywhere), found in sorted(alike.items(), key=lambda item: item[0][0]):
+    for _, anywhere, found in sorted(alike, key=lambda group: group[0]):
         piece, shape = found[0]
         roles = {"w": piece.weights, "residual": "y" if piece.adds_up else "residual"}
         if len(found) > 1:

@@ -28,7 +28,6 @@ _U_RATE = 85 / 32
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
 MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
-_LARGE_GRID = 24  # tiles along each axis of a large map
 _IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
 
@@ -97,8 +96,7 @@ def best_kernel(
     for model in models:
         if best and model.least_of(1) >= best[0]:
             break
-        tilings = _of_any_size(model, given) if problem.any_size else model.tilings(given)
-        for tiling in tilings:
+        for tiling in model.tilings(given):
             if best and model.least_of(tiling.parts) >= best[0]:
                 continue
             cycles = model.cycles(tiling)
@@ -111,25 +109,10 @@ def best_kernel(
     return cycles, replace(model.kernel, **tiling._asdict())
 
 
-def _of_any_size(model: _Model, given: WinogradParameters) -> Iterator[Tiling]:
-    """The tilings to try where one code is to serve all sizes.
-
-    The block that is best on large maps, or one register tile of it: small maps have more chunks
-    then. The number of parts is no form.
-    """
-    kernel = model.kernel
-    out = tuple(_LARGE_GRID * m for m in kernel.m)
-    size = tuple((o - 1) * s + k for o, s, k in zip(out, kernel.stride, kernel.kernel, strict=True))
-    large = replace(kernel, batch=1, out=out, size=size, pad=(0, 0))
-    roomy = _Model(model.problem, large, model.target)
-    best = min(roomy.tilings(given), key=roomy.cycles, default=None)
-    if best is None:
-        return
-    for tiles in {best.tiles: None, best.rows: None}:
-        for parts in (1, 2, 4, 8):
-            tiling = best._replace(tiles=tiles, parts=parts)
-            if parts <= ceil_div(model.out_vectors, best.vectors) and given.allow(*tiling):
-                yield tiling
+def shape_cycles(problem: Problem, shape: WinogradShape, target: Target) -> float:
+    """The estimated cycles of one core of a kernel whose blocks and register tile are chosen."""
+    tiling = Tiling(shape.tiles, shape.rows, shape.vectors, shape.parts)
+    return _Model(problem, shape, target).cycles(tiling) + strided_walk_cycles(problem, target)
 
 
 def ranked_tilings(

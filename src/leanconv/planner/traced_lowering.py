@@ -1,0 +1,222 @@
+"""Nodes lowered once for all sizes: a new shape of a network fills in numbers.
+
+A node of open extents is lowered with symbols for them (`leanconv.symbols`). What comes out, with
+expressions in its kernels, is what lowering gives for every other size that answers the guards
+alike; a size that does not is traced by itself, and kept beside. Where a symbol will not do, the
+node is lowered for each shape as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from leanconv.codegen.lowered import Lowered, Packing
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.template import NO_NUMBER
+from leanconv.operators import Accuracy, operator_of
+from leanconv.planner.decision import Decision
+from leanconv.symbols import Symbol, Trace, Values, guarded
+from leanconv.target import Target
+
+_MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one
+_PLAIN = (bool, int, float, str, bytes, np.generic, np.ndarray, Enum, type)
+_Fill = Callable[[Values], Any]
+
+
+class TracedLowering:
+    """Lowers the nodes of one graph.
+
+    Args:
+        graph: the network.
+        target, accuracy: of the plan.
+    """
+
+    def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
+        self._graph, self._target, self._accuracy = graph, target, accuracy
+        self._origin = graph.origin
+        self._memo: dict[Any, _Traces] = {}
+        self._positions: dict[int, int] = {}
+        if graph.origin is not None:
+            self._memo = graph.origin.memo.setdefault((target, accuracy), {})
+            self._positions = {id(node): i for i, node in enumerate(graph.origin.nodes)}
+
+    def __call__(self, node: Node, decision: Decision) -> Lowered:
+        """The kernels of a node."""
+        position = self._positions.get(id(node))
+        if self._origin is None or position is None:
+            return self._plainly(node, decision)
+        key = position, decision.choice, decision.writes, tuple(decision.reads.items())
+        traces = self._memo.get(key)
+        if traces is None:  # tracing takes longer, and there may never be another shape
+            self._memo[key] = _Traces()
+            return self._plainly(node, decision)
+        made = traces.fitting(self._origin.values)
+        if made is None and not traces.closed:
+            made = traces.traced(*self._traced(position, decision))
+        if made is None:
+            return self._plainly(node, decision)
+        return _with_packings(made, lambda: self._plainly(node, decision))
+
+    def _plainly(self, node: Node, decision: Decision) -> Lowered:
+        context = decision.context(node, self._graph, self._target, self._accuracy)
+        return operator_of(node).lower(context, decision.choice)
+
+    @cached_property
+    def _symbolic(self) -> tuple[Trace, Graph]:
+        assert self._origin is not None
+        trace = Trace()
+        return trace, self._origin.symbolic(trace)
+
+    def _traced(self, position: int, decision: Decision) -> tuple[Lowered | None, Trace]:
+        """A node lowered with symbols, and what that asked; None where it needs numbers."""
+        trace, graph = self._symbolic
+        trace.guards = {}
+        node = graph.nodes[position]
+        context = decision.context(node, graph, self._target, self._accuracy)
+        try:
+            return operator_of(node).lower(context, decision.choice), trace
+        except NO_NUMBER:
+            return None, trace
+
+
+@dataclass(eq=False)
+class _Traces:
+    """What is known of lowering one node in one way.
+
+    Attributes:
+        kept: for sizes that answer alike, each.
+        closed: whether no more are to be made.
+    """
+
+    kept: list[_Traced] = field(default_factory=list)
+    closed: bool = False
+
+    def fitting(self, values: Values) -> Lowered | None:
+        """The node for open extents of these values, if they answer as those of one kept."""
+        for trace in self.kept:
+            lowered = trace.at(values)
+            if lowered is not None:
+                return lowered
+        return None
+
+    def traced(self, lowered: Lowered | None, trace: Trace) -> Lowered | None:
+        """Keep what was traced just now; it for the values that it was traced with."""
+        try:
+            made = None if lowered is None else _Traced(lowered, trace.guards)
+        except TypeError:
+            made = None
+        if made is not None:
+            self.kept.append(made)
+        self.closed = made is None or len(self.kept) == _MOST_KEPT
+        return None if made is None else made.here()
+
+
+class _Traced:
+    """A node lowered with symbols.
+
+    Args:
+        lowered: with expressions in kernels and sizes.
+        guards: what lowering decided.
+
+    Raises:
+        TypeError: symbols may hide where they are not found.
+    """
+
+    def __init__(self, lowered: Lowered, guards: Mapping[str, float]) -> None:
+        self._guards = dict(guards)
+        self._symbols: dict[str, Symbol] = {}
+        for packing in lowered.packings:
+            if self._filler(packing.recipe) is not None:
+                raise TypeError("a recipe that follows the sizes")
+        bare = tuple(replace(packing, make=dict, stream=None) for packing in lowered.packings)
+        self._lowered = replace(lowered, packings=bare)
+        self._fill = self._filler(self._lowered)
+
+    def here(self) -> Lowered:
+        """For the values that the symbols have now."""
+        values = tuple(symbol.value for symbol in self._symbols.values())
+        return self._lowered if self._fill is None else self._fill(values)
+
+    def at(self, values: Values) -> Lowered | None:
+        """For open extents of these values; None if a guard does not hold."""
+        found = self._numbers(values)
+        if found is None:
+            return None
+        return self._lowered if self._fill is None else self._fill(found)
+
+    @cached_property
+    def _numbers(self) -> Callable[[Values], Values | None]:
+        return guarded(self._guards, self._symbols)
+
+    def _filler(self, value: Any) -> _Fill | None:
+        """What puts the expressions' numbers into a value; None if it has no symbol."""
+        if isinstance(value, Symbol):
+            self._symbols.setdefault(value.text, value)
+            return itemgetter(list(self._symbols).index(value.text))
+        if isinstance(value, tuple):
+            return self._filler_of_tuple(value)
+        if isinstance(value, Mapping):
+            filled = self._filler_of_tuple(tuple(value.values()))
+            names = tuple(value)
+            return filled and (lambda numbers: dict(zip(names, filled(numbers), strict=True)))
+        if value is None or isinstance(value, _PLAIN):
+            if isinstance(value, np.ndarray) and value.dtype == object:
+                raise TypeError("an array of symbols")
+            return None
+        if is_dataclass(value):
+            return self._filler_of_record(value)
+        raise TypeError(f"{type(value).__name__} may hide symbols")
+
+    def _filler_of_tuple(self, items: tuple[Any, ...]) -> _Fill | None:
+        fillers = [self._filler(item) for item in items]
+        if not any(fillers):
+            return None
+        pairs = list(zip(items, fillers, strict=True))
+        return lambda numbers: tuple(
+            [item if fill is None else fill(numbers) for item, fill in pairs]
+        )
+
+    def _filler_of_record(self, record: Any) -> _Fill | None:
+        fixed, moving = {}, []
+        for each in fields(record):
+            value = getattr(record, each.name)
+            fill = self._filler(value)
+            if fill is None:
+                fixed[each.name] = value
+            else:
+                moving.append((each.name, fill))
+        if not moving:
+            return None
+        kind = type(record)
+
+        def filled(numbers: Values) -> Any:
+            made = object.__new__(kind)
+            held = made.__dict__
+            held.update(fixed)
+            for name, fill in moving:
+                held[name] = fill(numbers)
+            return made
+
+        return filled
+
+
+def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
+    """The same; weights that must be packed are packed by the node lowered plainly."""
+    if not lowered.packings:
+        return lowered
+
+    def packing(number: int, bare: Packing) -> Packing:
+        def pieces() -> Iterator[tuple[str, np.ndarray]]:
+            return plainly().packings[number].pieces()
+
+        return replace(bare, make=lambda: dict(pieces()), stream=pieces)
+
+    packings = tuple(packing(number, bare) for number, bare in enumerate(lowered.packings))
+    return replace(lowered, packings=packings)
