@@ -53,7 +53,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(convolve, "_cache", lambda: plans)
     choice_cache._known.cache_clear()
     for module, attribute, suffix in (
-        (compiler, "_cache", ".o"),
+        (compiler, "object_cache", ".o"),
         (choice_cache, "_store", ".json"),
         (tuner, "_store", ".json"),
     ):

@@ -29,7 +29,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder that nothing has been written to."""
     settings = Settings(cache_dir=tmp_path / "cache")
     cache = DiskCache(settings.cache_dir / "objects", settings.cache_bytes)
-    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     monkeypatch.setattr(compiler, "loaded", lambda key: None)
     monkeypatch.setattr(warm, "current_settings", lambda: settings)
     return settings.cache_dir

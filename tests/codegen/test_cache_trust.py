@@ -61,12 +61,12 @@ def test_forged_code_where_others_may_write_is_not_run(
 
     In a folder of this user's it is what the cache holds, which shows that the forgery would run.
     """
-    key = compiler._key(form_of(Scale(2.0), host()).form.digest, host())
+    key = compiler.key_of(form_of(Scale(2.0), host()).form.digest, host())
     forged = compile_text(compiler._named_text(key, Scale(3.0).emit(host())), host())
     cache = DiskCache(tmp_path / "objects")
     cache.put(key, forged)
     (tmp_path / "objects").chmod(folder_mode)
-    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     x = np.arange(8, dtype="f4")
     np.testing.assert_array_equal(run_kernel(Scale(2.0), x, x * np.nan), factor * x)
 

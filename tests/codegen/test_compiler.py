@@ -31,7 +31,7 @@ from support.small_kernels import Scale, conv_kernel
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own."""
     cache = DiskCache(tmp_path / "objects")
-    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     return tmp_path / "objects"
 
 
@@ -92,15 +92,15 @@ def test_every_field_of_the_target_is_in_the_key() -> None:
     }
     targets = [base, *(replace(base, **{field: value}) for field, value in changes.items())]
     assert set(changes) == set(base.__dataclass_fields__)
-    assert len({compiler._key("k", target) for target in [*targets, *PRESETS.values()]}) == len(
+    assert len({compiler.key_of("k", target) for target in [*targets, *PRESETS.values()]}) == len(
         targets
     ) + len(PRESETS)
 
 
 def test_the_generator_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = compiler._key("k", host())
+    before = compiler.key_of("k", host())
     monkeypatch.setattr(compiler, "generator_hash", lambda: "another version")
-    assert compiler._key("k", host()) != before
+    assert compiler.key_of("k", host()) != before
 
 
 def test_targets_have_entries_of_their_own(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_unusable_cache_changes_nothing_but_the_log(
     caplog.set_level(logging.WARNING, "leanconv")
     (tmp_path / "file").write_text("")
     cache = DiskCache(tmp_path / "file" / "objects")
-    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     assert doubled(Scale(2.0))
     assert "cannot be written" in caplog.text
 

@@ -29,7 +29,7 @@ FORMS = [KnownForm(DIGEST, ()), KnownForm(DIGEST, (1, -(2**63), 2**63 - 1))]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own, beside which nothing is loaded or known."""
     cache = DiskCache(tmp_path / "objects")
-    monkeypatch.setattr(compiler, "_cache", lambda: cache)
+    monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     forget(monkeypatch)
     return tmp_path / "objects"
 

@@ -85,7 +85,7 @@ def test_what_is_loaded_is_neither_read_nor_linked(monkeypatch: pytest.MonkeyPat
     def refused(*_: object) -> None:
         raise AssertionError("touched")
 
-    monkeypatch.setattr(compiler, "_cache", refused)
+    monkeypatch.setattr(compiler, "object_cache", refused)
     monkeypatch.setattr(linking, "link", refused)
     again = load([Scale(38.0)])
     assert again.address(Scale(38.0)) == held.address(Scale(38.0))

@@ -95,7 +95,7 @@ def test_under_the_system_s_own_limit() -> None:
 print(all(np.array_equal(net(x), expected) for _ in range(20)), len(workers()))
 os.environ["LEANCONV_CACHE_BYTES"] = "0"
 from leanconv.codegen import compiler
-compiler._cache.cache_clear()
+compiler.object_cache.cache_clear()
 plan = lc.plan_conv2d((1, 3, 20, 20), np.ones((5, 3, 3, 3), "f4"), threads=2, algorithm="winograd")
 print(plan(np.ones((1, 3, 20, 20), "f4")).max())
 print(*[message.split(":")[0] for message in messages], sep=" | ")

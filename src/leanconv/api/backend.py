@@ -170,8 +170,11 @@ class Backend(Protocol):
             InputError: an array does not fit.
         """
 
-    def probe(self) -> None:
-        """Where only the batch is open: refuse a network that cannot be computed at all."""
+    def prepare(self) -> Sequence[tuple[Shape, ...]]:
+        """What is done at load for a network of open shapes; those to plan then.
+
+        Where only the batch is open, a network that cannot be computed at all is refused.
+        """
 
     def compile(self, shapes: tuple[Shape, ...]) -> Compiled:
         """Compile for input shapes."""

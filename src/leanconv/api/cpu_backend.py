@@ -14,7 +14,10 @@ from leanconv.api.fast_call import FastCall
 from leanconv.api.inputs import InputSpec, Shape, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
+from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
@@ -23,11 +26,12 @@ from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
 from leanconv.planner.budget import Planner
-from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory
+from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
+from leanconv.progress import steps
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
@@ -44,12 +48,17 @@ class CpuBackend:
         model: what the file says.
         options: of `load`.
         pinned: a plan to follow where it fits.
+        ranges: the shapes that it is for; None for any that the file takes.
     """
 
     most_cached = 2**31  # bounded in bytes alone
 
     def __init__(
-        self, model: Model, options: NetworkOptions, pinned: PlanFile | None = None
+        self,
+        model: Model,
+        options: NetworkOptions,
+        pinned: PlanFile | None = None,
+        ranges: ShapeRanges | None = None,
     ) -> None:
         self.model, self._options, self._pinned = model, options, pinned
         self._threads = options.threads or default_threads()
@@ -63,6 +72,7 @@ class CpuBackend:
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
+        self._ranges, self._ahead = ranges, CodeAhead(self._target)
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -71,14 +81,43 @@ class CpuBackend:
 
     def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
         """Plan, emit and compile for input shapes."""
+        if self._ranges is not None:
+            self._ranges.check(shapes)
         probed, self._probed = self._probed, None
         owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
         return FastCall(shapes, self._compiled(owned), self.dtype)
 
+    def _compile_ahead(self, ranges: ShapeRanges) -> None:
+        """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
+        ends = [self._kernels(shapes) for shapes in ranges.ends]
+        facts = f"{ranges} {self._options} {self._threads}"
+        description = "\n".join((facts, *(described(kernels) for kernels in ends)))
+        code = self._ahead
+        if code.fetch(description):
+            return
+        for shapes in steps("looking at shapes", ranges, ranges.count):
+            try:
+                code.add(self._kernels(shapes))
+            except (ModelError, InputError) as error:
+                raise InputError(
+                    f"the network does not take {ranges.text_of(shapes)}, which shapes={ranges} "
+                    f"states: {error}; give a range, or steps, of shapes that fit"
+                ) from error
+        code.compile(description)
+
+    def _kernels(self, shapes: tuple[Shape, ...]) -> list[Kernel]:
+        """The kernels of the plan for input shapes."""
+        graph = self.graph(shapes)
+        planner = self._planner(graph)
+        limit, decisions = self._options.memory_limit, self._decisions(graph)
+        return planned_kernels(graph, planner, limit, decisions)
+
+    def _planner(self, graph: Graph) -> Planner:
+        accuracy = self.accuracy.of_network(graph, self._target)
+        return Planner(graph, self._target, self._threads, accuracy, self._options.max_error)
+
     def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
-        accuracy = self.accuracy.of_network(owned.graph, self._target)
-        error = self._options.max_error
-        planner = Planner(owned.graph, self._target, self._threads, accuracy, error)
+        planner = self._planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
@@ -128,7 +167,15 @@ class CpuBackend:
         bound = self.model.bind(shapes, dtype=self.dtype)
         return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
 
-    def probe(self) -> None:
+    def prepare(self) -> list[tuple[Shape, ...]]:
+        """Compile the code of a range, whose ends are to be planned; or try an open batch."""
+        if self._ranges is not None:
+            self._compile_ahead(self._ranges)
+            return self._ranges.ends
+        self._probe()
+        return []
+
+    def _probe(self) -> None:
         """Where only the batch is open, find out at load whether the network is supported."""
         shapes = []
         for spec in self._inputs:
@@ -145,15 +192,17 @@ class CpuBackend:
         pinned = self._pinned
         if self._options.tune and isinstance(compiled, FastCall):
             pinned = compiled.plan.file()
-        return CpuBackend(self.model, self._options, pinned)
+        return CpuBackend(self.model, self._options, pinned, self._ranges)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (sent(self.model), self._options, self._pinned)
+        return _received, (sent(self.model), self._options, self._pinned, self._ranges)
 
 
-def _received(model: Model, options: NetworkOptions, pinned: PlanFile | None) -> CpuBackend:
+def _received(
+    model: Model, options: NetworkOptions, pinned: PlanFile | None, ranges: ShapeRanges | None
+) -> CpuBackend:
     """A backend that was pickled, for this process's CPU."""
-    return CpuBackend(received(model), options, pinned)
+    return CpuBackend(received(model), options, pinned, ranges)
 
 
 def _listed(shapes: Mapping[str, Shape]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
 from leanconv.api.options import (
     NetworkOptions,
@@ -22,6 +23,7 @@ from leanconv.api.options import (
     checked_limit,
     checked_threads,
 )
+from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.planner.plan_file import PlanFile, read_plan
@@ -45,6 +47,7 @@ def load(
     device: str = "cpu",
     precision: str | None = None,
     progress: Progress | None = None,
+    shapes: Mapping[str, Sequence[int | tuple[int, ...]]] | None = None,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -79,19 +82,28 @@ def load(
             leaves nothing behind but whole entries of the caches. It may run what is planned
             already, and plan nothing. With or without it, work of more than a second is logged at
             level INFO (logger `leanconv.progress`).
+        shapes: the shapes that the network is for, where the file leaves them open: by input, for
+            each axis a number, (least, most) or (least, most, step), as in `{"x": (1, 3, 48, (32,
+            2304))}`. The largest and the smallest are planned now, and no call within the range
+            compiles anything: all its shapes, at most 20000, are looked at once, some milliseconds
+            each, and what they need is compiled and kept in the cache folder. Other shapes are
+            refused.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
         sessions.
 
     Raises:
-        InputError: the file cannot be read, or is of another known format.
+        InputError: the file cannot be read, or is of another known format; `shapes` does not fit
+            it.
         ModelError: the file is damaged or breaks ONNX's rules.
         UnsupportedError: the network needs something that leanconv does not do.
         BudgetError: no plan fits the limit.
         SpecError: an option makes no sense.
     """
     tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
+    if shapes is not None and device != "cpu":
+        raise SpecError(f"got shapes for device {device!r}; expected None, or device 'cpu'")
     computed, source = checked_dtype(dtype), _source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
@@ -114,6 +126,8 @@ def load(
         raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
     if tune and limiting:
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
+    if shapes is not None and (tune or plan is not None):
+        raise SpecError(f"got shapes together with {'tune' if tune else 'plan'}; expected one")
     options = NetworkOptions(
         checked_threads(threads),
         computed,
@@ -127,7 +141,14 @@ def load(
     if pinned is not None:
         options = _completed(options, pinned)
     with working(shown, progress):
-        return Network(CpuBackend(_read(source), options, pinned), shown)
+        read = _read(source)
+        ranges = None if shapes is None else _ranges(shapes, read)
+        return Network(CpuBackend(read, options, pinned, ranges), shown)
+
+
+def _ranges(shapes: Mapping[str, Sequence[Any]], model: Model) -> ShapeRanges:
+    inputs = [InputSpec(each.name, each.shape, "float32") for each in model.inputs]
+    return ShapeRanges.of(shapes, inputs)
 
 
 def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:

@@ -56,7 +56,8 @@ class Network:
             kinds = compiled.plan.outputs.items()
             self.outputs = tuple(InputSpec(name, kind.shape, kind.dtype) for name, kind in kinds)
         else:
-            backend.probe()
+            for shapes in backend.prepare():
+                self._for_shapes(shapes)
 
     def __repr__(self) -> str:
         takes, gives = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))

@@ -41,7 +41,8 @@ def generator_hash() -> str:
     return digest.hexdigest()
 
 
-def _key(description: str, target: Target) -> str:
+def key_of(description: str, target: Target) -> str:
+    """The key of what is made by this generator for a target."""
     text = f"{generator_hash()}\n{_target_text(target)}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -50,7 +51,8 @@ _target_text = functools.cache(canonical_text)
 
 
 @functools.cache
-def _cache() -> DiskCache:
+def object_cache() -> DiskCache:
+    """The cache of compiled forms."""
     settings = current_settings()
     folder = settings.cache_dir / "objects" if settings.cache_bytes else None
     return DiskCache(folder, settings.cache_bytes)
@@ -68,7 +70,7 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
     """
     forms = _known(kernels, target)
     complete = len(forms) == len(kernels)
-    found.look_for(_key(form.digest, target) for form in forms.values())
+    found.look_for(key_of(form.digest, target) for form in forms.values())
     absent: set[str] = set()
     for kernel in kernels:
         if kernel in forms and found.has(kernel, forms[kernel], target):
@@ -99,7 +101,7 @@ def _known(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]
     text = form_entries.description(kernels) if len(found) < len(kernels) else None
     if text is None:
         return found
-    body = form_entries.entries_beside(_cache()).get(_key(text, target))
+    body = form_entries.entries_beside(object_cache()).get(key_of(text, target))
     forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
     return dict(zip(kernels, forms, strict=True)) if forms else found
 
@@ -109,7 +111,7 @@ def _remember(forms: Mapping[Kernel, KnownForm], target: Target) -> None:
     text = form_entries.description(list(forms))
     if text is not None:
         body = form_entries.packed(list(forms.values()))
-        form_entries.entries_beside(_cache()).put(_key(text, target), body)
+        form_entries.entries_beside(object_cache()).put(key_of(text, target), body)
 
 
 @dataclass
@@ -143,11 +145,11 @@ class _Found:
                 else:
                     missing.append(key)
         if missing:
-            self.objects |= _cache().get_all(missing)
+            self.objects |= object_cache().get_all(missing)
 
     def has(self, kernel: Kernel, form: KnownForm, target: Target) -> bool:
         """Note the form of a kernel; whether its code is loaded or its object in the cache."""
-        key = _key(form.digest, target)
+        key = key_of(form.digest, target)
         self.keys[kernel], self.words[kernel] = key, form.words
         self.look_for([key])
         return key in self.batches or key in self.objects
@@ -169,7 +171,7 @@ def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
         compiled(_texts(kernels, target, found), len(kernels), target)
     ) as bodies:  # and its threads ended, whatever comes
         for done, (key, body) in enumerate(bodies, start=1):
-            _cache().put(key, body)
+            object_cache().put(key, body)
             found.objects[key], found.compiled = body, done
             step("compiling kernels", done, len(kernels))
     return found
@@ -210,10 +212,10 @@ def load_text(text: str, names: Sequence[str], description: str) -> Library:
     """Compile and load a hand-written module; `description` names it in the cache."""
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        key = _key(f"{description}\n{text}", host())
-        body = _cache().get(key)
+        key = key_of(f"{description}\n{text}", host())
+        body = object_cache().get(key)
         if body is None:
             body = compile_text(text, host())
-            _cache().put(key, body)
+            object_cache().put(key, body)
         batch = link({description: body}, names)
         return Library({name: (batch, name) for name in names}, {})

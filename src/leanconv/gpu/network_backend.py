@@ -69,8 +69,9 @@ class DeviceBackend(Unpicklable):
                 )
         return list(arrays)
 
-    def probe(self) -> None:
+    def prepare(self) -> tuple[()]:
         """Nothing: kernels are checked when the input shapes are known."""
+        return ()
 
     def compile(self, shapes: tuple[tuple[int, ...], ...]) -> CompiledDeviceNetwork:
         """Choose kernels, compile them and set memory aside.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from leanconv.codegen import compiler
+from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
@@ -82,11 +83,7 @@ class CompiledNetwork:
         decisions, planner, exact = _decided(budget, memory_limit, pinned, decisions)
         target = planner.target
         merged = planner.merge(owned.graph)
-        if decisions is None:
-            if merged.open_axes:  # else the plan finds the same ones again
-                decisions = usual_choices(merged, target, planner.accuracy)
-            else:
-                decisions = usual_decisions(merged, target)
+        decisions = _complete(decisions, merged, planner)
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
         storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
@@ -155,6 +152,32 @@ class CompiledNetwork:
             for row, count in zip(rows, self._step_calls, strict=True):
                 row.append(sum(next(times) for _ in range(count)))
         return rows
+
+
+def planned_kernels(
+    graph: Graph,
+    budget: Planner,
+    memory_limit: int | None = None,
+    decisions: Sequence[Decision] | None = None,
+) -> list[Kernel]:
+    """The kernels of a `CompiledNetwork` of the same arguments: nothing is emitted or packed."""
+    decisions, planner, _ = _decided(budget, memory_limit, None, decisions)
+    merged = planner.merge(graph)
+    decisions = _complete(decisions, merged, planner)
+    lowered = lower_graph(merged, planner.target, planner.accuracy, decisions)
+    calls = [call for step in lowered.steps for call in step.calls]
+    return [call.kernel for call in add_weight_prefetch(calls, planner.target)]
+
+
+def _complete(
+    decisions: Sequence[Decision] | None, graph: Graph, planner: GraphPlanner
+) -> Sequence[Decision]:
+    """The decisions, the usual ones where there are none."""
+    if decisions is not None:
+        return decisions
+    if graph.open_axes:  # else the plan finds the same choices again
+        return usual_choices(graph, planner.target, planner.accuracy)
+    return usual_decisions(graph, planner.target)
 
 
 def _decided(

@@ -1,0 +1,169 @@
+"""Ranges of input shapes that `load(…, shapes=…)` states: `{"x": (1, 3, 48, (32, 2304))}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from leanconv.api.inputs import InputSpec, Shape
+from leanconv.errors import InputError, short
+from leanconv.units import shape_text
+
+MOST_SHAPES = 20_000  # that are looked at one by one
+_FORM = "a number, (least, most) or (least, most, step)"
+
+
+@dataclass(frozen=True)
+class ShapeRanges:
+    """The shapes that a network is loaded for.
+
+    Attributes:
+        inputs: their names.
+        axes: for each input its extents' ranges.
+        names: for each input what its axes are called: those of one name have one extent.
+    """
+
+    inputs: tuple[str, ...]
+    axes: tuple[tuple[range, ...], ...]
+    names: tuple[tuple[object, ...], ...]
+
+    @staticmethod
+    def of(shapes: Mapping[str, Sequence[Any]], inputs: Sequence[InputSpec]) -> ShapeRanges:
+        """Check what the user gave.
+
+        Args:
+            shapes: by input, for each axis a number, (least, most), or (least, most, step).
+            inputs: what the file declares.
+
+        Raises:
+            InputError: inputs or axes are missing, or do not fit the file.
+        """
+        if not isinstance(shapes, Mapping):
+            raise InputError(
+                f"shapes is {type(shapes).__name__}; expected a dictionary by the inputs' names, "
+                'such as {"x": (1, 3, 48, (32, 2304))}'
+            )
+        declared = {spec.name: spec for spec in inputs}
+        if unknown := [name for name in shapes if name not in declared]:
+            raise InputError(
+                f"shapes names {short(unknown[0])}; expected the network's inputs, "
+                f"{', '.join(declared)}"
+            )
+        axes, names = [], []
+        for name, spec in declared.items():
+            given = shapes.get(name, spec.shape)
+            axes.append(_axes(name, spec, given))
+            own = spec.shape or (None,) * len(axes[-1])
+            names.append(
+                tuple(n if isinstance(n, str) else (name, axis) for axis, n in enumerate(own))
+            )
+        found = ShapeRanges(tuple(declared), tuple(axes), tuple(names))
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        stated: dict[object, range] = {}
+        for names, axes in zip(self.names, self.axes, strict=True):
+            for name, extents in zip(names, axes, strict=True):
+                if stated.setdefault(name, extents) != extents:
+                    raise InputError(
+                        f"the axis {name!r} is {_text(stated[name])} of one input and "
+                        f"{_text(extents)} of another; expected the same range"
+                    )
+        if self.count > MOST_SHAPES:
+            raise InputError(
+                f"shapes states {self.count} shapes; expected at most {MOST_SHAPES}: give steps, "
+                "as (32, 960, 32), or leave shapes out"
+            )
+
+    @property
+    def _ranges(self) -> dict[object, range]:
+        pairs = zip(self.names, self.axes, strict=True)
+        return {name: n for names, axes in pairs for name, n in zip(names, axes, strict=True)}
+
+    @property
+    def count(self) -> int:
+        """How many shapes there are."""
+        return prod(map(len, self._ranges.values()))
+
+    def __str__(self) -> str:
+        pairs = zip(self.inputs, self.axes, strict=True)
+        return ", ".join(f"{name} {'x'.join(map(_text, axes))}" for name, axes in pairs)
+
+    def __iter__(self) -> Iterator[tuple[Shape, ...]]:
+        """All of them, the largest first."""
+        ranges = self._ranges
+        for extents in product(*(reversed(extents) for extents in ranges.values())):
+            known = dict(zip(ranges, extents, strict=True))
+            yield tuple(tuple(known[name] for name in names) for names in self.names)
+
+    @property
+    def ends(self) -> list[tuple[Shape, ...]]:
+        """The largest and the smallest."""
+        pairs = [tuple(tuple(axis[end] for axis in axes) for axes in self.axes) for end in (-1, 0)]
+        return list(dict.fromkeys(pairs))
+
+    def text_of(self, shapes: Sequence[Shape]) -> str:
+        """Shapes of the inputs as messages have them."""
+        pairs = zip(self.inputs, shapes, strict=True)
+        return ", ".join(f"{name} {shape_text(shape)}" for name, shape in pairs)
+
+    def check(self, shapes: Sequence[Shape]) -> None:
+        """Refuse what is not among them.
+
+        Raises:
+            InputError: says which range the network was loaded for.
+        """
+        for name, axes, shape in zip(self.inputs, self.axes, shapes, strict=True):
+            fits = len(axes) == len(shape)
+            if not fits or any(n not in axis for n, axis in zip(shape, axes, strict=True)):
+                raise InputError(
+                    f"input {name!r} has the shape {shape_text(shape)}; expected "
+                    f"{'x'.join(map(_text, axes))}, for which the network was loaded: give another "
+                    "range to load(…, shapes=…), or none"
+                )
+
+
+def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InputError(
+            f"shapes of {name!r} is {short(given)}; expected one extent for each axis, {_FORM}"
+        )
+    if spec.shape is not None and len(given) != len(spec.shape):
+        raise InputError(
+            f"shapes gives {len(given)} axes for {name!r}; expected {len(spec.shape)}: {spec}"
+        )
+    axes = tuple(_axis(name, number, extent) for number, extent in enumerate(given))
+    for number, (axis, declared) in enumerate(zip(axes, spec.shape or (), strict=False)):
+        if isinstance(declared, int) and list(axis) != [declared]:
+            raise InputError(
+                f"shapes gives {_text(axis)} for axis {number} of {name!r}; expected {declared}, "
+                "which the file fixes"
+            )
+    return axes
+
+
+def _axis(name: str, number: int, given: Any) -> range:
+    parts = given if isinstance(given, tuple | list) else (given, given)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in parts)
+    if not whole or len(parts) not in (2, 3) or min(parts) < 1:
+        what = "is open in the file" if isinstance(given, str) or given is None else short(given)
+        raise InputError(
+            f"axis {number} of {name!r} in shapes: got {what}; expected {_FORM}, all at least 1"
+        )
+    least, most, step = (*parts, 1)[:3]
+    if least > most or (most - least) % step:
+        raise InputError(
+            f"axis {number} of {name!r} in shapes: got {tuple(parts)}; expected the least extent "
+            "first, and the last one a number of steps after it"
+        )
+    return range(least, most + 1, step)
+
+
+def _text(axis: range) -> str:
+    if len(axis) == 1:
+        return str(axis[0])
+    return f"[{axis[0]}…{axis[-1]}{f' in steps of {axis.step}' if axis.step > 1 else ''}]"
