@@ -123,7 +123,7 @@ class Subject:
             time_ns, alone = patience.undisturbed(lambda: self._median_ns(seconds))
             self.times.append(time_ns)
             self.disturbed += not alone
-            if self.plan is not None and len(self.plan._program.stages) > 1:
+            if self.plan is not None and self.plan._program.stages > 1:
                 now = self.plan._program.time_stages(addresses)
                 self.stages = [min(pair) for pair in zip(self.stages or now, now, strict=True)]
 

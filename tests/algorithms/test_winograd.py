@@ -167,7 +167,7 @@ def test_tiles_at_the_edges_leave_points_out(
 def test_more_tiles_than_a_table_holds_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ConvSpec.parse("mb2ic17ih26oc40kh3", bias=False, residual=False)
     problem, algorithm = Problem(spec, 4), "winograd:m=7x6,edges=narrow"
-    monkeypatch.setattr(compiler, "_cache", lambda: DiskCache(None, 0))
+    monkeypatch.setattr(compiler, "object_cache", lambda: DiskCache(None, 0))
     found = {}
     for most in (1000, 3):
         monkeypatch.setattr(edge_tiles, "_MOST_ORDERED", most)

@@ -60,7 +60,7 @@ def test_libraries_share_the_code_of_a_form() -> None:
 
 def test_code_is_freed_with_its_last_user() -> None:
     first = load([Scale(34.0)])
-    (batch,) = first._batches
+    (batch,) = first.batches
     tracker = weakref.ref(batch._tracker)
     del batch
     second = load([Scale(34.0), Scale(35.0)])

@@ -55,7 +55,7 @@ for call, action, own in (
     print(np.array_equal(within(program._pool, "wake", call, action), own), answers[-1])
 print(np.array_equal(within(plan._program._pool, "wake", lambda: plan(x), lambda: plan(x)), mine))
 print(answers[-1])
-rows = within(program, "_parts", lambda: net(x), lambda: net.profile(x, 1))
+rows = within(program, "_each_stage", lambda: net(x), lambda: net.profile(x, 1))
 print(len(rows) > 0, answers[-1])
 print(np.array_equal(net(x), expected))
 """

@@ -49,6 +49,7 @@ class Library:
         compiled: how many forms were compiled for it; the others were there.
 
     Attributes:
+        batches: in which the functions are; they keep them loaded.
         forms, compiled: how many it has, and how many of them were compiled for it.
         code_bytes: of the batches that it holds, whole ones. What several libraries hold is counted
             by each of them, so that together they never take more than the sum.
@@ -61,9 +62,9 @@ class Library:
         compiled: int = 0,
     ) -> None:
         self._addresses = {entry: batch.address(name) for entry, (batch, name) in places.items()}
-        self._batches, self._words = {batch for batch, _ in places.values()}, words
+        self.batches, self._words = frozenset(batch for batch, _ in places.values()), words
         self.forms, self.compiled = len(set(self._addresses.values())), compiled
-        self.code_bytes = sum(batch.code_bytes for batch in self._batches)
+        self.code_bytes = sum(batch.code_bytes for batch in self.batches)
 
     def address(self, entry: Kernel | str) -> int:
         """Address of a kernel's function, or of a function by its name."""

@@ -16,6 +16,7 @@ from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse
+from leanconv.planner.remembered import remembered
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target
@@ -93,19 +94,31 @@ def skeleton(graph: Graph) -> Graph:
 
     Other constants keep their values, as the lowering of a node may depend on them.
     """
+    packed = remembered(graph, "weights", _packed_alone)
+    memo = {} if graph.origin is None else graph.origin.memo.setdefault("shapes of weights", {})
+
+    def bare(name: str) -> np.ndarray:
+        if name not in memo:
+            array = graph.constants[name]
+            memo[name] = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        found: np.ndarray = memo[name]
+        return found
+
+    constants = {
+        name: bare(name) if name in packed else array for name, array in graph.constants.items()
+    }
+    return replace(graph, constants=constants)
+
+
+def _packed_alone(graph: Graph) -> frozenset[str]:
+    """Values that are packed, and read in no other way."""
     weights: set[str] = set()
     others: set[str] = set(graph.outputs)
     for node in graph.nodes:
         packed = operator_of(node).packed_inputs(node)
         weights.update(packed)
         others.update(name for name in node.inputs if name not in packed)
-    constants = {
-        name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
-        if name in weights and name not in others
-        else array
-        for name, array in graph.constants.items()
-    }
-    return replace(graph, constants=constants)
+    return frozenset(weights - others)
 
 
 class NodeEvaluator:

@@ -79,20 +79,19 @@ class Program:
     ) -> None:
         if len(stages) > n.MAX_STAGES:
             raise SpecError(f"got {len(stages)} stages in one program, expected at most 4094")
-        self._library = library
+        self._code = library.batches  # kernels are needed no more once the tables are filled
         self._pool: Pool = pool()
         self.threads = threads
-        self.stages = tuple(stages)
+        self.stages = len(stages)
         self._patches: list[list[int]] = [[] for _ in range(slots)]
         self._arena, self._arena_version = arena, 0
         # Offsets of places by their positions in the arguments and in the table.
         self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._scratch = scratch, scratch_stride
-        self._arguments, self._table = self._filled(stages)
-        table = ctypes.addressof(self._table)
-        header = (self._pool.state, len(stages), table, 0, 0, 2 * threads)
-        self._header = (ctypes.c_int64 * n.HEADER_WORDS)(*header, threads, 0)
+        self._arguments, self._table = self._filled(stages, library)
+        self._header = self._headers([(0, len(stages))])
         self._address = ctypes.addressof(self._header)
+        self._alone: _Words | None = None
         self._lock = arena.arena.lock if arena else Lock(_RUN)
         self._pacing = Pacing(threads)
         self._paced = paced and threads > 1
@@ -100,7 +99,16 @@ class Program:
         self._pool.register(self, (self._header, self._table))
         self._native = n.native()
 
-    def _filled(self, stages: Sequence[Stage]) -> tuple[_Words, _Words]:
+    def _headers(self, runs: Sequence[tuple[int, int]]) -> _Words:
+        """What native runs read, for each pair of a first stage and a number of stages."""
+        table, threads = ctypes.addressof(self._table), self.threads
+        words: list[int] = []
+        for first, count in runs:
+            begins = table + 8 * n.STAGE_WORDS * first
+            words += (self._pool.state, count, begins, 0, 0, 2 * threads, threads, 0)
+        return (ctypes.c_int64 * len(words))(*words)
+
+    def _filled(self, stages: Sequence[Stage], library: Library) -> tuple[_Words, _Words]:
         """The arguments of all stages, the words of their forms before them; and their table."""
         places, scratch_places = self._places
         arguments: list[int] = []
@@ -112,13 +120,13 @@ class Program:
                     f"a stage is made of {kernel.chunks} parts; expected at most "
                     f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
                 )
-            arguments += self._library.words(kernel)
+            arguments += library.words(kernel)
             start, scratch = len(arguments), self._scratch
             if stage.scratch is not None:
                 scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
                 scratch = 0, aligned(kernel.scratch_bytes)
             claim = _claim(kernel, self.threads)
-            table += (self._library.address(kernel), start, kernel.chunks, claim, *scratch)
+            table += (library.address(kernel), start, kernel.chunks, claim, *scratch)
             for operand in stage.operands:
                 if isinstance(operand, Slot):
                     self._patches[operand.number].append(len(arguments))
@@ -181,20 +189,33 @@ class Program:
         Raises:
             ReentrantCallError: as for `run`.
         """
-        parts = self._parts()
-        with self._lock.held:  # all runs use the same memory
-            return [part.run(addresses) for part in parts]
+        start, size = ctypes.addressof(self._each_stage()), 8 * n.HEADER_WORDS
+        with self._lock.held:
+            if self._arena is not None:
+                self._follow_arena(self._arena)
+            for address, positions in zip(addresses, self._patches, strict=True):
+                for position in positions:
+                    self._arguments[position] = address
+            return [self._timed(start + number * size) for number in range(self.stages)]
 
-    def _parts(self) -> list[Program]:
-        """The stages as programs of their own, to be run under this one's lock."""
-        slots, threads = len(self._patches), self.threads
-        parts = [
-            Program([stage], self._library, slots, *self._scratch, threads, arena=self._arena)
-            for stage in self.stages
-        ]
-        for part in parts:
-            part._lock = Lock(_RUN)
-        return parts
+    def _each_stage(self) -> _Words:
+        """A header for each stage; made at the first call."""
+        if self._alone is None:
+            self._alone = self._headers([(number, 1) for number in range(self.stages)])
+            self._pool.register(self, (self._alone, self._table))
+        return self._alone
+
+    def _timed(self, header: int) -> int:
+        """Run what a header says; its nanoseconds."""
+        if self.threads == 1:
+            start = time.perf_counter_ns()
+            self._native.run_alone(header)
+            return time.perf_counter_ns() - start
+        self._pool.ensure(self.threads)
+        self._pool.wake(self.threads - 1)
+        start = time.perf_counter_ns()
+        self._native.run(header)
+        return time.perf_counter_ns() - start
 
 
 def _claim(kernel: Kernel, threads: int) -> int:
