@@ -230,6 +230,26 @@ def _extreme(name: str, apply: Callable[..., Any], numbers: tuple[Any, ...]) -> 
     return Symbol(trace, text, apply(map(plain, numbers)))
 
 
+class Evaluated(dict[str, float]):
+    """Numbers of expressions for values of the variables, each found when it is asked for.
+
+    Args:
+        values: of the variables.
+        compiled: the expressions' functions, which other values share.
+    """
+
+    def __init__(self, values: Values, compiled: dict[str, Callable[[Values], float]]) -> None:
+        super().__init__()
+        self._values, self._compiled = values, compiled
+
+    def __missing__(self, text: str) -> float:
+        function = self._compiled.get(text)
+        if function is None:
+            function = self._compiled[text] = eval(f"lambda v: {text}", {})
+        number = self[text] = function(self._values)
+        return number
+
+
 def plain(value: _Number | Symbol) -> Any:
     """The number that a number or a symbol is this time; no guard."""
     return value.value if isinstance(value, Symbol) else value

@@ -22,7 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.template import NO_NUMBER
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
-from leanconv.symbols import Symbol, Trace, Values, guarded
+from leanconv.symbols import Evaluated, Symbol, Trace, Values
 from leanconv.target import Target
 
 _MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one
@@ -45,6 +45,8 @@ class TracedLowering:
         self._positions: dict[int, int] = {}
         if graph.origin is not None:
             self._memo = graph.origin.memo.setdefault((target, accuracy), {})
+            compiled = graph.origin.memo.setdefault("expressions", {})
+            self._numbers = Evaluated(graph.origin.values, compiled)
             self._positions = {id(node): i for i, node in enumerate(graph.origin.nodes)}
 
     def __call__(self, node: Node, decision: Decision) -> Lowered:
@@ -57,7 +59,7 @@ class TracedLowering:
         if traces is None:  # tracing takes longer, and there may never be another shape
             self._memo[key] = _Traces()
             return self._plainly(node, decision)
-        made = traces.fitting(self._origin.values)
+        made = traces.fitting(self._numbers)
         if made is None and not traces.closed:
             made = traces.traced(*self._traced(position, decision))
         if made is None:
@@ -98,10 +100,10 @@ class _Traces:
     kept: list[_Traced] = field(default_factory=list)
     closed: bool = False
 
-    def fitting(self, values: Values) -> Lowered | None:
-        """The node for open extents of these values, if they answer as those of one kept."""
+    def fitting(self, numbers: Evaluated) -> Lowered | None:
+        """The node for these numbers, if they answer as those of one kept."""
         for trace in self.kept:
-            lowered = trace.at(values)
+            lowered = trace.at(numbers)
             if lowered is not None:
                 return lowered
         return None
@@ -144,16 +146,15 @@ class _Traced:
         values = tuple(symbol.value for symbol in self._symbols.values())
         return self._lowered if self._fill is None else self._fill(values)
 
-    def at(self, values: Values) -> Lowered | None:
-        """For open extents of these values; None if a guard does not hold."""
-        found = self._numbers(values)
-        if found is None:
-            return None
-        return self._lowered if self._fill is None else self._fill(found)
-
-    @cached_property
-    def _numbers(self) -> Callable[[Values], Values | None]:
-        return guarded(self._guards, self._symbols)
+    def at(self, numbers: Evaluated) -> Lowered | None:
+        """For these numbers of expressions; None if a guard does not hold."""
+        for text, wanted in self._guards.items():
+            if numbers[text] != wanted:
+                return None
+        if self._fill is None:
+            return self._lowered
+        filled: Lowered = self._fill(tuple([numbers[text] for text in self._symbols]))
+        return filled
 
     def _filler(self, value: Any) -> _Fill | None:
         """What puts the expressions' numbers into a value; None if it has no symbol."""
