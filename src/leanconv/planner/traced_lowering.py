@@ -214,10 +214,13 @@ def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
         return lowered
 
     def packing(number: int, bare: Packing) -> Packing:
+        def make() -> Mapping[str, np.ndarray]:
+            return plainly().packings[number].make()
+
         def pieces() -> Iterator[tuple[str, np.ndarray]]:
             return plainly().packings[number].pieces()
 
-        return replace(bare, make=lambda: dict(pieces()), stream=pieces)
+        return replace(bare, make=make, stream=pieces)
 
     packings = tuple(packing(number, bare) for number, bare in enumerate(lowered.packings))
     return replace(lowered, packings=packings)
