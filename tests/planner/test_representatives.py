@@ -31,11 +31,12 @@ def bound(name: str, batch: int) -> Graph:
 
 
 def test_ranges_end_at_powers_of_four() -> None:
-    assert {representative(extent) for extent in range(2, 5)} == {4}
-    assert {representative(extent) for extent in range(5, 17)} == {14}
-    assert {representative(extent) for extent in range(65, 257)} == {224}
-    for extent in (14, 56, 224, 896):
-        assert representative(extent) == extent
+    assert {representative(images, axis=0) for images in range(1, 5)} == {4}
+    assert {representative(images, axis=0) for images in range(5, 17)} == {14}
+    assert {representative(extent, axis=2) for extent in range(1, 65)} == {56}
+    assert {representative(extent, axis=2) for extent in range(65, 257)} == {224}
+    for extent in (56, 224, 896):
+        assert representative(extent, axis=3) == extent
 
 
 @pytest.mark.parametrize("name", ["squeezenet_like", "mobilenetv2", "resnet50"])

@@ -21,8 +21,7 @@ DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
 # The limit of one layer's transformed weights where the user names no algorithm: a constant, and a
 # multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
-# Outputs along an axis up to which a map of any size is small, and those of others.
-_SMALL_MAP, _LARGE_MAP = 8, 96
+_USUAL_SIZE = 96  # outputs along an axis that may have any size
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ class Problem:
         max_error: the largest relative error, in the max norm, that is accepted.
         x_offset: elements from the input's start to the part of it that is convolved.
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
-        any_size: whether the code is to serve all sizes of the images, of which these are some.
+        any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
+            images, of which these are some.
     """
 
     batch: int
@@ -62,7 +62,7 @@ class Problem:
     max_error: float = 1.0
     x_offset: int = 0
     weights_from_dram: bool = False
-    any_size: bool = False
+    any_size: tuple[int, ...] = ()
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
@@ -142,12 +142,13 @@ class Problem:
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with maps as large as those usually are, where they are not small.
+    """The problem with maps as large as those usually are along the axes of any size.
 
     Tiles are chosen for it where one code is to serve all sizes; symbols are no part of it.
     """
-    window = problem.window
-    out = triple(tuple(int(o) if o <= _SMALL_MAP else _LARGE_MAP for o in window.out), 1)
+    window, any_size = problem.window, problem.any_size
+    usual = (_USUAL_SIZE if axis in any_size else int(o) for axis, o in enumerate(window.out))
+    out = triple(tuple(usual), 1)
     taps = zip(out, window.kernel, window.stride, window.dilation, strict=True)
     size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)
     return replace(

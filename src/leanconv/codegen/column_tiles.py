@@ -12,6 +12,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.floor_sums import first_residue_below
 from leanconv.codegen.geometry import Window
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least
 
 Index: TypeAlias = Any  # a number, one that the kernel reads, or one that it computes
 _Run = tuple[int, int, tuple[int, ...]]
@@ -97,35 +98,66 @@ def written_tiles(window: Window, pixels: int, most_runs: int) -> list[ColumnTil
 
 
 def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTile]:
-    """Cut the output columns so that the code is the same for all widths but the smallest.
+    """Cut the output columns so that few codes serve all widths: three, mostly.
 
     Tiles overlap where the width is no multiple: what both compute is the same. A last tile that
-    would compute few columns alone is half as wide. Narrow rows are two tiles of three quarters.
+    would compute few columns alone is half as wide. Rows of less than a tile have smaller ones, and
+    the narrowest columns that compute their taps.
 
     Args:
         window: the sliding window.
         pixels: columns of a tile.
         once: whether each column must be stored once, as where the output is added to.
     """
-    width, (first, stop) = window.out[2], window.full(2)
-    if first == 0 and stop == width:
-        if width < pixels:
-            return bounded_tiles(window, pixels)
-        return _between(window, pixels, 0, width, once)
-    smaller = ceil_div(3 * pixels, 4)
-    columns = pixels if width > 2 * smaller else smaller
-    if width <= pixels or first > width - columns or stop < columns:
+    width, reach = window.out[2], (window.kernel[2] - 1) * window.dilation[2]
+    first = ceil_div(window.pad[2], window.stride[2])
+    past = (window.size[2] - 1 - reach + window.pad[2]) // window.stride[2] + 1
+    if first > pixels - _half(pixels):
         return bounded_tiles(window, pixels)
-    left = ColumnTile(0, 1, columns, _edge(window, 0, columns))
-    right = ColumnTile(width - columns, 1, columns, _edge(window, width - columns, columns))
-    if columns < pixels or (once and width <= 2 * pixels):
-        return [left, replace(right, done=2 * columns - width if once else 0)]
-    if first > pixels - _half(pixels) or stop < width - pixels:
-        return bounded_tiles(window, pixels)
+    for columns in (pixels, pixels // 3):
+        if columns < 2 or first > columns - _half(columns):
+            continue
+        if first == 0 and past >= width:
+            tiles = _between(window, columns, 0, width, once) if width >= columns else []
+        elif window.stride[2] == 1:
+            tiles = _between_edges(window, columns, past, once)
+        else:
+            tiles = _before_the_end(window, columns, first, least(width, past), once)
+        if tiles:
+            return tiles
+    return [ColumnTile(0, width, 1, (), computed=True)]
+
+
+def _between_edges(window: Window, pixels: int, stop: Index, once: bool) -> list[ColumnTile]:
+    """A tile at either edge, and those between; none if the row is too narrow for that."""
+    width = window.out[2]
+    if width <= pixels or stop < pixels or stop < width - (pixels - _half(pixels)):
+        return []
+    left = ColumnTile(0, 1, pixels, _edge(window, 0, pixels))
+    right = ColumnTile(width - pixels, 1, pixels, _edge(window, width - pixels, pixels))
+    if once and width <= 2 * pixels:
+        return [left, replace(right, done=2 * pixels - width)]
     # The columns between, 0 if the width is less than two tiles: which no symbol is asked.
     enough = width // (2 * pixels)
     between = (width - 2 * pixels) * ceil_div(enough, enough + 1)
     return [left, *_between(window, pixels, pixels, between, once), right]
+
+
+def _before_the_end(
+    window: Window, pixels: int, first: int, stop: Index, once: bool
+) -> list[ColumnTile]:
+    """Tiles up to the last column at which all taps touch the input; those after it compute theirs.
+
+    How many there are depends on what the stride leaves of the row. None if it is too narrow.
+    """
+    if stop < first + pixels:
+        return []
+    beyond = window.out[2] - stop
+    end = ColumnTile(stop, beyond, 1, (), computed=True, needed=beyond)
+    if first == 0:
+        return [*_between(window, pixels, 0, stop, once), end]
+    left = ColumnTile(0, 1, pixels, _edge(window, 0, pixels))
+    return [left, *_between(window, pixels, pixels, stop - pixels, once), end]
 
 
 def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:

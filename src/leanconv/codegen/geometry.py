@@ -101,7 +101,7 @@ class Window:
 
     def always_full(self, axis: int) -> bool:
         """Whether every tap touches the input at every output position."""
-        return self.full(axis) == (0, self.out[axis])
+        return self.pad[axis] <= 0 and self.full(axis) == (0, self.out[axis])
 
     def sometimes_empty(self, axis: int) -> bool:
         """Whether at some output position no tap touches the input."""

@@ -11,10 +11,12 @@ from math import prod
 from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
 _TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
 _TILE_ACROSS = 256
+_LEAST_CUT = 512  # elements of a run in two chunks at least, as larger ones are: one code
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ def _body(box: StridedBox, axes: list[Axis]) -> tuple[Body, list[Axis]]:
 
 
 def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
-    """The task that does a box's work in chunks of about `CHUNK_BYTES`; none for an empty box."""
+    """The task that does a box's work in chunks of at most about `CHUNK_BYTES`.
+
+    None for an empty box. What is copied run by run has two chunks where one would do.
+    """
     if 0 in box.extents:
         return []
     body, axes = _body(box, _merged(box))
@@ -102,7 +107,10 @@ def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    return [cut(task, CHUNK_BYTES // ITEMSIZE[dtype])]
+    budget, work = CHUNK_BYTES // ITEMSIZE[dtype], prod(task.extents)
+    if body == "run" and work >= _LEAST_CUT:
+        budget = least(budget, ceil_div(work, 2))
+    return [cut(task, budget)]
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:

@@ -125,13 +125,14 @@ class _Row:
             tiles = overlapping_tiles(self.window, _PIXELS, once=False)
         else:
             tiles = list(islice(column_tiles(self.window, _PIXELS), _MOST_TILES + 1))
-        if len(tiles) > _MOST_TILES or any(tile.computed for tile in tiles):
-            with e.loop("ow", self.window.out[2]) as ow:
-                counts = [self._count(2, ow)] if self.pool.average else []
-                self._store([self._reduce_bounded(ow)], ow, counts)
-            return
+        if len(tiles) > _MOST_TILES:
+            tiles = [ColumnTile(0, self.window.out[2], 1, (), computed=True)]
         for column, tile in each_tile_of_row(e, tiles):
-            self._tile(tile, column)
+            if tile.computed:
+                counts = [self._count(2, column)] if self.pool.average else []
+                self._store([self._reduce_bounded(column)], column, counts)
+            else:
+                self._tile(tile, column)
 
     # -- bounds --------------------------------------------------------------------------------
     def _bounds(self, axis: int, o: Value) -> tuple[Value, Value]:

@@ -50,17 +50,20 @@ class NodeContext:
         return Access.of_format(self.graph.types[name].shape, self.formats[name])
 
     @property
-    def any_size(self) -> bool:
-        """Whether images that the node reads or writes have other sizes for other inputs.
+    def any_size(self) -> tuple[int, ...]:
+        """The axes, 0 to 2, of images that the node reads or writes whose size is open.
 
-        Images of one pixel are the pixels of one image, and their number is its size.
+        That is depth, height and width. Images of one pixel are the pixels of one image, and their
+        number is its width.
         """
         types, axes = self.graph.types, self.graph.open_axes
+        found: set[int] = set()
         for name in (*self.node.inputs[:1], *self.node.outputs):
-            pixels = prod(types[name].shape[2:]) == 1
-            if any(axis >= 2 or (axis == 0 and pixels) for axis in axes.get(name, ())):
-                return True
-        return False
+            shape = types[name].shape
+            pixels = prod(shape[2:]) == 1
+            found |= {3 - len(shape) + axis for axis in axes.get(name, ()) if axis >= 2}
+            found |= {2 for axis in axes.get(name, ()) if axis == 0 and pixels}
+        return tuple(sorted(found))
 
 
 class Operator(ABC):

@@ -14,18 +14,19 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 
-_LEAST = 4  # stands for all up to itself
+_LEAST_BATCH, _LEAST_SIZE = 4, 64  # ends of the first ranges
 
 
-def representative(extent: int) -> int:
+def representative(extent: int, axis: int) -> int:
     """The extent that stands for all from the last power of four, exclusively, to the next.
 
-    It is 7/8 of the larger power: 14, 56, 224, 896, …
+    It is 7/8 of the larger power: 14, 56, 224, 896, …; 4 stands for up to 4 images (axis 0), and 56
+    for up to 64 along other axes.
     """
-    power = _LEAST
+    power = _LEAST_SIZE if axis else _LEAST_BATCH
     while power < extent:
         power *= 4
-    return power if power == _LEAST else power * 7 // 8
+    return power if power == _LEAST_BATCH else power * 7 // 8
 
 
 def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
@@ -53,5 +54,5 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
 def _of(kind: TensorType, axes: tuple[int, ...]) -> TensorType:
     extents = list(kind.shape)
     for axis in axes:
-        extents[axis] = representative(extents[axis])
+        extents[axis] = representative(extents[axis], axis)
     return TensorType(tuple(extents), kind.dtype)

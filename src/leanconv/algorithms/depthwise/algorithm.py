@@ -43,7 +43,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     """The kernel for a problem: the columns of a tile and the rows of a chunk."""
-    any_width = problem.any_size
+    any_width = bool(problem.any_size)
     kernel = DepthwiseConv(**group_fields(problem, target), columns=1, rows=1, any_width=any_width)
     window = kernel.window
     kept = window.kernel[2] * kernel.inputs

@@ -293,7 +293,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
     plan = plan_any_size if problem.any_size else plan_direct
     planned = plan(kernel, target, problem.weights_from_dram)
     single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
-    any_size, l2_bytes = problem.any_size, target.l2_bytes
+    any_size, l2_bytes = bool(problem.any_size), target.l2_bytes
     large = any_size or problem.output_bytes >= _RESIDUAL_SHARE * l2_bytes
     large = large and planned.y.lanes_contiguous
     return replace(

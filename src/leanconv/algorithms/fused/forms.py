@@ -36,7 +36,7 @@ class Chain:
         depthwise, project: the others; the last one may add a residual.
         x, y: where input and output (and residual) lie; y in blocks of one vector of channels, and
             x too if there is no first convolution.
-        any_size: whether the code is to serve all sizes of the images, of which these are some.
+        any_size: axes of the windows along which the code is to serve all sizes of the images.
     """
 
     expand: ConvSpec | None
@@ -44,7 +44,7 @@ class Chain:
     project: ConvSpec
     x: Access
     y: Access
-    any_size: bool = False
+    any_size: tuple[int, ...] = ()
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -226,7 +226,7 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
-        any_width=problem.any_size,
+        any_width=bool(problem.any_size),
     )
 
 

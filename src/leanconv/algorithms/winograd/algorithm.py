@@ -49,8 +49,8 @@ _EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` i
 _LENGTHS = (128, 64, 32, 16)
 _SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
 _MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ by two
-# Of maps of any size: blocks below which they are smaller, chunks below which there are more parts.
-_FEW_BLOCKS, _FEW_CHUNKS = 4, 8
+# Of maps of any size: chunks below which there are more parts.
+_FEW_CHUNKS = 8
 _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named
 _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 
@@ -202,13 +202,12 @@ def _best_of_any_size(
 ) -> tuple[float, WinogradShape]:
     """The shape for which tiles are chosen as for maps of the usual sizes.
 
-    Blocks and parts are as few as keep cores busy: two codes serve all sizes. Symbols have no cost.
+    Parts are as few as keep cores busy. Symbols have no cost.
     """
     usual = _best_anywhere(typical(problem), target, given)[1]
     shape = WinogradShape.of(problem, usual.m, usual.lanes, usual.sums)
-    shape = replace(shape, rows=usual.rows, vectors=usual.vectors, narrow=usual.narrow)
-    large = given.tiles or shape.tile_count >= _FEW_BLOCKS * usual.tiles
-    shape = replace(shape, tiles=usual.tiles if large else usual.rows)
+    chosen = {name: getattr(usual, name) for name in ("rows", "vectors", "tiles", "narrow")}
+    shape = replace(shape, **chosen)
     busy = (n for n in (1, 2, 4, 8) if shape.groups * shape.blocks * n >= _FEW_CHUNKS)
     parts = given.parts or least(next(busy, 8), shape.panels)
     shape = replace(shape, parts=parts)

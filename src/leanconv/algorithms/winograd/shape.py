@@ -109,7 +109,7 @@ class WinogradShape:
             sums=sums,
             x_offset=problem.x_offset,
             y_offset=problem.y_offset,
-            any_size=problem.any_size,
+            any_size=bool(problem.any_size),
         )
 
     @cached_property
