@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 _Number = TypeVar("_Number", int, float)
+Steps = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 @dataclass
@@ -32,10 +33,12 @@ class Trace:
     Attributes:
         guards: expressions and what they were, in the order in which they were asked.
         words: the table's words, an expression and LLVM's type each, and their positions.
+        steps: how each expression is found: a function and its operands, expressions or numbers.
     """
 
     guards: dict[str, float] = field(default_factory=dict)
     words: dict[tuple[str, str], int] = field(default_factory=dict)
+    steps: Steps = field(default_factory=dict)
 
     def word(self, symbol: Symbol, kind: str) -> int:
         """The position of a word in the table; a new one if no other has its expression."""
@@ -118,7 +121,9 @@ class Symbol:
         return self._made("/", operator.truediv, other, self)
 
     def __neg__(self) -> Symbol:
-        return Symbol(self.trace, f"(-{self.text})", -self.value)
+        text = f"(-{self.text})"
+        self.trace.steps[text] = operator.neg, (self.text,)
+        return Symbol(self.trace, text, -self.value)
 
     def __abs__(self) -> Symbol:
         return self if self >= 0 else -self
@@ -131,7 +136,10 @@ class Symbol:
         if by == 0:
             return self
         offset = self._offset + by
-        text = f"({self._start} + {offset})" if offset else self._start
+        text = self._start
+        if offset:
+            text = f"({text} + {offset})"
+            self.trace.steps[text] = operator.add, (self._start, offset)
         made = Symbol(self.trace, text, self.value + by)
         made._start, made._offset = self._start, offset
         return made
@@ -139,7 +147,9 @@ class Symbol:
     def _made(self, sign: str, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
         if not (isinstance(a, (int, Symbol)) and isinstance(b, (int, Symbol))):
             return NotImplemented
-        return Symbol(self.trace, f"({_text(a)} {sign} {_text(b)})", apply(plain(a), plain(b)))
+        text = f"({_text(a)} {sign} {_text(b)})"
+        self.trace.steps[text] = apply, (_operand(a), _operand(b))
+        return Symbol(self.trace, text, apply(plain(a), plain(b)))
 
     # -- decisions -------------------------------------------------------------------------
     def __lt__(self, other: Any) -> Any:
@@ -169,6 +179,7 @@ class Symbol:
         if isinstance(other, Symbol) and other.text == self.text:
             return apply(0, 0)
         text = f"({self.text} {sign} {_text(other)})"
+        self.trace.steps[text] = apply, (self.text, _operand(other))
         return self.trace.guards.setdefault(text, apply(self.value, plain(other)))
 
     def __index__(self) -> int:
@@ -227,6 +238,7 @@ def _extreme(name: str, apply: Callable[..., Any], numbers: tuple[Any, ...]) -> 
     if trace is None:
         return apply(numbers)
     text = f"{name}({', '.join(map(_text, numbers))})"
+    trace.steps[text] = apply, tuple(map(_operand, numbers))
     return Symbol(trace, text, apply(map(plain, numbers)))
 
 
@@ -235,19 +247,18 @@ class Evaluated(dict[str, float]):
 
     Args:
         values: of the variables.
-        compiled: the expressions' functions, which other values share.
+        steps: how expressions are found, of the traces that they come from.
     """
 
-    def __init__(self, values: Values, compiled: dict[str, Callable[[Values], float]]) -> None:
-        super().__init__()
-        self._values, self._compiled = values, compiled
+    def __init__(self, values: Values, steps: Steps) -> None:
+        super().__init__({f"v[{index}]": value for index, value in enumerate(values)})
+        self._steps = steps
 
     def __missing__(self, text: str) -> float:
-        function = self._compiled.get(text)
-        if function is None:
-            function = self._compiled[text] = eval(f"lambda v: {text}", {})
-        number = self[text] = function(self._values)
-        return number
+        apply, operands = self._steps[text]
+        number = apply(*[self[each] if type(each) is str else each for each in operands])
+        self[text] = number
+        return number  # type: ignore[no-any-return]
 
 
 def plain(value: _Number | Symbol) -> Any:
@@ -264,6 +275,11 @@ def key(value: Any) -> Any:
 
 def _is(value: object, number: int) -> bool:
     return isinstance(value, int) and value == number
+
+
+def _operand(value: Any) -> Any:
+    """What `Trace.steps` has of a symbol or a number."""
+    return value.text if isinstance(value, Symbol) else value
 
 
 def _text(value: object) -> str:

@@ -29,7 +29,7 @@ from leanconv.kernels.pool import Pool
 from leanconv.kernels.reorder import reorder
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
-from leanconv.symbols import Symbol, Trace
+from leanconv.symbols import Evaluated, Symbol, Trace, least, most
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
 from support.forms import constant, same_bits, shared
@@ -398,3 +398,19 @@ def test_pools_words_give_the_bits_of_constants(size: tuple[int, int], average: 
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )
+
+
+def test_expressions_are_found_for_other_values_as_their_texts_say() -> None:
+    trace = Trace()
+    x, y = (Symbol(trace, f"v[{index}]", value) for index, value in enumerate((20, 7)))
+    made = [
+        least(x * 3 - 5, most(y, 9), 1000) // 4,
+        (-x) % y + (x + 2 - 3) * (100 // y) - (x + 1 - 1),
+        divmod(x, 6)[1] + abs(x - y),
+        x / y,
+    ]
+    assert x > y and x != 3 * y
+    for values in [(20, 7), (3, 11), (1, 1), (977, 64)]:
+        numbers = Evaluated(values, trace.steps)
+        for text in [*(symbol.text for symbol in made), *trace.guards]:
+            assert numbers[text] == eval(text, {"v": values}), (text, values)

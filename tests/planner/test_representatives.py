@@ -30,12 +30,13 @@ def bound(name: str, batch: int) -> Graph:
     return templates.graph([(batch, *images(model(name), 2).shape[1:])])
 
 
-def test_ranges_end_at_powers_of_four() -> None:
+def test_ranges_end_at_powers_of_two() -> None:
     assert {representative(images, axis=0) for images in range(1, 5)} == {4}
     assert {representative(images, axis=0) for images in range(5, 17)} == {14}
     assert {representative(extent, axis=2) for extent in range(1, 65)} == {56}
-    assert {representative(extent, axis=2) for extent in range(65, 257)} == {224}
-    for extent in (56, 224, 896):
+    assert {representative(extent, axis=2) for extent in range(65, 1025)} == {224}
+    assert {representative(extent, axis=3) for extent in (1025, 4096)} == {3584}
+    for extent in (56, 224, 3584):
         assert representative(extent, axis=3) == extent
 
 

@@ -74,8 +74,8 @@ class Origin:
 
     Attributes:
         nodes: those that were filled in, in order.
-        values: the open extents of the inputs.
-        symbolic: makes the graph with symbols of a trace, which have these values.
+        values: of the expressions in it, each once.
+        symbolic: makes the graph with symbols of a trace, the variables `v` of these values.
         memo: what is remembered of it for all graphs filled in from it.
     """
 

@@ -79,16 +79,22 @@ class Template:
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
             open_axes=self._open_axes,
-            origin=Origin(filled, values, partial(self._symbolic, numbers), self._memo),
+            origin=Origin(filled, found, partial(self._symbolic, found), self._memo),
         )
 
     @cached_property
     def _memo(self) -> dict[Any, Any]:
         return {}
 
-    def _symbolic(self, numbers: Mapping[str, float], trace: Trace) -> Graph:
-        """The graph with symbols of a trace, which have these numbers."""
-        symbols = {text: Symbol(trace, text, number) for text, number in numbers.items()}
+    def _symbolic(self, numbers: Values, trace: Trace) -> Graph:
+        """The graph with symbols of a trace, which have these numbers.
+
+        Each expression is a variable: what is made of it has a short text.
+        """
+        symbols = {
+            text: Symbol(trace, f"v[{index}]", number)
+            for index, (text, number) in enumerate(zip(self._expressions, numbers, strict=True))
+        }
         graph = self.graph
         types = {
             name: TensorType(_without(kind.shape, symbols), kind.dtype)

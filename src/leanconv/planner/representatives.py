@@ -14,19 +14,25 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 
-_LEAST_BATCH, _LEAST_SIZE = 4, 64  # ends of the first ranges
+# The end of each range, and what stands for it.
+_BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
+_SIZES = {64: 56, 1024: 224}
 
 
 def representative(extent: int, axis: int) -> int:
-    """The extent that stands for all from the last power of four, exclusively, to the next.
+    """The extent that stands for all of its range: a batch along axis 0, else a size.
 
-    It is 7/8 of the larger power: 14, 56, 224, 896, …; 4 stands for up to 4 images (axis 0), and 56
-    for up to 64 along other axes.
+    Sizes up to 64 and up to 1024 are two ranges: what is chosen differs little within one, and each
+    new range costs as much time as a network's first shape. Beyond all ranges, 7/8 of the power of
+    four that an extent does not exceed stands for it.
     """
-    power = _LEAST_SIZE if axis else _LEAST_BATCH
+    for end, stands in (_SIZES if axis else _BATCHES).items():
+        if extent <= end:
+            return stands
+    power = end
     while power < extent:
         power *= 4
-    return power if power == _LEAST_BATCH else power * 7 // 8
+    return power * 7 // 8
 
 
 def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:

@@ -22,7 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.template import NO_NUMBER
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
-from leanconv.symbols import Evaluated, Symbol, Trace, Values
+from leanconv.symbols import Evaluated, Steps, Symbol, Trace, Values
 from leanconv.target import Target
 
 _MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one
@@ -45,8 +45,8 @@ class TracedLowering:
         self._positions: dict[int, int] = {}
         if graph.origin is not None:
             self._memo = graph.origin.memo.setdefault((target, accuracy), {})
-            compiled = graph.origin.memo.setdefault("expressions", {})
-            self._numbers = Evaluated(graph.origin.values, compiled)
+            self._steps: Steps = graph.origin.memo.setdefault("steps", {})
+            self._numbers = Evaluated(graph.origin.values, self._steps)
             self._positions = {id(node): i for i, node in enumerate(graph.origin.nodes)}
 
     def __call__(self, node: Node, decision: Decision) -> Lowered:
@@ -73,7 +73,7 @@ class TracedLowering:
     @cached_property
     def _symbolic(self) -> tuple[Trace, Graph]:
         assert self._origin is not None
-        trace = Trace()
+        trace = Trace(steps=self._steps)
         return trace, self._origin.symbolic(trace)
 
     def _traced(self, position: int, decision: Decision) -> tuple[Lowered | None, Trace]:

@@ -208,8 +208,8 @@ def _best_of_any_size(
     shape = WinogradShape.of(problem, usual.m, usual.lanes, usual.sums)
     chosen = {name: getattr(usual, name) for name in ("rows", "vectors", "tiles", "narrow")}
     shape = replace(shape, **chosen)
-    busy = (n for n in (1, 2, 4, 8) if shape.groups * shape.blocks * n >= _FEW_CHUNKS)
-    parts = given.parts or least(next(busy, 8), shape.panels)
+    busy = ceil_div(_FEW_CHUNKS, shape.groups * shape.blocks)
+    parts = given.parts or least(busy, shape.panels)
     shape = replace(shape, parts=parts)
     counts = isinstance(shape.tile_count, int)
     return shape_cycles(problem, shape, target) if counts else 0.0, shape

@@ -45,7 +45,9 @@ def fused(
     uses, offsets = _merged(pieces, shapes)
     packers = [partial(pack_weights, shape) for shape in shapes]
     shape = shapes[0]
-    text = f"blocks of {shape.tiles} tiles, {shape.rows}x{shape.vectors}, {shape.parts} part(s)"
+    text = f"blocks of {shape.tiles} tiles, {shape.rows}x{shape.vectors}"
+    if not shape.any_size:  # else they follow the size, as an expression
+        text += f", {shape.parts} part(s)"
     chosen = WinogradParameters(m=shape.m, sums=shape.sums, edges=shape.edges)
     weights = {piece.weights: s.weight_bytes for piece, s in zip(pieces, shapes, strict=True)}
     return Candidate(
