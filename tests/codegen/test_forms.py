@@ -409,7 +409,8 @@ def test_expressions_are_found_for_other_values_as_their_texts_say() -> None:
         divmod(x, 6)[1] + abs(x - y),
         x / y,
     ]
-    assert x > y and x != 3 * y
+    assert x > y
+    assert x != 3 * y
     for values in [(20, 7), (3, 11), (1, 1), (977, 64)]:
         numbers = Evaluated(values, trace.steps)
         for text in [*(symbol.text for symbol in made), *trace.guards]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -12,6 +12,7 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 
@@ -43,6 +44,19 @@ def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, eq=False)
+class CompiledPacking:
+    """How a candidate's constants are packed by compiled code.
+
+    Attributes:
+        calls: those for weights, by role; no role if they are not such as compiled code takes.
+        others: packs the roles that these calls do not, from {"bias": …, "slope": …}.
+    """
+
+    calls: Callable[[np.ndarray], Mapping[str, Sequence[PackCall]]]
+    others: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """The kernels of a choice for one problem, and how their constants are packed.
 
@@ -56,6 +70,7 @@ class Candidate:
         weight_bytes: of transformed weights, where they are larger than the weights given.
         stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
             other; None if the constants can only be packed at once.
+        compiled: packs by compiled code, what it can; None if it can nothing.
     """
 
     choice: Choice
@@ -65,6 +80,7 @@ class Candidate:
     details: str = ""
     weight_bytes: int = 0
     stream: Stream | None = None
+    compiled: CompiledPacking | None = None
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -135,12 +151,17 @@ def one_kernel_candidate(
     ) -> Iterator[tuple[str, np.ndarray]]:
         for piece in kernel.weight_pieces(problem.weights_3d(w)):
             yield "w", piece
-        for name, values in channels.items():
-            yield name, kernel.pack_channels(values)
+        yield from others(channels).items()
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        return {"w": kernel.pack_weights(problem.weights_3d(w)), **packed}
+        return {"w": kernel.pack_weights(problem.weights_3d(w)), **others(channels)}
 
-    uses = (KernelUse(kernel, kernel.operands),)
-    return Candidate(choice, uses, pack, details=details, stream=pieces)
+    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: kernel.pack_channels(values) for name, values in channels.items()}
+
+    def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
+        found = kernel.weight_calls(problem.weights_3d(w))
+        return {"w": found} if found else {}
+
+    uses, compiled = (KernelUse(kernel, kernel.operands),), CompiledPacking(calls, others)
+    return Candidate(choice, uses, pack, details=details, stream=pieces, compiled=compiled)

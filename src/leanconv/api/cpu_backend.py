@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,15 +89,16 @@ class CpuBackend:
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
-        ends = [self._kernels(shapes) for shapes in ranges.ends]
+        ends = [self._kernels(shapes, set()) for shapes in ranges.ends]
         facts = f"{ranges} {self._options} {self._threads}"
         description = "\n".join((facts, *(described(kernels) for kernels in ends)))
         code = self._ahead
         if code.fetch(description):
             return
+        packed: set[Hashable] = set()
         for shapes in steps("looking at shapes", ranges, ranges.count):
             try:
-                code.add(self._kernels(shapes))
+                code.add(self._kernels(shapes, packed))
             except (ModelError, InputError) as error:
                 raise InputError(
                     f"the network does not take {ranges.text_of(shapes)}, which shapes={ranges} "
@@ -105,12 +106,12 @@ class CpuBackend:
                 ) from error
         code.compile(description)
 
-    def _kernels(self, shapes: tuple[Shape, ...]) -> list[Kernel]:
-        """The kernels of the plan for input shapes."""
+    def _kernels(self, shapes: tuple[Shape, ...], packed: set[Hashable]) -> list[Kernel]:
+        """The kernels of the plan for input shapes; see `planned_kernels`."""
         graph = self.graph(shapes)
         planner = self._planner(graph)
         limit, decisions = self._options.memory_limit, self._decisions(graph)
-        return planned_kernels(graph, planner, limit, decisions)
+        return planned_kernels(graph, planner, limit, decisions, packed)
 
     def _planner(self, graph: Graph) -> Planner:
         accuracy = self.accuracy.of_network(graph, self._target)

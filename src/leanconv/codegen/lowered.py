@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,17 +27,35 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
+class PackCall:
+    """A piece of a constant that compiled code packs.
+
+    Attributes:
+        kernel: the code; its operands are the source, the tables, and the piece.
+        source: the weights, row-major, aligned or not.
+        tables: makes those that say what goes where, when they are needed.
+        bytes: of the piece.
+    """
+
+    kernel: Kernel
+    source: np.ndarray
+    tables: Callable[[], tuple[np.ndarray, ...]]
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
 class Packing:
     """Constants that are made together, when there is a place for them.
 
     Attributes:
         bytes: of each constant, by name.
-        make: makes them all.
+        make: makes all that `calls` do not.
         stream: makes them piece by piece, if they are large: (name, array), the pieces of a
             constant one after the other.
         recipe: how they are made, a key: equal recipes make equal constants of the same sources.
             None if that is not known.
         sources: the arrays that they are made of.
+        calls: gives those that compiled code packs, by name: their pieces, one after the other.
     """
 
     bytes: Mapping[str, int]
@@ -45,9 +63,10 @@ class Packing:
     stream: Callable[[], Iterator[tuple[str, np.ndarray]]] | None = None
     recipe: Hashable = None
     sources: tuple[np.ndarray, ...] = ()
+    calls: Callable[[], Mapping[str, Sequence[PackCall]]] = dict
 
     def pieces(self) -> Iterator[tuple[str, np.ndarray]]:
-        """All constants in pieces, as small ones as can be had."""
+        """All constants but those of `calls` in pieces, as small ones as can be had."""
         return iter(self.make().items()) if self.stream is None else self.stream()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem, typical
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, one_kernel, phases
@@ -24,6 +24,7 @@ from leanconv.target import Target
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = Choice("direct")
 _PACKED_ROLES = frozenset({"w", "bias", "slope"})
+_COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
 class Convolution(Operator):
@@ -252,19 +253,35 @@ def _packing(
     def given() -> np.ndarray:
         return weights[0] if len(weights) == 1 else np.stack(weights)
 
+    @cache
+    def calls() -> dict[str, Sequence[PackCall]]:
+        return {values[role]: calls for role, calls in _compiled(chosen, weights).items()}
+
     def make() -> dict[str, np.ndarray]:
-        packed = chosen.pack(given(), channels)
+        if chosen.compiled is not None and calls():
+            packed = chosen.compiled.others(channels)
+        else:
+            packed = chosen.pack(given(), channels)
         return {values[role]: array for role, array in packed.items()}
 
     def pieces() -> Iterator[tuple[str, np.ndarray]]:
-        assert chosen.stream is not None
-        for role, array in chosen.stream(given(), channels):
-            yield values[role], array
+        if chosen.stream is None or calls():
+            yield from make().items()
+        else:
+            for role, array in chosen.stream(given(), channels):
+                yield values[role], array
 
-    stream = None if chosen.stream is None else pieces
     packed = {values[role]: size for role, size in sizes.items()}
     sources = (*weights, *channels.values())
-    return Packing(packed, make, stream, _recipe(chosen, channels), sources)
+    return Packing(packed, make, pieces, _recipe(chosen, channels), sources, calls)
+
+
+def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, Sequence[PackCall]]:
+    """The weights of a candidate that compiled code packs: large ones of one row-major array."""
+    (w, *others), compiled = weights, chosen.compiled
+    if compiled is None or others or w.nbytes < _COMPILED_BYTES:
+        return {}
+    return compiled.calls(w) if w.flags.c_contiguous else {}
 
 
 def _recipe(chosen: Candidate, channels: Mapping[str, np.ndarray]) -> Hashable:

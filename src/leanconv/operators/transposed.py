@@ -127,4 +127,4 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
         return {"w": np.concatenate(weights), **packed, "offsets": offsets}
 
     uses = (KernelUse(kernel, kernel.operands),)
-    return replace(first, kernels=uses, pack=pack, stream=stream)
+    return replace(first, kernels=uses, pack=pack, stream=stream, compiled=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from leanconv.codegen import compiler
@@ -26,7 +26,7 @@ from leanconv.planner.network_plan import NetworkPlan, PlannedStep
 from leanconv.planner.plan_file import PlanFile, kernel_digests
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_prefetch import add_weight_prefetch
-from leanconv.planner.weights import fill_weights
+from leanconv.planner.weights import Packer, fill_weights
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
@@ -117,11 +117,12 @@ class CompiledNetwork:
         weights, packings = self.memory.allocate("weights", own_bytes), lowered.constants.packings
         self.arena = shared.arena.part(storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
-        library = compiler.load([call.kernel for call in calls], target)
+        packers = lowered.constants.kernels()
+        library = compiler.load([*(call.kernel for call in calls), *packers], target)
         release_llvm_pages()
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
-        fill_weights(weights, lowered.constants, places, files)
+        fill_weights(weights, lowered.constants, places, Packer(library, planner.threads), files)
         self._shared += shared.weights.keep(packings, weights, places)
         addresses = {name: weights.address + place for name, place in places.items()}
         for each in self._shared:
@@ -159,14 +160,19 @@ def planned_kernels(
     budget: Planner,
     memory_limit: int | None = None,
     decisions: Sequence[Decision] | None = None,
+    packed: set[Hashable] | None = None,
 ) -> list[Kernel]:
-    """The kernels of a `CompiledNetwork` of the same arguments: nothing is emitted or packed."""
+    """The kernels of a `CompiledNetwork` of the same arguments: nothing is emitted or packed.
+
+    Those that pack weights by one of the recipes `packed` are left out; new recipes are added.
+    """
     decisions, planner, _ = _decided(budget, memory_limit, None, decisions)
     merged = planner.merge(graph)
     decisions = _complete(decisions, merged, planner)
     lowered = lower_graph(merged, planner.target, planner.accuracy, decisions)
     calls = [call for step in lowered.steps for call in step.calls]
-    return [call.kernel for call in add_weight_prefetch(calls, planner.target)]
+    kernels = [call.kernel for call in add_weight_prefetch(calls, planner.target)]
+    return kernels + lowered.constants.kernels(packed)
 
 
 def _complete(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leanconv.codegen.lowered import Packing
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall, Packing
 from leanconv.graph.ir import Graph
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned, aligned_offsets
@@ -129,6 +130,21 @@ class ConstantPool:
         """What is yet to be packed."""
         return tuple(self._packings)
 
+    def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:
+        """The compiled code that packs what is yet to be packed.
+
+        Args:
+            known: recipes whose kernels are left out; those that have theirs here are added.
+        """
+        found: list[Kernel] = []
+        for packing in self._packings:
+            if known is not None and packing.recipe is not None:
+                if packing.recipe in known:
+                    continue
+                known.add(packing.recipe)
+            found += [call.kernel for calls in packing.calls().values() for call in calls]
+        return found
+
     def places(self) -> tuple[dict[str, int], int]:
         """Offsets of all constants in one block, and its bytes; one array is stored once."""
         first: dict[int, str] = {}
@@ -137,10 +153,13 @@ class ConstantPool:
         places, end = aligned_offsets(stored)
         return {name: places[same.get(name, name)] for name in self.bytes}, end
 
-    def take(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Give up all constants, piece by piece: (name, array)."""
+    def take(self) -> Iterator[tuple[str, np.ndarray | PackCall]]:
+        """Give up all constants, piece by piece: (name, array or what packs one)."""
         while self._constants:
             name = next(iter(self._constants))
             yield name, self._constants.pop(name)
         while self._packings:
-            yield from self._packings.popleft().pieces()
+            packing = self._packings.popleft()
+            for name, calls in packing.calls().items():
+                yield from ((name, call) for call in calls)
+            yield from packing.pieces()

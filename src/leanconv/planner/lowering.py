@@ -235,4 +235,5 @@ def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:
         lambda: ((names[name], array) for name, array in packing.pieces()),
         packing.recipe,
         packing.sources,
+        lambda: {names[name]: calls for name, calls in packing.calls().items()},
     )

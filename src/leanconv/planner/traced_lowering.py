@@ -8,10 +8,10 @@ node is lowered for each shape as it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -137,7 +137,9 @@ class _Traced:
         for packing in lowered.packings:
             if self._filler(packing.recipe) is not None:
                 raise TypeError("a recipe that follows the sizes")
-        bare = tuple(replace(packing, make=dict, stream=None) for packing in lowered.packings)
+        bare = tuple(
+            replace(packing, make=dict, stream=None, calls=dict) for packing in lowered.packings
+        )
         self._lowered = replace(lowered, packings=bare)
         self._fill = self._filler(self._lowered)
 
@@ -214,13 +216,16 @@ def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
         return lowered
 
     def packing(number: int, bare: Packing) -> Packing:
-        def make() -> Mapping[str, np.ndarray]:
-            return plainly().packings[number].make()
+        @cache
+        def plain() -> Packing:
+            return plainly().packings[number]
 
-        def pieces() -> Iterator[tuple[str, np.ndarray]]:
-            return plainly().packings[number].pieces()
-
-        return replace(bare, make=make, stream=pieces)
+        return replace(
+            bare,
+            make=lambda: plain().make(),
+            stream=lambda: plain().pieces(),
+            calls=lambda: plain().calls(),
+        )
 
     packings = tuple(packing(number, bare) for number, bare in enumerate(lowered.packings))
     return replace(lowered, packings=packings)

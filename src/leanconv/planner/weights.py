@@ -5,19 +5,60 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping, Sequence
 
+from leanconv.codegen.linking import Library
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.progress import step
 from leanconv.runtime.memory import Block, give_back
+from leanconv.runtime.program import Program, Stage
+from leanconv.spec.format import aligned
 
 _READ_BYTES = 8 * 2**20  # packed between two times that what was read is given back
+
+
+class Packer:
+    """Runs the calls that pack weights, several together.
+
+    Args:
+        library: has their kernels.
+        threads: that take part.
+
+    Attributes:
+        bytes: of the results of the calls that wait.
+    """
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._waiting: list[tuple[PackCall, int]] = []
+        self.bytes = 0
+
+    def add(self, call: PackCall, address: int) -> None:
+        """Let a call wait that writes to an address."""
+        self._waiting.append((call, address))
+        self.bytes += call.bytes
+
+    def run(self) -> None:
+        """Run the calls that wait, and let go of their weights."""
+        waiting, self._waiting, self.bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        arrays = [(call.source, *call.tables()) for call, _ in waiting]
+        stages = [
+            Stage(call.kernel, (*(array.ctypes.data for array in read), address))
+            for (call, address), read in zip(waiting, arrays, strict=True)
+        ]
+        stride = aligned(max(call.kernel.scratch_bytes for call, _ in waiting))
+        scratch, threads = Block(stride * self._threads), self._threads
+        Program(stages, self._library, 0, scratch.address, stride, threads, paced=False).run(())
 
 
 def fill_weights(
     weights: Block,
     pool: ConstantPool,
     places: Mapping[str, int],
+    packer: Packer,
     files: Sequence[mmap.mmap] = (),
 ) -> None:
     """Bring all constants to their places, so that hardly anything is in memory twice.
@@ -29,6 +70,7 @@ def fill_weights(
         weights: the block.
         pool: what is to be packed.
         places: offsets in the block.
+        packer: runs the compiled code that packs weights.
         files: mapped ones, of which weights are views; pages that were read are given back.
 
     Raises:
@@ -36,7 +78,7 @@ def fill_weights(
     """
     require_for_products()
     try:
-        _fill(weights, pool, places, files)
+        _fill(weights, pool, places, packer, files)
     except MemoryError as error:
         raise OutOfMemoryError(
             f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "
@@ -45,21 +87,32 @@ def fill_weights(
 
 
 def _fill(
-    weights: Block, pool: ConstantPool, places: Mapping[str, int], files: Sequence[mmap.mmap]
+    weights: Block,
+    pool: ConstantPool,
+    places: Mapping[str, int],
+    packer: Packer,
+    files: Sequence[mmap.mmap],
 ) -> None:
     give_back(files)
     sizes, filled, read, done = pool.bytes, dict.fromkeys(places, 0), 0, 0
     size = sum(sizes[name] for name in places)
     step("packing weights", 0, size)
-    for name, array in pool.take():
-        start, filled[name] = filled[name], filled[name] + array.nbytes
+    for name, packed in pool.take():
+        address, start = weights.address + places[name], filled[name]
+        count = packed.bytes if isinstance(packed, PackCall) else packed.nbytes
+        filled[name], read = start + count, read + count
         assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
-        weights.write(places[name] + start, array)
-        read, done = read + array.nbytes, done + array.nbytes
-        step("packing weights", done, size)
+        if isinstance(packed, PackCall):
+            packer.add(packed, address + start)
+        else:
+            weights.write(places[name] + start, packed)
         if read >= _READ_BYTES:
+            packer.run()
+            done, read = done + read, 0
+            step("packing weights", done, size)
             give_back(files)
-            read = 0
+    packer.run()
+    step("packing weights", size, size)
     give_back(files)
     short = [name for name, size in filled.items() if size != sizes[name]]
     assert not short, f"{short[0]} has {filled[short[0]]} bytes, not {sizes[short[0]]}"

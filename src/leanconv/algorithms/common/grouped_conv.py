@@ -12,6 +12,7 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.forms import skeleton
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.amounts import reduction_length, sum_flops
 
@@ -83,6 +84,11 @@ class GroupedConv(Kernel):
     def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
         """Consecutive pieces of what `pack_weights` returns."""
         yield self.pack_weights(w)
+
+    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """Compiled code that packs what `pack_weights` does; empty if there is none for them."""
+        del w
+        return []
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope): as given."""

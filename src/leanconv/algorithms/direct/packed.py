@@ -12,13 +12,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
 
 import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.panel_packing import PanelPacking
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -148,6 +152,20 @@ class PackedConv(GroupedConv):
         packed = np.zeros((*taps.shape[:5], vectors * self.lanes), grouped.dtype)
         packed[..., : part.shape[1]] = taps
         return packed.reshape(len(grouped), -1)
+
+    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """Compiled code that packs what `pack_weights` does, where a row has a vector's weights."""
+        taps, row = prod(self.window.kernel), self.reduction
+        if self.phases > 1 or row < self.lanes or not w.flags.c_contiguous:
+            return []
+
+        @cache
+        def places() -> tuple[np.ndarray, ...]:
+            steps = np.arange(row, dtype=np.int64).reshape(taps, self.inputs)
+            return (np.ascontiguousarray(steps.T),)
+
+        sizes = self.groups, self.outputs, row, self.panel_vectors
+        return PanelPacking(*sizes, self.lanes, self.dtype).calls(w, places)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""

@@ -10,18 +10,23 @@ import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.interface import Candidate, KernelUse, Pack
+from leanconv.algorithms.interface import Candidate, CompiledPacking, KernelUse, Pack
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.cost import MOST_STAGED_ROWS, staged_transform_cycles
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.algorithms.winograd.packing import pack_weights, transformed_weights
+from leanconv.algorithms.winograd.packing import (
+    pack_weights,
+    transformed_weights,
+    weight_calls,
+)
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import Piece
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
@@ -56,7 +61,43 @@ def fused(
         _packer(problem, pieces, shape, packers, offsets),
         details=_details(pieces, shape, text) + (", narrow edges" if shape.narrow else ""),
         weight_bytes=sum(weights.values()),
+        compiled=_compiled(problem, pieces, shapes, offsets),
     )
+
+
+def _compiled(
+    problem: Problem,
+    pieces: Sequence[Piece],
+    shapes: Sequence[WinogradShape],
+    offsets: Mapping[str, np.ndarray],
+) -> CompiledPacking:
+    """The compiled packing of pieces whose weights are rows of the array that is given."""
+
+    def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
+        taken = _taken(problem, pieces, w)
+        if not all(part.flags.c_contiguous for part in taken):
+            return {}
+        found = zip(pieces, shapes, taken, strict=True)
+        return {piece.weights: weight_calls(shape, part) for piece, shape, part in found}
+
+    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {**_packed_channels(shapes[0], channels), **offsets}
+
+    return CompiledPacking(calls, others)
+
+
+def _taken(problem: Problem, pieces: Sequence[Piece], w: np.ndarray) -> list[np.ndarray]:
+    """The weights (K, C/g, kh, kw) that each piece takes of w."""
+    flat = problem.weights_3d(w)[:, :, 0]
+    return [flat[:, :, slice(*rows), slice(*columns)] for rows, columns in (p.taps for p in pieces)]
+
+
+def _packed_channels(
+    shape: WinogradShape, channels: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Bias and slopes, in whole panels."""
+    width = shape.panels * shape.panel_lanes
+    return {n: pack_channels(values, shape.groups, width) for n, values in channels.items()}
 
 
 def _merged(
@@ -210,13 +251,11 @@ def _packer(
     """
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        width = shape.panels * shape.panel_lanes
-        packed = {n: pack_channels(values, shape.groups, width) for n, values in channels.items()}
-        flat = problem.weights_3d(w)[:, :, 0]
-        for piece, pack_piece in zip(pieces, packers, strict=True):
-            (top, bottom), (left, right) = piece.taps
+        packed = _packed_channels(shape, channels)
+        taken = _taken(problem, pieces, w)
+        for piece, pack_piece, part in zip(pieces, packers, taken, strict=True):
             if piece.weights not in packed:
-                packed[piece.weights] = pack_piece(flat[:, :, top:bottom, left:right])
+                packed[piece.weights] = pack_piece(part)
         return {**packed, **offsets}
 
     return pack

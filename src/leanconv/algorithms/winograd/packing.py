@@ -7,9 +7,15 @@ Channels of short phases are not stored at the points where their U is zero.
 
 from __future__ import annotations
 
+from functools import cache
+from math import prod
+
 import numpy as np
 
 from leanconv.algorithms.winograd.shape import WinogradShape
+from leanconv.algorithms.winograd.weight_transform import POINTS, WeightTransform
+from leanconv.codegen.lowered import PackCall
+from leanconv.spec.format import ceil_div
 
 
 def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
@@ -26,6 +32,42 @@ def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
             u = (matrix @ taps.reshape(len(taps), -1)).reshape(-1, width)
             packed[g, panel].reshape(-1, width)[...] = u if kept is None else u[kept]
     return packed.reshape(-1)
+
+
+def weight_calls(shape: WinogradShape, w: np.ndarray) -> list[PackCall]:
+    """Compiled code that packs what `pack_weights` does, of row-major weights."""
+    points = ceil_div(shape.points, POINTS) * POINTS
+    kernel = WeightTransform(
+        groups=shape.groups,
+        outputs=shape.outputs,
+        row=prod(w.shape[1:]),
+        taps=prod(shape.taps),
+        points=points,
+        steps=shape.steps,
+        stored=shape.all_steps,
+        vectors=shape.vectors,
+        lanes=shape.lanes,
+        dtype=shape.dtype,
+    )
+
+    @cache
+    def tables() -> tuple[np.ndarray, ...]:
+        matrix = np.zeros((kernel.taps, points))
+        matrix[:, : shape.points] = _transform_matrix(shape).T
+        numbers = np.arange(1, kernel.row + 1).reshape(1, *w.shape[1:])
+        sources = _taps_first(shape, numbers)[..., 0].T.astype(np.int64, order="C") - 1
+        return matrix, sources, _places(shape, points)
+
+    return kernel.calls(w, tables)
+
+
+def _places(shape: WinogradShape, points: int) -> np.ndarray:
+    """Where a panel has (step, point), counted in steps, -1 if it has not: int64."""
+    places = np.full((points, shape.steps), -1, np.int64)
+    kept = _kept_steps(shape)
+    whole = places[: shape.points].reshape(-1)
+    whole[slice(None) if kept is None else kept] = np.arange(shape.all_steps)
+    return np.ascontiguousarray(places.T)
 
 
 def _kept_steps(shape: WinogradShape) -> np.ndarray | None:

@@ -24,6 +24,7 @@ from leanconv.graph.edit import (
 from leanconv.graph.ir import Graph, Node, TensorType
 
 _Vector = npt.NDArray[np.float64]
+_PIECE_ELEMENTS = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def _fold_backwards(editor: Editor, node: Node) -> bool:
         return False
     w = editor.constants[conv.inputs[1]]
     old = _bias(editor, conv, affine.scale.size)
-    make = _scale_outputs if conv.op == "Conv" else _scale_second
+    by_axis = _by_output if conv.op == "Conv" else _by_second
     parts = _rounded(
-        w.dtype,
-        None if np.all(affine.scale == 1) else make(w, affine.scale, conv.attributes["group"]),
+        w,
+        None if np.all(affine.scale == 1) else by_axis(w, affine.scale, conv.attributes["group"]),
         old * affine.scale + affine.shift,
     )
     if parts is None:
@@ -115,10 +116,11 @@ def _fold_forwards(editor: Editor, conv: Node) -> bool:
     if total is None or not _affordable(editor, conv):
         return False
     w, group = editor.constants[conv.inputs[1]], conv.attributes["group"]
-    shifted = _scale_second(w, total.shift, group).reshape(w.shape[0], -1).sum(axis=1)
+    grouped, terms = _by_second(w, total.shift, group)
+    shifted = (grouped * terms).reshape(w.shape[0], -1).sum(axis=1)
     parts = _rounded(
-        w.dtype,
-        None if np.all(total.scale == 1) else _scale_second(w, total.scale, group),
+        w,
+        None if np.all(total.scale == 1) else _by_second(w, total.scale, group),
         _bias(editor, conv, w.shape[0]) + shifted,
     )
     if parts is None:
@@ -224,24 +226,41 @@ def _bias(editor: Editor, conv: Node, channels: int) -> _Vector:
     return editor.constants[name].astype(np.float64) if name else np.zeros(channels)
 
 
-def _scale_outputs(w: Array, scale: _Vector, _group: int) -> Array:
-    return np.asarray(w * scale.reshape((-1,) + (1,) * (w.ndim - 1)))
+def _by_output(w: Array, scale: _Vector, _group: int) -> tuple[Array, _Vector]:
+    """Weights and what to multiply them by, to scale the first axis."""
+    return w, scale.reshape((-1,) + (1,) * (w.ndim - 1))
 
 
-def _scale_second(w: Array, scale: _Vector, group: int) -> Array:
-    """Scale the second axis: a Conv's inputs, a ConvTranspose's outputs, within each group."""
+def _by_second(w: Array, scale: _Vector, group: int) -> tuple[Array, _Vector]:
+    """To scale the second axis: a Conv's inputs, a ConvTranspose's outputs, within each group."""
     grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:])
-    factors = scale.reshape(group, 1, -1, *(1,) * (w.ndim - 2))
-    return np.asarray(grouped * factors).reshape(w.shape)
+    return grouped, scale.reshape(group, 1, -1, *(1,) * (w.ndim - 2))
 
 
 def _rounded(
-    dtype: np.dtype[Any], w: Array | None, bias: Array
+    w: Array, factors: tuple[Array, _Vector] | None, bias: Array
 ) -> tuple[Array | None, Array] | None:
-    """Weights (None where they stay) and bias in the graph's dtype; None unless all are finite."""
-    rounded = None if w is None else w.astype(dtype), bias.astype(dtype)
-    finite = all(np.isfinite(part).all() for part in rounded if part is not None)
-    return rounded if finite else None
+    """Scaled weights (None where they stay) and bias in w's dtype; None unless all are finite."""
+    rounded = bias.astype(w.dtype)
+    if not np.isfinite(rounded).all():
+        return None
+    if factors is None:
+        return None, rounded
+    scaled = _product(*factors)
+    return None if scaled is None else (scaled.reshape(w.shape), rounded)
+
+
+def _product(w: Array, factors: _Vector) -> Array | None:
+    """Weights times factors, made in float64 and rounded to their dtype; None unless finite."""
+    result = np.empty(w.shape, w.dtype)
+    rows = max(1, _PIECE_ELEMENTS // max(1, w[:1].size))  # in pieces that stay in cache
+    for first in range(0, len(w), rows):
+        some = slice(first, first + rows)
+        piece = result[some]
+        np.multiply(w[some], factors[some], piece, dtype=np.float64, casting="same_kind")
+        if not np.isfinite(piece).all():
+            return None
+    return result
 
 
 def _operands(editor: Editor, conv: Node, w: Array | None, bias: Array) -> tuple[str, str]:

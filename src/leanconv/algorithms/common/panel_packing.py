@@ -1,0 +1,137 @@
+"""Packs the weights of direct convolution: rows of outputs become panels of vectors.
+
+    packed[group][panel][place of column][lane] = w[group][output of panel and lane][column]
+
+Squares of outputs by columns are transposed in registers. A row has all inputs and taps of one
+output; a table says at which step of a panel each of its columns is read. Lanes past the last
+output are zero. A chunk is a block of columns of one panel: one code packs all layers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Count
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.types import ELEMENT
+from leanconv.dtypes import ITEMSIZE
+from leanconv.kernels.register_transpose import transpose
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+
+_COLUMNS = 512  # of one chunk: what is written stays in L2
+_PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
+
+
+@dataclass(frozen=True)
+class Panels(Kernel):
+    """Code that packs panels of output channels, one after the other.
+
+    Attributes:
+        groups: how many.
+        outputs: of a group.
+        row: weights of one output.
+        vectors: of a whole panel.
+        lanes: of a vector.
+        dtype: `"float32"` or `"float64"`.
+    """
+
+    VARIES = True
+
+    groups: Count
+    outputs: Count
+    row: Count
+    vectors: Count
+    lanes: int
+    dtype: str
+
+    @property
+    def panels(self) -> int:
+        """Panels of one group."""
+        return ceil_div(self.outputs, self.vectors * self.lanes)
+
+    @property
+    @abstractmethod
+    def group_elements(self) -> int:
+        """Packed elements of one group."""
+
+    def calls(self, w: np.ndarray, tables: Callable[[], tuple[np.ndarray, ...]]) -> list[PackCall]:
+        """Pack row-major weights, in pieces of whole panels if they are large."""
+        each, size = self.outputs, self.group_elements * ITEMSIZE[self.dtype]
+        if self.groups == 1:
+            panels = max(1, _PIECE_BYTES * self.panels // size)
+            each = min(each, panels * self.vectors * self.lanes)
+        found, rows = [], w.reshape(-1, self.outputs, self.row)
+        for first in range(0, self.outputs, each):
+            part = replace(self, outputs=min(each, self.outputs - first))
+            packed = self.groups * part.group_elements * ITEMSIZE[self.dtype]
+            found.append(PackCall(part, rows[:, first : first + each], tables, packed))
+        return found
+
+
+@dataclass(frozen=True)
+class PanelPacking(Panels):
+    """Weights as they are, rows of at least `lanes`; the last panel has the vectors it needs."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Weights, steps of a row's columns as i64, the result."""
+        return ("w", "places", "packed")
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of columns."""
+        return ceil_div(self.row, _COLUMNS)
+
+    @property
+    def chunks(self) -> int:
+        """Panels by blocks of columns."""
+        return self.groups * self.panels * self.blocks
+
+    @property
+    def group_elements(self) -> int:
+        """Whole vectors of outputs."""
+        return self.row * ceil_div(self.outputs, self.lanes) * self.lanes
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, columns, vectors of the panel."""
+        del target
+        e, element, lanes = Function(self.NAME), ELEMENT[self.dtype], self.lanes
+        w, places, packed = (e.pointer(i) for i in range(3))
+        with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
+            first = panel * (self.vectors * lanes)
+            vectors = e.smin((e.i64(self.outputs + (lanes - 1)) - first) // lanes, self.vectors)
+            result = packed.at(group * self.group_elements + first * self.row, element)
+            rows = w.at(group * (self.outputs * self.row), element)
+            start = block * _COLUMNS
+            stop = e.smin(start + _COLUMNS, self.row)
+            with e.loop("column", stop, start=start, step=lanes) as column:
+                at = e.smin(column, self.row - lanes)  # the last square overlaps
+                steps = places.at(at, "i64")
+                with e.loop("vector", vectors) as number:
+                    there = rows.at(at, element), steps, result.at(number * lanes, element)
+                    self._square(e, there, first + number * lanes, vectors * lanes)
+        return e.finish()
+
+    def _square(
+        self, e: Function, there: tuple[Value, Value, Value], output: Value, width: Value
+    ) -> None:
+        """Transpose the columns at `there` (w, places, packed) of a vector of outputs."""
+        source, steps, result = there
+        element, kind = ELEMENT[self.dtype], vector(ELEMENT[self.dtype], self.lanes)
+        last = self.outputs - 1
+        lines = [
+            e.load(source.at(e.smin(output + lane, last) * self.row, element), kind, align=1)
+            for lane in range(self.lanes)
+        ]
+        live = e.first_lanes(e.i64(self.outputs) - output, self.lanes)
+        for number, column in enumerate(transpose(e, lines, self.lanes)):
+            step = e.load(steps.at(number, "i64"), "i64", align=8)
+            place = result.at(step * width, element)
+            e.store(e.select(live, column, e.zero(kind)), place)
