@@ -17,7 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
 from leanconv.codegen.tiling import Tile
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 

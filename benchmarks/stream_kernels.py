@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT
 from leanconv.target import Target
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

@@ -11,10 +11,11 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from leanconv.errors import SpecError, short
+from leanconv.records import dataclass
 from leanconv.units import parse_bytes
 
 log = logging.getLogger(__name__)

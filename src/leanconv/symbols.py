@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
+
+from leanconv.records import dataclass
 
 _Number = TypeVar("_Number", int, float)
 Steps = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -23,6 +21,7 @@ from leanconv.codegen.geometry import Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.target import Target
 from support.exact_linear import evaluate
 from support.kernel_runner import run_kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
 from leanconv.kernels.pool import Pool
 from leanconv.kernels.reorder import reorder
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
 from leanconv.symbols import Evaluated, Symbol, Trace, least, most

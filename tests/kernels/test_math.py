@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel

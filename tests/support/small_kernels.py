@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from leanconv.codegen.emitter import Function
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 

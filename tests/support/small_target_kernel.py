@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 

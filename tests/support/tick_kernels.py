@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.target import Target
 

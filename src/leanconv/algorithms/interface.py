@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.records import dataclass
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
@@ -24,6 +23,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 

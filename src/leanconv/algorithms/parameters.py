@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Generic, TypeVar
 
 from leanconv.errors import SpecError, short
+from leanconv.records import dataclass
 
 _LONGEST_VALUE = 64  # characters of a parameter; a number of this length still fits a float
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from leanconv.api.conv import ConvPlan, conv_problem
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.options import PlanOptions
 from leanconv.codegen.host import host
+from leanconv.records import dataclass
 from leanconv.runtime.clock import cycles_per_second
 from leanconv.spec import ConvSpec
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from leanconv.errors import InputError, memory_reported
+from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
 from leanconv.units import shape_text, type_text
 

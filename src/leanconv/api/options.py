@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from leanconv.errors import SpecError, short
+from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.units import parse_bytes
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import InputError, short
+from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 MOST_SHAPES = 20_000  # that are looked at one by one

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants
 from leanconv.errors import memory_reported
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ infinities are shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from leanconv.errors import InputError
+from leanconv.records import dataclass
 
 _MOST_CLASSES = 100_000
 _SUM_TOLERANCE = 1e-3

@@ -19,7 +19,6 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ import numpy as np
 from leanconv.errors import InputError, MissingExtraError, ModelError
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.file_kinds import file_kind
+from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 FITS = ("stretch", "letterbox", "crop")
@@ -97,6 +97,9 @@ class Fitting:
     multiple: int = 1
 
 
+_AS_IT_IS = Fitting()
+
+
 @dataclass(frozen=True)
 class Picture:
     """An image as a network's input, and its place there.
@@ -119,7 +122,7 @@ def read_image(
     file: str | Path,
     shape: tuple[int | str | None, ...] | None,
     preprocessing: Preprocessing,
-    fitting: Fitting = Fitting(),
+    fitting: Fitting = _AS_IT_IS,
 ) -> Picture:
     """Decode an image and make it a batch of one.
 

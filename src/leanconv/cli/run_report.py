@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from leanconv.cli.answers import Summary
 from leanconv.cli.images import Picture
 from leanconv.cli.output import print_table, print_text
 from leanconv.cli.table import Column
+from leanconv.records import dataclass
 from leanconv.units import format_bytes, format_ns, shape_text
 
 

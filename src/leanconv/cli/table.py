@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from leanconv.records import dataclass
 
 GAP = 2  # blanks between two columns
 _COMFORTABLE = 16  # columns of a name, before something optional is left out

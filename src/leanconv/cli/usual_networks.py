@@ -7,7 +7,7 @@ same blocks, such as ResNet-34 and ResNet-101, have the same forms.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from leanconv.graph.convert.rule import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.records import dataclass
 
 _OPSET, _CLASSES = 17, 1000
 _IMAGE = ("N", 3, 224, 224)

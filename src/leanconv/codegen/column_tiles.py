@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.floor_sums import first_residue_below
 from leanconv.codegen.geometry import Window
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from leanconv.canonical import canonical_text
@@ -23,6 +23,7 @@ from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
 from leanconv.progress import step
+from leanconv.records import dataclass
 from leanconv.settings import current_settings
 from leanconv.target import Target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
@@ -12,6 +12,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.target import Target
 

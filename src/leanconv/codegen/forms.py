@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 from leanconv.symbols import Symbol, Trace, Values, guarded
 from leanconv.target import Target
 
@@ -29,7 +30,7 @@ _MOST_FORMS = 64  # of one skeleton
 _FORMATS = {"i64": "<q", "double": "<d", "float": "<fxxxx"}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Form:
     """The code of all kernels that differ only in extents.
 
@@ -65,7 +66,7 @@ def _bits(value: float, kind: str) -> int:
     return int(bits)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Emitted:
     """A kernel as a form and words.
 

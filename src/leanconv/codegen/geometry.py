@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.floor_sums import floor_sum, residues_below
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
 

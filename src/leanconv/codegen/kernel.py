@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from leanconv.codegen.outline import outline
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 # Added to a call's first chunk, see `Kernel.reuses_scratch`.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from leanconv.codegen.kernel import Kernel
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

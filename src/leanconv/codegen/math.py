@@ -25,9 +25,9 @@ approximations alone are off by at most 1e-8 (float) and 3e-17 (double).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of, vector
+from leanconv.records import dataclass
 
 _LOG2_E = 1.4426950408889634
 

@@ -16,9 +16,9 @@ steps only let the scheduler hoist loads until registers spill.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.records import dataclass
 
 UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
 

@@ -7,9 +7,9 @@ the multiply-add units busy (the lower bound of the im2win thesis, section 3.4),
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target

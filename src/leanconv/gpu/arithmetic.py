@@ -14,10 +14,9 @@ that range are detected and recomputed with tf32x3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from leanconv.errors import UnsupportedError
@@ -25,6 +24,7 @@ from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, machine_of
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.storage import Storage, place
+from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.spec.format import aligned
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
 Constant = int | bool | str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 
 TENSOR_COPIES = 90  # the first architecture that has bulk tensor copies
 

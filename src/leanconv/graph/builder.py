@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +14,7 @@ from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_name
 from leanconv.graph.ops.movement import moves_nothing
+from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Expand")  # keep every number as it is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
+from leanconv.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -5,9 +5,10 @@ Nothing is decoded: only magic numbers and a few texts at the beginning or the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from leanconv.records import dataclass
 
 _NEAR = 4096  # bytes at the beginning that are looked at
 _FAR = 1 << 16  # and at the end, where a zip file lists its members

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from leanconv.records import dataclass
 from leanconv.symbols import Trace, Values
 from leanconv.units import type_text
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.errors import UnsupportedError
+from leanconv.records import dataclass
 from leanconv.units import format_bytes
 
 

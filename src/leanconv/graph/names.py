@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import index
 from typing import Any
 
 from leanconv.errors import InputError, short
+from leanconv.records import dataclass
 
 
 def _meant(name: object, known: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +14,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
+from leanconv.records import dataclass
 
 _NAME = 200  # characters of a name that messages show
 _DOMAINS = ("", "ai.onnx")

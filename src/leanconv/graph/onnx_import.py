@@ -8,7 +8,6 @@ every shape, computes what depends on constants and shapes only, and gives the n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +24,7 @@ from leanconv.graph.onnx_file import FileInput, NoModelError, read_file, shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.verify import FLOATS
+from leanconv.records import dataclass
 from leanconv.spec.mends import mended
 from leanconv.units import shape_text
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
+from leanconv.records import dataclass
 from leanconv.symbols import Symbol, Trace, Values, guarded
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ No mask is needed anywhere: the last vector of a run overlaps the one before it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -28,6 +27,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
 from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.register_transpose import power_below, transpose
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target

@@ -5,11 +5,12 @@ A box says only where its elements are read and written; `copy_tasks` decides ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least
 

@@ -13,7 +13,6 @@ does not move is loaded outside of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -27,6 +26,7 @@ from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from leanconv.codegen import activations, math
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
+from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {

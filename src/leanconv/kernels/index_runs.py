@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.errors import UnsupportedError
+from leanconv.records import dataclass
 
 _MOST_REFLECTIONS = 4096  # of one axis; each is code of its own
 

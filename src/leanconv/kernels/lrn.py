@@ -11,7 +11,6 @@ summed anew for each channel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from leanconv.codegen import math
@@ -22,6 +21,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import TILE, each_column
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

@@ -13,7 +13,6 @@ constants of the code it is filled up, and stored under a mask.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
@@ -27,6 +26,7 @@ from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.register_transpose import transpose
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -12,7 +12,7 @@ of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from math import prod
 
@@ -30,6 +30,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

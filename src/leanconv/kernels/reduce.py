@@ -17,7 +17,6 @@ lanes alone. NaN anywhere makes the result NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
@@ -38,6 +37,7 @@ from leanconv.kernels.lane_reduce import (
     neutral_load,
     run_of,
 )
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

@@ -9,7 +9,7 @@ as constants. In blocks of channels every cell is one vector; in plain tensors i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -22,6 +22,7 @@ from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.kernels.copy_plan import row_major
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

@@ -11,7 +11,6 @@ L1. Softmax stores its exponentials in the second pass and scales them in the th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from leanconv.codegen import math
@@ -32,6 +31,7 @@ from leanconv.kernels.lane_reduce import (
     neutral_load,
     run_of,
 )
+from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 

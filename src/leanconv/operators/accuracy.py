@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.graph.ir import Graph
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 # The error of a network that is aimed at without a max_error, and one layer's share of it.

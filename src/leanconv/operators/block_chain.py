@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ from leanconv.operators.chains import (
     unfold_blocks,
 )
 from leanconv.operators.operator import NodeContext
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 _STEPS = (1, 2, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import prod
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.accuracy import Accuracy
+from leanconv.records import dataclass
 from leanconv.spec import Format
 from leanconv.target import Target
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT
 
 _TRIES = 300

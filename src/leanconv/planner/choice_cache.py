@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
@@ -23,6 +23,7 @@ from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.representatives import representative_types
 from leanconv.progress import steps
+from leanconv.records import dataclass
 from leanconv.settings import current_settings
 from leanconv.target import Target
 

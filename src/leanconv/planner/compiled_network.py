@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
@@ -27,6 +27,7 @@ from leanconv.planner.plan_file import PlanFile, kernel_digests
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.planner.weights import Packer, fill_weights
+from leanconv.records import dataclass
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena

@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall, Packing
 from leanconv.graph.ir import Graph
+from leanconv.records import dataclass
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned, aligned_offsets
 

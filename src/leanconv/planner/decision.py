@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, NodeContext
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
 

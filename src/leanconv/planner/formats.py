@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import FormatPolicy, operator_of
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 
 

@@ -7,8 +7,10 @@ the operand must be no array of the user's, of the result's size, and read by no
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, NamedTuple, TypeVar
+
+from leanconv.records import dataclass
 
 Buffer = TypeVar("Buffer", bound=Hashable)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.planner.remembered import remembered
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.planner.value_placer import ValuePlacer
+from leanconv.records import dataclass
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target

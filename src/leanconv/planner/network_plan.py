@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from leanconv.graph.ir import TensorType
@@ -22,6 +21,7 @@ from leanconv.planner.plan_file import (
     write_plan,
 )
 from leanconv.planner.storage import Storage
+from leanconv.records import dataclass
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.units import format_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse
 from leanconv.planner.remembered import remembered
+from leanconv.records import dataclass
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import LoweredGraph
+from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target

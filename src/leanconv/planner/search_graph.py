@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from leanconv.planner.node_costs import (
     reorder_ns,
 )
 from leanconv.planner.solver import Level, undominated
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs

@@ -18,12 +18,14 @@ Networks 10, 1980).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from leanconv.records import dataclass
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from leanconv.planner.arena import (
@@ -14,6 +13,7 @@ from leanconv.planner.arena import (
     largest_live_set,
 )
 from leanconv.planner.lifetimes import BufferUse, lifetimes
+from leanconv.records import dataclass
 from leanconv.runtime.program import Slot
 from leanconv.spec.format import aligned
 

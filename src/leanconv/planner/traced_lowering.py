@@ -9,7 +9,7 @@ node is lowered for each shape as it comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
 from operator import itemgetter
@@ -22,6 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.template import NO_NUMBER
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
+from leanconv.records import dataclass
 from leanconv.symbols import Evaluated, Steps, Symbol, Trace, Values
 from leanconv.target import Target
 

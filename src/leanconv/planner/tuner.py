@@ -8,7 +8,6 @@ import json
 import logging
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import steps
+from leanconv.records import dataclass
 from leanconv.runtime.memory import Block, Memory
 from leanconv.runtime.program import Program, Slot
 from leanconv.settings import current_settings

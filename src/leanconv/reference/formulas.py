@@ -6,10 +6,10 @@ documents the input counts with its padding, and dilations are 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 
 

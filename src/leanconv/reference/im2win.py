@@ -14,10 +14,10 @@ size, which is to say the input itself is read, with an index of its own (`Windo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from leanconv.records import dataclass
 from leanconv.reference.shapes import Steps, output_extents, result_dtype
 
 

@@ -13,10 +13,9 @@ arithmetic shift by 6 gives y wherever |y| < 2^25. More channels are summed in b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from leanconv.records import dataclass
 from leanconv.reference.shapes import output_extents
 from leanconv.reference.winograd import Matrices, input_tiles
 

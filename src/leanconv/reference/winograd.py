@@ -15,12 +15,12 @@ the middle of its nested derivation has a corrupt row. Matrices come exact from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
+from leanconv.records import dataclass
 from leanconv.reference.decompose import polyphase, split_kernel
 from leanconv.reference.shapes import Steps, output_extents
 from leanconv.spec.format import ceil_div

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.pacing import Pacing

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from leanconv.errors import SpecError, short
+from leanconv.records import dataclass
 
 # kind -> (number of parameters, their defaults)
 KINDS: dict[str, tuple[float, ...]] = {

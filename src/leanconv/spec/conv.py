@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from leanconv.dtypes import GPU_DTYPES, ITEMSIZE
 from leanconv.errors import SpecError, short
+from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ceil_div

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
+
+from leanconv.records import dataclass
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -11,7 +11,9 @@ where arithmetic hides a third of the stream), so that it follows the record to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
+
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.target.costs import Costs
 from leanconv.target.zen4 import ZEN4
 

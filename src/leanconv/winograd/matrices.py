@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.winograd.points import default_points
 
 Row = tuple[Fraction, ...]

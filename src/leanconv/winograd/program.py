@@ -17,12 +17,12 @@ more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.winograd.matrices import Matrix
 
 Kind = Literal["add", "sub", "mul", "neg", "fma", "fms"]

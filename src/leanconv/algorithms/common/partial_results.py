@@ -8,7 +8,6 @@ All tensors are in blocks of channels. A chunk is one block of channels of one i
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tails import each_tile_of_any
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 _PIXELS = 4  # written out together

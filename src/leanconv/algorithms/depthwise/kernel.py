@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -24,6 +23,7 @@ from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

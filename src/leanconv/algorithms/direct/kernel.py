@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.direct.rows import PanelRows
 from leanconv.algorithms.direct.shape import DirectShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.tails import each_tile, tile_at
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 

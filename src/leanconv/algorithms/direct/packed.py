@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -25,6 +25,7 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES, ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once

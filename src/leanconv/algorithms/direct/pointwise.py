@@ -18,7 +18,7 @@ rows than the square that is transposed to store them along pixels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
@@ -32,6 +32,7 @@ from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import fits, rows_per_chunk, step_cycles
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

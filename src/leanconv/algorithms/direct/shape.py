@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
@@ -10,6 +9,7 @@ from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
+from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 

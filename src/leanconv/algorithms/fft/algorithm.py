@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -18,6 +17,7 @@ from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_
 from leanconv.algorithms.problem import Problem
 from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 LENGTHS, PRODUCTS = (16, 32), (4, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -20,6 +20,7 @@ from leanconv.algorithms.fft.tiles import Axis, axes_of
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles, typical
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

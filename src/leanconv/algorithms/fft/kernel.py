@@ -7,7 +7,6 @@ thread and does not grow with the image.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -19,6 +18,7 @@ from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.target import Target
 

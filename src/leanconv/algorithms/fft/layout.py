@@ -13,14 +13,13 @@ have T/2 + 1 each (the others are their conjugates), the columns between them T 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 

@@ -19,12 +19,12 @@ A real transform of N numbers gives N numbers, packed as [re 0, re N/2, re 1, im
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import cos, pi, sin
 from typing import Literal
 
+from leanconv.records import dataclass
 from leanconv.winograd.program import LinearProgram, Op
 
 

@@ -10,7 +10,7 @@ then row by row, cropped, with bias, residual and activation, into the output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_program
@@ -28,6 +28,7 @@ from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
@@ -19,6 +19,7 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import ANY_WIDTH, Tile, rank_tiles
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

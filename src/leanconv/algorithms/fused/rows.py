@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
@@ -12,6 +12,7 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.conv import effective_extent
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div

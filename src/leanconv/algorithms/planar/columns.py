@@ -8,7 +8,7 @@ number of columns in a row's last vector and the target computes masks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target

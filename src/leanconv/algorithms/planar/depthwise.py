@@ -15,7 +15,7 @@ for rows that fill them better: 7 columns use 7 lanes of 8, instead of 7 of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.common.channels import broadcast_channels
@@ -34,6 +34,7 @@ from leanconv.codegen.extents import Count
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 

@@ -5,8 +5,6 @@ Weights are what is broadcast, so any number of channels in a group costs the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
@@ -24,6 +22,7 @@ from leanconv.algorithms.planar.columns import (
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -9,7 +9,7 @@ at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 
 from leanconv.algorithms.interface import Candidate, KernelUse
@@ -25,6 +25,7 @@ from leanconv.algorithms.unfold.candidates import (
 from leanconv.algorithms.unfold.kernels import Block, BlockConv
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -7,7 +7,7 @@ im2win differ in their `UnfoldedView`, never in a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 import numpy as np
@@ -22,6 +22,7 @@ from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 

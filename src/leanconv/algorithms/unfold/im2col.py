@@ -11,7 +11,7 @@ thread's scratch and multiplied while they are there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -35,6 +35,7 @@ from leanconv.algorithms.unfold.kernels import ImageProduct, Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.tiling import rank_tiles
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

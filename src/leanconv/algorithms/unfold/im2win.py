@@ -30,7 +30,7 @@ and LLVM hoists loads until registers spill (6 % of cv10).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -70,6 +70,7 @@ from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold.candidates import UnfoldedView
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
+from leanconv.records import dataclass
 
 # One axis of a window: size, outputs, taps, stride, dilation, padding.
 _Axis = tuple[int, int, int, int, int, int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
@@ -14,6 +13,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES, ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

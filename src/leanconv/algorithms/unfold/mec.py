@@ -16,7 +16,7 @@ that write to the final layout; for one image of one channel they are algorithm 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
@@ -40,6 +40,7 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.errors import SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 _T = 100  # the paper's value for recent machines

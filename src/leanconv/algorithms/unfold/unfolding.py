@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
@@ -24,6 +23,7 @@ from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.copy import cover
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors

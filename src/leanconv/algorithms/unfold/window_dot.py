@@ -10,8 +10,6 @@ thesis. The sums of a row stay in scratch until all channels have been added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
@@ -19,6 +17,7 @@ from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
+from leanconv.records import dataclass
 from leanconv.target import Target
 
 _WRITTEN_OUT = 8  # vectors of a window that are unrolled

@@ -18,7 +18,6 @@ output transform.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from leanconv.algorithms.winograd.edge_tiles import order_of
 from leanconv.algorithms.winograd.input import InputTransform
@@ -29,6 +28,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import INT64_BYTES
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

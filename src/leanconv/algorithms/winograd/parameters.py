@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.parameters import COUNT, TILE, Parameters, one_of, parameter
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True)

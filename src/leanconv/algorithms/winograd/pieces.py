@@ -7,7 +7,7 @@ that differ only in where they read and write are one kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leanconv.algorithms.decompose import (
     Range,
@@ -21,6 +21,7 @@ from leanconv.algorithms.decompose import (
 )
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Window
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
 LARGEST_TAPS = 7  # of one phase along one axis; with more, rounding grows faster than speed

@@ -8,13 +8,13 @@ and 3. The shorter phases are left out of the products at that point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from leanconv.algorithms.decompose import phase_count, phase_taps
+from leanconv.records import dataclass
 
 AtInfinity = tuple[bool, bool]  # whether a point is the last one along height and width
 _FINITE: AtInfinity = (False, False)

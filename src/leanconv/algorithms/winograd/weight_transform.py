@@ -9,12 +9,11 @@ code transforms the weights of all tiles, strides and channels. A chunk is some 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.algorithms.common.panel_packing import Panels
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.types import ELEMENT
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from leanconv.cli.common import UsageError
+from leanconv.records import dataclass
 
 _HERE = Path(__file__).parent
 

@@ -6,12 +6,13 @@ import os
 import platform
 import subprocess
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import leanconv
+from leanconv.records import dataclass
 
 _APART = 0.8  # share of its own core that a thread must have
 _STAT = Path("/proc/stat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.machine import wait_for_cores
 from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
+from leanconv.records import dataclass
 
 OURS = "leanconv"
 INACCURATE = 1e-4  # of the largest output: no float32 arithmetic errs so much in these works

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +16,7 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import CompileError, MissingExtraError
 from leanconv.gpu.launch import Code
+from leanconv.records import dataclass
 from leanconv.settings import current_settings
 
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"

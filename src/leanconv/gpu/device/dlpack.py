@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
 from leanconv.gpu.lowering.lowered import unstored
+from leanconv.records import dataclass
 
 _CUDA = 2
 _CODES = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}

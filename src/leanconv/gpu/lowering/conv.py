@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from leanconv.gpu.lowering.unfold_methods import (
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.lowering.winograd import WinogradParameters, lower_winograd, winograd_rejects
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 
 P = TypeVar("P", bound=Parameters)
 _STEP = 32  # elements of k by which windows are laid

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering.gemm import Epilogue
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 
 

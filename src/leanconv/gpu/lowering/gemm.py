@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -15,6 +15,7 @@ from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 

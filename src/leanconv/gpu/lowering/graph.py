@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from leanconv.gpu.lowering.lowering_context import PLAIN, DeviceStep, LoweringCo
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
+from leanconv.records import dataclass
 
 Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {

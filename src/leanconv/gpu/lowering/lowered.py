@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from leanconv.gpu.launch import Launch
+from leanconv.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

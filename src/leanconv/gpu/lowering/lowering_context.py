@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,6 +17,7 @@ from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.value_placer import ValuePlacer
+from leanconv.records import dataclass
 
 PLAIN, LAST = "plain", "last"
 

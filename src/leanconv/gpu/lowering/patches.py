@@ -7,7 +7,7 @@ as an overlapping view of its windows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod, sqrt
 
 import numpy as np
@@ -21,6 +21,7 @@ from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, unfolded_windows
 from leanconv.gpu.machine import TENSOR_COPIES, Machine
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 

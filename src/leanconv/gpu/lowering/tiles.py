@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
 _MOST_SPLITS = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -19,6 +19,7 @@ from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 
 MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 

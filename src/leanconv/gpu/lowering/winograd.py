@@ -7,7 +7,7 @@ double precision, before. The workspace is that of whole tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -23,6 +23,7 @@ from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.error import peak_amplification
 from leanconv.winograd.matrices import Matrix, Transform, transform

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
+from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 
 FIRST_OPSET, LAST_OPSET = 7, 28

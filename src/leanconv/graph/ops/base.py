@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
+from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 from leanconv.units import shape_text
 

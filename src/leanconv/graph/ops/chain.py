@@ -6,13 +6,14 @@ BlockChain: chains one after the other, of which some add their own input to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, first, given
 from leanconv.graph.ops.conv import OPS as CONVOLUTIONS
+from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 
 CONV = CONVOLUTIONS["Conv"]

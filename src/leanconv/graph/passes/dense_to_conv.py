@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from leanconv.graph.edit import (
     rewrite,
 )
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.records import dataclass
 
 # (weight, transposed, alpha, kernel) -> the constant made of it; layers that share a weight go on
 # sharing it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from leanconv.graph.edit import (
     rewrite,
 )
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.records import dataclass
 
 _Vector = npt.NDArray[np.float64]
 _PIECE_ELEMENTS = 64 * 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.simplify import bounds, clip_again
+from leanconv.records import dataclass
 
 _MOST_NODES = 6  # of one product; longer ones are no activation
 _TOLERANCE = {"float32": 5e-7, "float64": 1e-14}  # constants as files round them, relative

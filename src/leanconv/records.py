@@ -1,0 +1,107 @@
+"""Dataclasses that are made quickly: importing the package makes two hundred.
+
+The standard library compiles each method of a dataclass by itself, up to six, which takes most of
+an import. Here those that follow the fields are compiled together, and the others are shared. What
+comes out is a dataclass like any other: `fields`, `replace` and `asdict` of `dataclasses` take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+_MISSING = dataclasses.MISSING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass  # what type checkers know
+else:
+
+    def dataclass(
+        cls: type | None = None,
+        /,
+        *,
+        frozen: bool = False,
+        eq: bool = True,
+        repr: bool = True,  # noqa: A002
+        kw_only: bool = False,
+    ) -> Any:
+        """As `dataclasses.dataclass`, of which these are the options that are used here."""
+
+        def made(cls: type) -> type:
+            dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+            methods = _compiled(cls, frozen, eq)
+            if eq and not frozen:
+                methods["__hash__"] = None
+            if repr:
+                methods["__repr__"] = _repr
+            if frozen:
+                methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+            for name, method in methods.items():
+                if name not in cls.__dict__ or (name == "__hash__" and cls.__hash__ is None):
+                    setattr(cls, name, method)
+            return cls
+
+        return made if cls is None else made(cls)
+
+
+def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
+    """The methods that follow the fields: `__init__`, and what compares if that is asked for."""
+    fields = dataclasses.fields(cls)
+    names: dict[str, Any] = {"_missing": _MISSING, "__name__": cls.__module__}
+    heads, body = ["self"], ["_values = self.__dict__"] if frozen else []
+    keywords: list[str] = []
+    for field in fields:
+        name, given = field.name, field.name
+        if field.default is not _MISSING:
+            names[f"_default_{name}"] = field.default
+            given = f"{name}=_default_{name}"
+        elif field.default_factory is not _MISSING:
+            names[f"_make_{name}"] = field.default_factory
+            given = f"{name}=_missing"
+            body.append(f"{name} = _make_{name}() if {name} is _missing else {name}")
+        (keywords if field.kw_only else heads).append(given)
+        body.append(f"_values[{name!r}] = {name}" if frozen else f"self.{name} = {name}")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    arguments = ", ".join([*heads, *(["*", *keywords] if keywords else [])])
+    lines = [f"def __init__({arguments}):", *(f" {line}" for line in body or ["pass"])]
+    if eq:
+        mine = "".join(f"self.{field.name}, " for field in fields if field.compare)
+        theirs = mine.replace("self.", "other.")
+        lines += [
+            "def __eq__(self, other):",
+            " if other.__class__ is not self.__class__: return NotImplemented",
+            f" return ({mine}) == ({theirs})",
+            "def __hash__(self):",
+            f" return hash(({mine}))",
+        ]
+    methods: dict[str, Any] = {}
+    exec("\n".join(lines), names, methods)
+    for name, method in methods.items():
+        method.__qualname__ = f"{cls.__qualname__}.{name}"
+    annotations = {field.name: field.type for field in fields}
+    methods["__init__"].__annotations__ = {**annotations, "return": None}
+    return methods
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = (field.name for field in dataclasses.fields(self) if field.repr)
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({values})"
+
+
+def _refusal(verb: str) -> Callable[..., None]:
+    def refuse(self: Any, name: str, *_: object) -> None:
+        kind = type(self)
+        if "__dataclass_fields__" in kind.__dict__ or name in kind.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")
+        change = object.__delattr__ if verb == "delete" else object.__setattr__
+        change(self, name, *_)
+
+    return refuse
+
+
+_refuse_to_set, _refuse_to_delete = _refusal("assign to"), _refusal("delete")
