@@ -103,3 +103,25 @@ class Kept:
 
 def test_they_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(Kept((1, 2)))) == Kept((1, 2))
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(dataclass, dataclasses.dataclass), MAKERS])
+def test_they_inherit_from_each_other(outer: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    @inner(frozen=True)
+    class Below:
+        """A base."""
+
+        first: int
+
+    @outer(frozen=True)
+    class Above(Below):
+        """Of the other kind."""
+
+        second: int = 2
+
+    assert Above(1) == Above(1, 2)
+    assert repr(Above(1)).endswith("Above(first=1, second=2)")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Above(1).second = 3
+    with pytest.raises(TypeError, match="frozen"):
+        outer(type("Open", (Below,), {}))

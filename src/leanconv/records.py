@@ -30,7 +30,7 @@ else:
         """As `dataclasses.dataclass`, of which these are the options that are used here."""
 
         def made(cls: type) -> type:
-            dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+            _with_fields(cls, frozen, kw_only)
             methods = _compiled(cls, frozen, eq)
             if eq and not frozen:
                 methods["__hash__"] = None
@@ -44,6 +44,26 @@ else:
             return cls
 
         return made if cls is None else made(cls)
+
+
+def _with_fields(cls: Any, frozen: bool, kw_only: bool) -> None:
+    """Make it a dataclass without methods.
+
+    The standard library would make those that freeze it, one by one, and refuses to mix: so it is
+    told that nothing is frozen.
+    """
+    bases = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
+    known = [(base, base.frozen) for base in bases if base is not None]
+    if any(was != frozen for _, was in known):
+        raise TypeError(f"{cls.__qualname__} inherits from a dataclass that is frozen otherwise")
+    for base, _ in known:
+        base.frozen = False
+    try:
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    finally:
+        for base, was in known:
+            base.frozen = was
+    cls.__dataclass_params__.frozen = frozen
 
 
 def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:

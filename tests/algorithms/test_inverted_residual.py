@@ -16,6 +16,7 @@ from leanconv.spec import Activation
 from leanconv.target import preset
 from support.block_chains import RELU6, Block, Runner
 from support.errors import relative_error
+from support.nodes import packed_by
 
 SILU, SWISH = Activation("silu", ()), Activation("hard_swish", ())
 BLOCKS = {
@@ -138,7 +139,7 @@ def test_facts(name: str) -> None:
         flops = flops or total
         assert total == flops, str(choice)
         for packing in lowered.packings:
-            made = {role: array.nbytes for role, array in packing.make().items()}
+            made = {role: array.nbytes for role, array in packed_by(packing).items()}
             assert made == dict(packing.bytes)
 
 

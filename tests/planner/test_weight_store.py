@@ -21,6 +21,7 @@ from leanconv.operators.operator import NodeContext
 from leanconv.planner.constant_pool import ConstantPool, WeightStore
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.runtime.memory import Block
+from support.nodes import packed_by
 from support.onnx_models import model, small_cnn
 
 Array = np.ndarray
@@ -131,7 +132,7 @@ def recipes(graph: Graph, algorithm: str) -> dict[object, dict[str, bytes]]:
             choice = select.choice_named(algorithm)
         for each in operator_of(node).lower(context, choice).packings:
             if each.recipe is not None:
-                made = {name: array.tobytes() for name, array in each.make().items()}
+                made = {name: array.tobytes() for name, array in packed_by(each).items()}
                 found[(node.name, each.recipe)] = made
     return found
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.api.inputs import array_mend
+from leanconv.api.inputs import array_mend, is_array
 from leanconv.dtypes import CPU_DTYPES
 from leanconv.errors import InputError, memory_reported
 from leanconv.spec import ConvSpec
@@ -45,7 +45,7 @@ def checked_spec(
         InputError, SpecError: they describe none.
     """
     w, bias, slope = constants
-    if not isinstance(w, np.ndarray) or isinstance(w, np.ma.MaskedArray):
+    if not is_array(w):
         raise InputError(
             f"w is {type(w).__name__}; expected a float32 or float64 array"
             f"{array_mend(w, 'float32')}"
@@ -66,7 +66,7 @@ def checked_spec(
 @memory_reported("copying an array")
 def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """The array, contiguous, if it has that shape and dtype."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+    if not is_array(array):
         raise InputError(
             f"{label} is {type(array).__name__}; expected a NumPy array {type_text(dtype, shape)}"
             f"{array_mend(array, dtype)}"
