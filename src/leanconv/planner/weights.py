@@ -24,24 +24,19 @@ class Packer:
     Args:
         library: has their kernels.
         threads: that take part.
-
-    Attributes:
-        bytes: of the results of the calls that wait.
     """
 
     def __init__(self, library: Library, threads: int) -> None:
         self._library, self._threads = library, threads
         self._waiting: list[tuple[PackCall, int]] = []
-        self.bytes = 0
 
     def add(self, call: PackCall, address: int) -> None:
         """Let a call wait that writes to an address."""
         self._waiting.append((call, address))
-        self.bytes += call.bytes
 
     def run(self) -> None:
         """Run the calls that wait, and let go of their weights."""
-        waiting, self._waiting, self.bytes = self._waiting, [], 0
+        waiting, self._waiting = self._waiting, []
         if not waiting:
             return
         arrays = [(call.source, *call.tables()) for call, _ in waiting]
