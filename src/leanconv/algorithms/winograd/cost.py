@@ -25,6 +25,7 @@ _LARGE_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
 _FULL_TILE = 20  # the fewest accumulators of a register tile for which such blocks are tried
 # Of L2's rate, where each row of register tiles reads U: products hide most of that stream.
 _U_RATE = 85 / 32
+_ROUNDED = 1 - 1e-9  # bounds are below what they bound by more than rounding
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
 MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
@@ -96,12 +97,9 @@ def best_kernel(
     for model in models:
         if best and model.least_of(1) >= best[0]:
             break
-        for tiling in model.tilings(given):
-            if best and model.least_of(tiling.parts) >= best[0]:
-                continue
-            cycles = model.cycles(tiling)
-            if best is None or cycles < best[0]:
-                best = cycles, tiling, model
+        found = model.best_tiling(given, best[0] if best else math.inf)
+        if found:
+            best = *found, model
     if best is None:
         return None
     cycles, tiling, model = best
@@ -215,21 +213,59 @@ class _Model:
         m_bytes = self.points * tiling.vectors * self.kernel.lanes * self.item
         return tiling.tiles * (self.v_bytes + m_bytes)
 
+    def best_tiling(self, given: WinogradParameters, below: float) -> tuple[float, Tiling] | None:
+        """The tiling with the fewest cycles, of several the first; None if all have `below`.
+
+        Most are passed over by a bound of their register tile.
+        """
+        best: tuple[float, int, Tiling] | None = None
+        tiles = enumerate(self._bounded_tiles(given))
+        for least, number, tile in sorted((bound, number, tile) for number, (bound, tile) in tiles):
+            if least > below:
+                break
+            for tiling in self.tilings_of(*tile, given):
+                if self._total(tiling) * self.handicap * _ROUNDED > below:
+                    continue
+                cycles = self.cycles(tiling)
+                if cycles < below or (best and cycles == below and number < best[1]):
+                    best, below = (cycles, number, tiling), cycles
+        return best and (best[0], best[2])
+
+    def _bounded_tiles(self, given: WinogradParameters) -> Iterator[tuple[float, tuple[int, int]]]:
+        """The register tiles to try, each after a lower bound of the cycles of its tilings."""
+        factor = self.kernel.groups * self.handicap * _ROUNDED
+        last, least = 0, math.inf
+        for rows, vectors in self.register_tiles(given):
+            # Narrow edges and the last rows have smaller tiles.
+            fewer = range(1 if vectors != last else rows, rows + 1)
+            one = min(self._one(Tiling(n, n, vectors, 1), n) / n for n in fewer)
+            last, least = vectors, min(one, least if vectors == last else math.inf)
+            panels = ceil_div(self.out_vectors, vectors)
+            cycles = self.into + panels * (self.tile_points * least + self.back * vectors)
+            yield cycles * factor, (rows, vectors)
+
     def tilings(self, given: WinogradParameters) -> Iterator[Tiling]:
         """The tilings to try: blocks, register tiles and parts."""
+        for tile in self.register_tiles(given):
+            yield from self.tilings_of(*tile, given)
+
+    def register_tiles(self, given: WinogradParameters) -> Iterator[tuple[int, int]]:
+        """The register tiles to try: rows and vectors."""
         count = self.tile_count
         for vectors in range(1, min(6, self.out_vectors) + 1):
-            panels = ceil_div(self.out_vectors, vectors)
             for rows in range(min(2, count), min(16, count) + 1):
                 if not fits(self.target, rows, vectors):
                     break
-                for tiles in self._blocks(rows, vectors, given.tiles):
-                    for parts in (1, 2, 4, 8):
-                        tiling = Tiling(tiles, rows, vectors, parts)
-                        if parts > panels:
-                            break
-                        if given.allow(*tiling):
-                            yield tiling
+                if given.rows in (None, rows) and given.vectors in (None, vectors):
+                    yield rows, vectors
+
+    def tilings_of(self, rows: int, vectors: int, given: WinogradParameters) -> Iterator[Tiling]:
+        """The tilings to try with a register tile: blocks and parts."""
+        panels = ceil_div(self.out_vectors, vectors)
+        for tiles in self._blocks(rows, vectors, given.tiles):
+            for parts in (1, 2, 4, 8):
+                if parts <= panels and given.parts in (None, parts):
+                    yield Tiling(tiles, rows, vectors, parts)
 
     def _blocks(self, rows: int, vectors: int, given: int | None) -> list[int]:
         """Numbers of tiles of a block to try; only `given` if set."""

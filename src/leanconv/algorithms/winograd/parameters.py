@@ -28,9 +28,3 @@ class WinogradParameters(Parameters):
     vectors: int | None = parameter(COUNT)
     tiles: int | None = parameter(COUNT)
     parts: int | None = parameter(COUNT)
-
-    def allow(self, tiles: int, rows: int, vectors: int, parts: int) -> bool:
-        """Whether blocks and register tile agree with the parameters that are given."""
-        given = (self.tiles, self.rows, self.vectors, self.parts)
-        pairs = zip(given, (tiles, rows, vectors, parts), strict=True)
-        return all(wanted in (None, value) for wanted, value in pairs)
