@@ -117,6 +117,8 @@ def store_tile(
         channels: channels to store, at most `vectors * lanes`.
         columns: how many rows are stored; None: all of them.
     """
+    residual = out.residual.frozen() if out.residual else None
+    out = replace(out, y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
     if columns is None:

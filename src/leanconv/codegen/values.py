@@ -143,9 +143,7 @@ class Value:
         addresses that depend on one without strength reduction.
         """
         value = self._arithmetic(op, "f" + op[1:], self, self._coerce(other))
-        if isinstance(other, Symbol):
-            return self.function.define(f"freeze {value}", self.kind)
-        return value
+        return value.frozen() if isinstance(other, Symbol) else value
 
     def __and__(self, other: Value | int) -> Value:
         return self._arithmetic("and", "and", self, self._coerce(other))
@@ -165,6 +163,15 @@ class Value:
         op = "fcmp" if self.is_float else "icmp"
         kind = vector("i1", lanes_of(self.kind))
         return self.function.define(f"{op} {how} {self.kind} {self.text}, {right.text}", kind)
+
+    def frozen(self) -> Value:
+        """The same value as an unknown to LLVM's strength reduction; no instruction.
+
+        That takes a third of the time of compiling: it compares all addresses that depend on the
+        index of a loop, however far outside. Those of a register tile are numbers beyond one base;
+        if it is frozen, they are none of the outer loops'.
+        """
+        return self.function.define(f"freeze {self}", self.kind)
 
     def at(self, index: Value | int, element: str = "i8") -> Value:
         """The address `index` elements past this pointer."""

@@ -211,7 +211,8 @@ class _VectorRows:
         """Emit one tile: start values, taps, epilogue, store."""
         conv, e, window = self.conv, self.e, self.conv.window
         step = conv.x.spatial[2]
-        x = row_x.at(column * (window.stride[2] * step) - window.pad[2] * step, self.element)
+        at = column * (window.stride[2] * step) - window.pad[2] * step
+        x = row_x.at(at, self.element).frozen()
         acc = [self.bias] * run.pixels
         depth, height = self.taps
         wide = conv.inputs * conv.lanes

@@ -75,7 +75,7 @@ class _PanelRow:
         conv, window = self.conv, self.conv.window
         od, oh = self.e.split(row, *window.out[:2])
         self.oh = oh
-        self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element)
+        self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element).frozen()
         first = panel * conv.panel_lanes
         self.bias = of.bias.at(first, self.element) if of.bias else None
         self.slope = of.slope.at(first, self.element) if of.slope else None
@@ -116,7 +116,8 @@ class _PanelRow:
             window.stride[2] * step_x,
             prefetch_offsets=self._prefetch_offsets(column),
         )
-        a = self.x.at(column * (window.stride[2] * step_x) - window.pad[2] * step_x, self.element)
+        first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
+        a = self.x.at(first, self.element).frozen()
         acc = self._start(kind, run.pixels, vectors)
         place = column * conv.y.spatial[2]
         residual = self.residual.at(place, self.element) if self.residual else None

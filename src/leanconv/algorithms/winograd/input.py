@@ -158,7 +158,7 @@ class InputTransform:
         step = conv.stride[1] * conv.x.spatial[2]
         columns = [tile.x0 + j * conv.stride[1] for j in range(program.inputs)]
         exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
-        start = tile.image.at(tile.x0 * conv.x.spatial[2], self.element)
+        start = tile.image.at(tile.x0 * conv.x.spatial[2], self.element).frozen()
         with e.loop("row", self._patch_rows(tile)) as i:
             y = tile.y0 + i * conv.stride[0]
             line = start.at(y * conv.x.spatial[1], self.element)
@@ -214,7 +214,7 @@ class InputTransform:
         if halves:
             lanes, per = conv.lanes // 2, conv.lanes
         step = conv.x.spatial[2]
-        start = tile.image.at(tile.x0 * step, self.element)
+        start = tile.image.at(tile.x0 * step, self.element).frozen()
         with e.loop("row", self._patch_rows(tile)) as i:
             y = tile.y0 + i * conv.stride[0]
             pixels: list[Value] = []

@@ -73,7 +73,7 @@ class Products:
         """Emit the products of one point; `done` steps of the panel belong to earlier points."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride, self.element)
-        b = u.at(done * width, self.element)
+        b = u.at(done * width, self.element).frozen()
         out = self.m.at(xi * conv.m_stride, self.element)
         several = row_range.many > 1 and row_range.many * row_range.rows == conv.tiles
         count = (self.live + (row_range.rows - 1)) // row_range.rows if several else row_range.many
@@ -81,8 +81,8 @@ class Products:
         out = out.at(row_range.start * width, self.element)
         with e.loop("rows", count) as r:
             apart = row_range.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
-            rows = a.at(r * (apart * conv.lanes), self.element)
-            place = out.at(r * (row_range.rows * width), self.element)
+            rows = a.at(r * (apart * conv.lanes), self.element).frozen()
+            place = out.at(r * (row_range.rows * width), self.element).frozen()
             self._sums(rows, b, place, at, row_range.rows)
 
     def _sums(self, a: Value, b: Value, out: Value, at: AtInfinity, rows: int) -> None:
