@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,15 @@ import pytest
 import leanconv as lc
 from leanconv.codegen import compiler, forms, linking
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.form_entries import KnownForm, description, packed, unpacked
+from leanconv.codegen.form_entries import (
+    KnownForm,
+    description,
+    packed,
+    packed_forms,
+    skeleton_description,
+    unpacked,
+    unpacked_forms,
+)
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from support.kernel_runner import run_kernel
@@ -77,6 +86,60 @@ def kernel() -> Kernel:
     return conv_kernel("ic16ih30iw30oc16oh30ow30kh3ph1", host())
 
 
+def higher() -> Kernel:
+    """One of the same form."""
+    return conv_kernel("ic16ih34iw30oc16oh34ow30kh3ph1", host())
+
+
+def test_kernels_that_were_never_loaded_together_have_forms_on_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = compiler.load([kernel(), higher()])
+    assert both.forms == 1
+    for path in folder.glob("*.forms"):
+        path.unlink()
+    forget(monkeypatch)
+    emit_nothing(monkeypatch)
+    found = compiler.load([higher(), kernel()])
+    assert [found.words(k) for k in (kernel(), higher())] == [
+        both.words(k) for k in (kernel(), higher())
+    ]
+    assert len(list(folder.glob("*.forms"))) == 1
+
+
+def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alike: dict[str | None, dict[str, Kernel]] = {}
+    for width in range(20, 70):  # columns that are left over are forms
+        each = conv_kernel(f"ic16ih30iw{width}oc16oh30ow{width}kh3ph1", host())
+        digest = forms.form_of(each, host()).form.digest
+        alike.setdefault(skeleton_description(each), {})[digest] = each
+    one, other = list(max(alike.values(), key=len).values())[:2]
+    for each in (one, other):  # as two processes
+        forget(monkeypatch)
+        assert compiler.load([each]).compiled == 1
+    for path in folder.glob("*.forms"):
+        path.unlink()
+    forget(monkeypatch)
+    emit_nothing(monkeypatch)
+    assert compiler.load([one, other]).forms == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"[", b"{}", b"[[1]]", b"7", b"[" * 100_000])
+def test_another_entry_of_a_skeleton_is_a_miss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    wanted = compiler.load([kernel()]).words(kernel())
+    for path in folder.glob("*.forms"):
+        path.unlink()
+    (path,) = folder.glob("*.skeleton")
+    cache = DiskCache(folder, suffix=".skeleton")
+    body = cache.get(path.stem)
+    cache.put(path.stem, damage)
+    forget(monkeypatch)
+    assert compiler.load([kernel()]).words(kernel()) == wanted
+    assert cache.get(path.stem) == body
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b""])
 def test_another_entry_than_this_is_a_miss(
     folder: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
@@ -101,8 +164,9 @@ def test_kernels_of_others_have_no_entries(folder: Path) -> None:
 
     x = np.ones(8, "f4")
     run_kernel(Twice(2.0), x, x * np.nan)
-    assert not list(folder.glob("*.forms"))
+    assert not [*folder.glob("*.forms"), *folder.glob("*.skeleton")]
     assert description([Twice(2.0), kernel()]) is None
+    assert skeleton_description(Twice(2.0)) is None
 
 
 def test_what_is_loaded_together_is_in_the_key() -> None:
@@ -131,3 +195,58 @@ def test_no_other_bytes_are_taken() -> None:
 def test_words_of_more_than_64_bits_are_refused(word: int) -> None:
     with pytest.raises(struct.error):
         packed([KnownForm(DIGEST, (word,))])
+
+
+def test_forms_are_read_as_they_were_written() -> None:
+    form = forms.form_of(kernel(), host()).form
+    assert form.words
+    (read,) = unpacked_forms(packed_forms([form])) or ()
+    assert (read.digest, read.words) == (form.digest, form.words)
+    assert dict(read.guards) == dict(form.guards)
+    assert unpacked_forms(packed_forms([])) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "v",
+        "v[0].real",
+        "v[-1]",
+        "(lambda: 0)()",
+        "9**9",
+        "min.__class__",
+        "[v[0]]",
+        "v[0] # x",
+        "v[0]\n",
+        "exec",
+        "",
+        7,
+        None,
+    ],
+)
+def test_expressions_are_arithmetic_alone(text: object) -> None:
+    """They are evaluated."""
+    good = [DIGEST, [["(v[0] + 1)", "i64"]], [["(v[0] < 12)", True]]]
+    assert unpacked_forms(json.dumps([good]).encode())
+    for bad in ([DIGEST, [[text, "i64"]], []], [DIGEST, [], [[text, True]]]):
+        assert unpacked_forms(json.dumps([good, bad]).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ["x" * 64, [], []],
+        [DIGEST[:-1], [], []],
+        [None, [], []],
+        [DIGEST, [["v[0]", "i32"]], []],
+        [DIGEST, [["v[0]", []]], []],
+        [DIGEST, [["v[0]"]], []],
+        [DIGEST, [], [["v[0]", "1"]]],
+        [DIGEST, [], [["v[0]", None]]],
+        [DIGEST, []],
+        [DIGEST, [], [], []],
+    ],
+)
+def test_no_other_forms_are_taken(form: list[object]) -> None:
+    assert unpacked_forms(json.dumps([form]).encode()) is None

@@ -15,7 +15,7 @@ from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.form_entries import KnownForm
-from leanconv.codegen.forms import emitted, form_of, known_form
+from leanconv.codegen.forms import adopt, emitted, form_of, forms_of_skeleton, known_form
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
@@ -69,50 +69,75 @@ def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator
 
     Progress stays at 0 meanwhile.
     """
-    forms = _known(kernels, target)
-    complete = len(forms) == len(kernels)
+    forms, kept = _known(kernels, target)
     found.look_for(key_of(form.digest, target) for form in forms.values())
     absent: set[str] = set()
+    new: list[Kernel] = []
     for kernel in kernels:
         if kernel in forms and found.has(kernel, forms[kernel], target):
             continue
         emission = form_of(kernel, target)
         forms[kernel] = KnownForm(emission.form.digest, emission.words)
+        if emission.text is not None:
+            new.append(kernel)
         has = found.has(kernel, forms[kernel], target)
         key = found.keys[kernel]
         if not has and key not in absent:
             absent.add(key)
             step("compiling kernels", 0, len(kernels))
             yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
-    if not complete:
-        _remember({kernel: forms[kernel] for kernel in kernels}, target)
+    if not kept:
+        _remember({kernel: forms[kernel] for kernel in kernels}, new, target)
 
 
-def _known(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
-    """The forms that are known without emission.
+def _known(kernels: Sequence[Kernel], target: Target) -> tuple[dict[Kernel, KnownForm], bool]:
+    """The forms that are known without emission, and whether the next process need not ask more.
 
     That is those that this process has emitted; where a kernel has none, all those of the entry on
-    disk, if some process has loaded the same kernels together.
+    disk, if some process has loaded the same kernels together, else those of its skeleton that are
+    on disk.
     """
-    found = {}
-    for kernel in kernels:
-        known = known_form(kernel, target)
-        if known is not None:
-            found[kernel] = KnownForm(known.form.digest, known.words)
-    text = form_entries.description(kernels) if len(found) < len(kernels) else None
+    found = _known_here(kernels, target)
+    if len(found) == len(kernels):
+        return found, True
+    text = form_entries.description(kernels)
     if text is None:
-        return found
+        return found, False
     body = form_entries.entries_beside(object_cache()).get(key_of(text, target))
     forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
-    return dict(zip(kernels, forms, strict=True)) if forms else found
+    if forms:
+        return dict(zip(kernels, forms, strict=True)), True
+    missing = [kernel for kernel in kernels if kernel not in found]
+    keys = _skeleton_keys(missing, target)
+    bodies = form_entries.skeletons_beside(object_cache()).get_all(keys.values())
+    for kernel, key in keys.items():
+        adopt(kernel, target, form_entries.unpacked_forms(bodies.get(key, b"[]")) or ())
+    return found | _known_here(missing, target), False
 
 
-def _remember(forms: Mapping[Kernel, KnownForm], target: Target) -> None:
-    """Keep the forms of kernels that were loaded together."""
+def _known_here(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
+    """The forms that this process knows."""
+    found = {kernel: known_form(kernel, target) for kernel in kernels}
+    return {kernel: KnownForm(e.form.digest, e.words) for kernel, e in found.items() if e}
+
+
+def _skeleton_keys(kernels: Iterable[Kernel], target: Target) -> dict[Kernel, str]:
+    """The keys of the entries of kernels' skeletons, each skeleton once."""
+    texts = {form_entries.skeleton_description(kernel): kernel for kernel in kernels}
+    return {kernel: key_of(text, target) for text, kernel in texts.items() if text is not None}
+
+
+def _remember(
+    forms: Mapping[Kernel, KnownForm], emitted_now: Sequence[Kernel], target: Target
+) -> None:
+    """Keep the forms of kernels that were loaded together, and those of new skeletons."""
     text = form_entries.description(list(forms))
     if text is not None:
         body = form_entries.packed(list(forms.values()))
         form_entries.entries_beside(object_cache()).put(key_of(text, target), body)
+    skeletons = form_entries.skeletons_beside(object_cache())
+    for kernel, key in _skeleton_keys(emitted_now, target).items():
+        skeletons.put(key, form_entries.packed_forms(forms_of_skeleton(kernel, target)))
 
 
 @dataclass

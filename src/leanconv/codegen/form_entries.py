@@ -1,31 +1,42 @@
-"""Entries on disk that say which forms the kernels of a load have, so that none is emitted.
+"""Entries on disk that say which forms kernels have, so that none is emitted.
 
-An entry belongs to the kernels of one load, in order. It has a record for each, little endian:
+Entries of one kind belong to the kernels of a load, in order. They have a record for each, little
+endian:
 
     digest of the form's text    32 bytes
     number of words              16 bits
     words                        64 bits each, the first one nearest to the argument table
 
-Nothing in it is evaluated: what is not exactly of this form is a miss, and a digest only names an
-object, which the cache has or has not.
+Those of the other kind belong to a skeleton: its forms, in JSON, with the expressions of words and
+guards, for kernels that no process has loaded together.
+
+What is not exactly of this form is a miss: a digest only names an object, which the cache has or
+has not, and an expression is made of numbers, variables and arithmetic alone.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import platform
+import re
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.forms import WORD_KINDS, Form, skeleton
 from leanconv.codegen.kernel import Kernel
 
 MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_EXPRESSION = re.compile(
+    r"(?:v\[\d+\]|min|max|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\*(?!\*)|[-+/%<>=!(), ])+"
+)
 
 
 class KnownForm(NamedTuple):
@@ -41,16 +52,37 @@ def entries_beside(objects: DiskCache) -> DiskCache:
     return objects.beside(".forms", MOST_BYTES)
 
 
+@functools.cache
+def skeletons_beside(objects: DiskCache) -> DiskCache:
+    """The cache of skeletons' entries, in the same folder."""
+    return objects.beside(".skeleton", MOST_BYTES)
+
+
 def description(kernels: Sequence[Kernel]) -> str | None:
     """What the forms of kernels depend on, but for the target and leanconv's own sources.
 
     None for kernels of others, whose sources may change: they are emitted by each process.
     """
-    if not all(type(kernel).__module__.startswith("leanconv.") for kernel in kernels):
+    if not all(map(_ours, kernels)):
         return None
-    versions = f"forms\n{platform.python_version()} {np.__version__}"
     texts = (f"{type(kernel).__module__}.{canonical_text(kernel)}" for kernel in kernels)
-    return "\n".join((versions, *texts))
+    return "\n".join((_versions("forms"), *texts))
+
+
+def skeleton_description(kernel: Kernel) -> str | None:
+    """The same for all forms of a kernel's skeleton."""
+    if not _ours(kernel):
+        return None
+    text = f"{type(kernel).__module__}.{canonical_text(skeleton(kernel))}"
+    return f"{_versions('skeleton')}\n{text}"
+
+
+def _ours(kernel: Kernel) -> bool:
+    return type(kernel).__module__.startswith("leanconv.")
+
+
+def _versions(kind: str) -> str:
+    return f"{kind}\n{platform.python_version()} {np.__version__}"
 
 
 def packed(forms: Sequence[KnownForm]) -> bytes:
@@ -77,3 +109,37 @@ def unpacked(body: bytes, count: int) -> list[KnownForm] | None:
     except struct.error:  # it is shorter
         return None
     return found if at == len(body) else None
+
+
+def packed_forms(forms: Sequence[Form]) -> bytes:
+    """The entry of a skeleton's forms."""
+    held = [[form.digest, form.words, list(form.guards.items())] for form in forms]
+    return json.dumps(held, separators=(",", ":")).encode()
+
+
+def unpacked_forms(body: bytes) -> list[Form] | None:
+    """The forms of an entry; None if it holds anything else."""
+    try:
+        return [_form(*held) for held in json.loads(body)]
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _form(digest: Any, words: Any, guards: Any) -> Form:
+    """A form of what an entry holds.
+
+    Raises:
+        ValueError, TypeError: it is not one.
+    """
+    pairs = tuple((_expression(text), kind) for text, kind in words)
+    wanted = {_expression(text): number for text, number in guards}
+    plain = all(isinstance(number, (bool, int, float)) for number in wanted.values())
+    if not (plain and _DIGEST.fullmatch(digest) and all(kind in WORD_KINDS for _, kind in pairs)):
+        raise ValueError("no form")
+    return Form(digest, pairs, wanted)
+
+
+def _expression(text: Any) -> str:
+    if not _EXPRESSION.fullmatch(text):
+        raise ValueError(f"no expression: {text[:50]}")
+    return str(text)

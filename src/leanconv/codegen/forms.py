@@ -16,7 +16,7 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from leanconv.codegen.kernel import Kernel
@@ -28,6 +28,7 @@ _ANNOTATED = re.compile(r"\b(Count|Extents?|Sizes|Strides|Scalars)\b")
 _MOST_SKELETONS = 4096  # of one process; a server of many models does not grow without end
 _MOST_FORMS = 64  # of one skeleton
 _FORMATS = {"i64": "<q", "double": "<d", "float": "<fxxxx"}
+WORD_KINDS = frozenset(_FORMATS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +91,32 @@ def known_form(kernel: Kernel, target: Target) -> Emitted | None:
     return _fitting(_forms.get((kept, target), []), values)
 
 
+def forms_of_skeleton(kernel: Kernel, target: Target) -> tuple[Form, ...]:
+    """The forms that this process knows of a kernel's skeleton."""
+    return tuple(_forms.get((skeleton(kernel), target), ()))
+
+
+def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
+    """Take forms that another process has emitted for a kernel's skeleton."""
+    held = _room_for(skeleton(kernel), target)
+    known = {form.digest: form for form in (*forms, *held)}
+    held[:] = list(known.values())[-_MOST_FORMS:]
+
+
+def _room_for(kept: Any, target: Target) -> list[Form]:
+    """The list of a skeleton's forms."""
+    if len(_forms) > _MOST_SKELETONS:
+        _forms.clear()
+    return _forms.setdefault((kept, target), [])
+
+
 def form_of(kernel: Kernel, target: Target) -> Emitted:
     """The form of a kernel, known or emitted now."""
     kept, values = _split(kernel)
-    forms = _forms.setdefault((kept, target), [])
+    forms = _room_for(kept, target)
     found = _fitting(forms, values)
     if found is not None:
         return found
-    if len(_forms) > _MOST_SKELETONS:
-        _forms.clear()
     if len(forms) >= _MOST_FORMS:
         del forms[0]
     text, trace = emitted(kernel, target)

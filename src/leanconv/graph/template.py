@@ -27,7 +27,7 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol, Trace, Values, guarded
+from leanconv.symbols import Evaluated, Steps, Symbol, Trace, Values
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,12 @@ class Template:
     Attributes:
         graph: shapes, attributes and constants may hold symbols.
         guards: what binding and simplifying decided.
+        steps: how the expressions of both are found.
     """
 
     graph: Graph
     guards: Mapping[str, float]
+    steps: Steps
 
     def at(self, values: Values) -> Graph | None:
         """The graph for open extents of these values, None if a guard does not hold."""
@@ -115,7 +117,7 @@ class Template:
             name: known.get(_content(array), array) for name, array in self.graph.constants.items()
         }
         graph = replace(self.graph, constants=MappingProxyType(constants))
-        return Template(graph, self.guards)
+        return Template(graph, self.guards, self.steps)
 
     @cached_property
     def _open_axes(self) -> Mapping[str, tuple[int, ...]]:
@@ -151,9 +153,12 @@ class Template:
         )
         return tuple(dict.fromkeys(symbol.text for symbol in _symbols(held)))
 
-    @cached_property
-    def _numbers(self) -> Callable[[Values], Values | None]:
-        return guarded(self.guards, self._expressions)
+    def _numbers(self, values: Values) -> Values | None:
+        """The values of all expressions; None if a guard does not hold."""
+        known = Evaluated(values, self.steps)
+        if any(known[text] != wanted for text, wanted in self.guards.items()):
+            return None
+        return tuple([known[text] for text in self._expressions])
 
 
 class Templates:
@@ -199,7 +204,7 @@ class Templates:
                 return graph
         try:
             made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
-            graph = (template := Template(made, trace.guards)).at(tuple(values))
+            graph = (template := Template(made, trace.guards, trace.steps)).at(tuple(values))
         except NO_NUMBER as error:
             log.debug("the network is bound to this shape by itself: %s", error)
             return self._make(concrete)  # or its error, if the shapes are at fault
