@@ -51,6 +51,42 @@ def test_what_is_compiled_once_is_there_the_next_time(
     assert [row["forms"] for row in again["networks"]] == [small["forms"], large["forms"]]
 
 
+def test_a_range_is_compiled_whole(call: Call, cnn: str, empty_cache: Path) -> None:
+    ranges = ("--shape", "1x3x32x30-34", "--shape", "x=1-2x3x16-32/8x16")
+    first = json.loads(call("warm", cnn, *ranges, "--json").out)
+    wide, several = first["networks"]
+    assert wide["inputs"] == {"x": [1, 3, 32, [30, 34]]}
+    assert several["inputs"] == {"x": [[1, 2], 3, [16, 32, 8], 16]}
+    assert wide["forms"] == wide["compiled"] > 0
+    again = json.loads(call("warm", cnn, *ranges, "--json").out)
+    assert [row["compiled"] for row in again["networks"]] == [0, 0]
+    assert [row["forms"] for row in again["networks"]] == [wide["forms"], several["forms"]]
+    for shape in ("1x3x32x31", "2x3x24x16"):
+        row = json.loads(call("warm", cnn, "--shape", shape, "--json").out)
+        assert row["compiled"] == 0
+    shown = call("warm", cnn, *ranges).out
+    assert "x 1x3x32x30-34" in shown
+    assert "x 1-2x3x16-32/8x16" in shown
+
+
+@pytest.mark.parametrize(
+    ("shape", "code", "words"),
+    [
+        ("1x3x32x34-30", 1, "the least extent first"),
+        ("1x3x32x30-35/2", 1, "a number of steps after it"),
+        ("1x3x32", 1, "3 extents for input x, which has 4"),
+        ("y=1x3x32x30-34", 1, "names the input 'y'"),
+        ("1x3x32x-34", 2, "is no shape"),
+        ("1x3x32x30-34/0", 2, "is no shape"),
+        ("1x3x32x30-32-34", 2, "is no shape"),
+    ],
+)
+def test_wrong_ranges(call: Call, cnn: str, shape: str, code: int, words: str) -> None:
+    result = call("warm", cnn, "--shape", shape, "--shape", "1x3x8x8-9")
+    assert result.code == code
+    assert words in " ".join(result.err.split())
+
+
 def test_it_says_how_to_copy_the_folder(call: Call, cnn: str, empty_cache: Path) -> None:
     result = call("warm", cnn, "--shape", "x=1x3x8x8")
     assert result.code == 0, result.err

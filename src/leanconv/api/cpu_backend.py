@@ -49,6 +49,9 @@ class CpuBackend:
         options: of `load`.
         pinned: a plan to follow where it fits.
         ranges: the shapes that it is for; None for any that the file takes.
+
+    Attributes:
+        ahead: the code of these shapes.
     """
 
     most_cached = 2**31  # bounded in bytes alone
@@ -72,7 +75,7 @@ class CpuBackend:
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
-        self._ranges, self._ahead = ranges, CodeAhead(self._target)
+        self._ranges, self.ahead = ranges, CodeAhead(self._target)
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -92,7 +95,7 @@ class CpuBackend:
         ends = [self._kernels(shapes, set()) for shapes in ranges.ends]
         facts = f"{ranges} {self._options} {self._threads}"
         description = "\n".join((facts, *(described(kernels) for kernels in ends)))
-        code = self._ahead
+        code = self.ahead
         if code.fetch(description):
             return
         packed: set[Hashable] = set()

@@ -203,6 +203,11 @@ class Network:
 
     # -- what is known ---------------------------------------------------------------------
     @property
+    def backend(self) -> Backend:
+        """What plans and compiles."""
+        return self._backend
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The file's own key-value pairs."""
         return dict(self._backend.model.metadata)

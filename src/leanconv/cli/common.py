@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from leanconv import Network
 
 Shape = tuple[int, ...]
+Extents = tuple[int | tuple[int, ...], ...]
+_Extent = TypeVar("_Extent")
+_Given = TypeVar("_Given", bound=Extents)
 # What a problem begins with; a model's file may be called so, too, but then it is there.
 _PROBLEM = re.compile(r"_*(mb|g|ic|oc|[ioksdp][dhw])\d")
 _GRAMMAR = (
@@ -154,15 +157,36 @@ def byte_count(text: str) -> int:
 
 def named_shape(text: str) -> tuple[str, Shape]:
     """Read `NAME=1x3x224x224`, or a shape in any form that messages have (an argparse type)."""
+    return _named(text, positive, "1x3x224x224")
+
+
+def named_range(text: str) -> tuple[str, Extents]:
+    """Read `NAME=1x3x48x32-2304`, with steps `1x3x32-960/32x640`, or a shape (an argparse type)."""
+    return _named(text, _extents, "1x3x48x32-2304")
+
+
+def _extents(text: str) -> int | tuple[int, ...]:
+    """Read `224`, `32-2304` or `32-960/32`."""
+    least, dash, rest = text.partition("-")
+    if not dash:
+        return positive(text)
+    most, slash, step = rest.partition("/")
+    ends = positive(least), positive(most)
+    return (*ends, positive(step)) if slash else ends
+
+
+def _named(
+    text: str, read: Callable[[str], _Extent], example: str
+) -> tuple[str, tuple[_Extent, ...]]:
     name, _, extents = text.rpartition("=")
     bare = extents.strip().strip("()[]").strip()
     parts = re.split(r"\s*[,x]\s*|\s+", bare)
     try:
-        return name, tuple(positive(part) for part in parts)
+        return name, tuple(read(part) for part in parts)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no shape ({error}); give one such as 1x3x224x224, or "
-            f"{name or 'NAME'}=1x3x224x224 for one of several inputs"
+            f"{text!r} is no shape ({error}); give one such as {example}, or "
+            f"{name or 'NAME'}={example} for one of several inputs"
         ) from error
 
 
@@ -205,18 +229,18 @@ def _like_a_file(text: str) -> bool:
     return os.sep in text or "." in text or os.path.exists(text)
 
 
-def given_shapes(network: Network, given: Sequence[tuple[str, Shape]]) -> dict[str, Shape]:
+def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[str, _Given]:
     """The shapes that `--shape` gives, by the inputs' names.
 
     Args:
         network: the network; extents that it leaves open are no ints in its inputs' shapes.
-        given: what `--shape` said; an empty name means the only input.
+        given: what `--shape` said, shapes or ranges; an empty name means the only input.
 
     Raises:
         InputError: a name is unknown, or a rank is wrong.
     """
     declared = {value.name: value.shape for value in network.inputs}
-    chosen: dict[str, Shape] = {}
+    chosen: dict[str, _Given] = {}
     for name, shape in given:
         key = name or (next(iter(declared)) if len(declared) == 1 else "")
         if key not in declared:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leanconv.cli.common import (
-    Shape,
+    Extents,
     UsageError,
     add_load_options,
     add_output_options,
-    add_shape_option,
+    given_shapes,
     input_shapes,
     load_options,
+    named_range,
     positive,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
@@ -24,7 +25,7 @@ from leanconv.cli.table import Column
 from leanconv.cli.usual_networks import USUAL, usual_network
 from leanconv.errors import InputError
 from leanconv.settings import current_settings
-from leanconv.units import format_bytes, shape_text
+from leanconv.units import format_bytes
 
 if TYPE_CHECKING:
     from leanconv.api.network import Network
@@ -39,10 +40,12 @@ _COLUMNS = (
 
 
 class Warmed(NamedTuple):
-    """A network for input shapes: how many forms its kernels have, and how many are new."""
+    """A network for shapes, or ranges, of its inputs: how many forms its kernels have and had to
+    be compiled.
+    """
 
     network: str
-    inputs: dict[str, Shape]
+    inputs: dict[str, Extents]
     forms: int
     compiled: int
 
@@ -57,7 +60,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--usual", action="store_true", help=f"also for networks such as {', '.join(USUAL)}"
     )
     add_load_options(parser)
-    add_shape_option(parser)
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=named_range,
+        default=[],
+        metavar="[NAME=]NxCxHxW",
+        help="input shape, where the model leaves it open (a batch left open is 1), or a range, "
+        "such as 1x3x48x32-2304 or, in steps, 1x3x640x32-960/32: all that its shapes need",
+    )
     parser.add_argument(
         "--batch", type=positive, metavar="N", help="where a model leaves it open (default 1)"
     )
@@ -95,16 +106,28 @@ def execute(options: argparse.Namespace) -> int:
 
 def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
     """Plan and compile every network for its shapes, one after the other."""
+    groups = _each(options.shape)
+    ranges = [group for group in groups if any(map(_is_range, group))]
+    shapes = [group for group in groups if group not in ranges]
     for model in options.models:
-        yield from _bound(model, partial(_loaded, model, options), options, options.shape)
+        load = partial(_loaded, model, options)
+        if shapes:
+            yield from _bound(model, load, options, shapes)
+        for group in ranges:
+            yield _ahead(model, load, group)
     for name in USUAL if options.usual else ():
-        yield from _bound(name, partial(_usual, name, options), options, [])
+        yield from _bound(name, partial(_usual, name, options), options, [[]])
 
 
-def _loaded(model: str, options: argparse.Namespace, told: Progress) -> Network:
+def _loaded(
+    model: str,
+    options: argparse.Namespace,
+    told: Progress,
+    shapes: Mapping[str, Extents] | None = None,
+) -> Network:
     import leanconv
 
-    return leanconv.load(model, **load_options(options), progress=told)
+    return leanconv.load(model, **load_options(options), progress=told, shapes=shapes)
 
 
 def _usual(name: str, options: argparse.Namespace, _: Progress) -> Network:
@@ -120,38 +143,72 @@ def _bound(
     name: str,
     load: Callable[[Progress], Network],
     options: argparse.Namespace,
-    given: Sequence[tuple[str, Shape]],
+    groups: Sequence[Sequence[tuple[str, Any]]],
 ) -> Iterator[Warmed]:
     """Load a network and bind it to the shapes given, one after the other."""
     from leanconv.api.fast_call import FastCall
 
     with progress(f"loading {name}") as shown:
-
-        def told(stage: str, done: int, total: int) -> None:
-            shown.say(f"{name}: {stage}, {done} of {total}")
-
+        told = _teller(name, shown)
         network = load(told)
-        for shapes in _each(given):
+        for shapes in groups:
             inputs = input_shapes(network, shapes, options.batch)
             network.bind(inputs, progress=told)
             made = network.compiled
             assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
-            yield Warmed(name, inputs, made.network.forms, made.network.compiled_forms)
+            yield Warmed(name, dict(inputs), made.network.forms, made.network.compiled_forms)
 
 
-def _each(given: Sequence[tuple[str, Shape]]) -> list[list[tuple[str, Shape]]]:
-    """What `--shape` said in groups, each with an input's name at most once."""
-    groups: list[list[tuple[str, Shape]]] = [[]]
+def _ahead(name: str, load: Callable[..., Network], given: Sequence[tuple[str, Extents]]) -> Warmed:
+    """Load a network for ranges of shapes."""
+    from leanconv.api.cpu_backend import CpuBackend
+
+    with progress(f"loading {name}") as shown:
+        told = _teller(name, shown)
+        ranges = given_shapes(load(told), given)
+        backend = load(told, ranges).backend
+        assert isinstance(backend, CpuBackend), f"{name} is not compiled for the CPU"
+        return Warmed(name, ranges, backend.ahead.forms, backend.ahead.compiled)
+
+
+def _teller(name: str, shown: Any) -> Progress:
+    """What shows how far the work on a network is."""
+
+    def told(stage: str, done: int, total: int) -> None:
+        shown.say(f"{name}: {stage}, {done} of {total}")
+
+    return told
+
+
+def _is_range(given: tuple[str, Extents]) -> bool:
+    """Whether `--shape` said a range of shapes."""
+    return not all(isinstance(extent, int) for extent in given[1])
+
+
+def _each(given: Sequence[tuple[str, Extents]]) -> list[list[tuple[str, Extents]]]:
+    """What `--shape` said in groups, each with an input's name, or the only one, at most once."""
+    groups: list[list[tuple[str, Extents]]] = [[]]
     for name, shape in given:
-        if any(name == known for known, _ in groups[-1]):
+        if any(name == known or not (name and known) for known, _ in groups[-1]):
             groups.append([])
         groups[-1].append((name, shape))
     return groups
 
 
 def _cells(row: Warmed) -> list[str]:
-    described = ", ".join(f"{name} {shape_text(shape)}" for name, shape in row.inputs.items())
+    described = ", ".join(f"{name} {_text(shape)}" for name, shape in row.inputs.items())
     return [row.network, described, str(row.forms), str(row.compiled)]
+
+
+def _text(extents: Extents) -> str:
+    """A shape, or a range of them, as `--shape` takes it."""
+    parts = (
+        str(e)
+        if isinstance(e, int)
+        else "-".join(map(str, e[:2])) + "".join(f"/{s}" for s in e[2:])
+        for e in extents
+    )
+    return "x".join(parts)
 
 
 def _bytes_below(folder: Path) -> int:

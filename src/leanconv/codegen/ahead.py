@@ -25,17 +25,16 @@ class CodeAhead:
 
     Args:
         target: what to compile for.
+
+    Attributes:
+        forms, compiled: how many the range has, and how many of them were compiled for it.
     """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._kernels: dict[str, Kernel] = {}  # one of each form
         self._kept: list[object] = []
-
-    @property
-    def forms(self) -> int:
-        """How many there are among the kernels."""
-        return len(self._kernels)
+        self.forms = self.compiled = 0
 
     def add(self, kernels: Iterable[Kernel]) -> None:
         """Take note of the forms of kernels."""
@@ -43,11 +42,13 @@ class CodeAhead:
             for kernel in kernels:
                 digest = form_of(kernel, self._target).form.digest
                 self._kernels.setdefault(digest, kernel)
+            self.forms = len(self._kernels)
 
     def compile(self, description: str) -> None:
         """Compile what is missing, load it all, and keep on disk what the range has."""
         library = compiler.load(list(self._kernels.values()), self._target)
         self._kept.append(library)
+        self.compiled = library.compiled
         keys = [compiler.key_of(digest, self._target) for digest in self._kernels]
         _ranges().put(compiler.key_of(description, self._target), "".join(keys).encode())
 
@@ -66,6 +67,7 @@ class CodeAhead:
                 return False
             held: Sequence[Batch | None] = [load_forms(objects)] if objects else []
             self._kept += [*batches.values(), *held]
+        self.forms = len(keys)
         return True
 
 
