@@ -50,6 +50,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/winograd:_NARROW_EDGES",
     ),
     "an order of tiles": ("algorithms/winograd:_SHARES",),
+    "how far rounding may put a bound above what it bounds": ("algorithms/winograd:_ROUNDED",),
     "what tuning measures and prefers": (
         "planner:_DROP",
         "planner:_FACTOR",
