@@ -88,8 +88,9 @@ def test_shapes_that_do_not_fit_are_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ModelError, match="do not broadcast"):
             counted.templates.graph([(1, 3, 8, 7)])
-    with pytest.raises(InputError, match="got the shape"):
+    with pytest.raises(InputError, match="got the shape") as caught:
         counted.templates.graph([(1, 4, 8, 6)])
+    assert caught.value.__context__ is None  # what a symbol met is not the user's
     times = counted.times
     assert counted.check(1, 3, 8, 66) == times
 

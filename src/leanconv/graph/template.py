@@ -202,12 +202,15 @@ class Templates:
             graph = template.at(tuple(values))
             if graph is not None:
                 return graph
+        made = graph = None
         try:
             made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
             graph = (template := Template(made, trace.guards, trace.steps)).at(tuple(values))
         except NO_NUMBER as error:
             log.debug("the network is bound to this shape by itself: %s", error)
-            return self._make(concrete)  # or its error, if the shapes are at fault
+            made = None
+        if made is None:
+            return self._make(concrete)  # or its error alone, if the shapes are at fault
         assert graph is not None, "the guards do not hold for what they come from"
         if _held_bytes(made) <= _MOST_KEPT_BYTES:
             del templates[: len(templates) + 1 - _MOST_TEMPLATES]
