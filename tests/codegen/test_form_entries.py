@@ -124,6 +124,16 @@ def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.Monk
     assert compiler.load([one, other]).forms == 2
 
 
+def test_forms_of_one_text_with_other_guards_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    alike = [forms.Form(DIGEST, (), {"(v[0] < 9)": answer}) for answer in (True, False)]
+    read = unpacked_forms(packed_forms(alike)) or ()
+    for _ in range(2):  # what is known already is not taken twice
+        forms.adopt(kernel(), host(), read)
+    kept = forms.forms_of_skeleton(kernel(), host())
+    assert [dict(form.guards) for form in kept] == [dict(form.guards) for form in alike]
+
+
 @pytest.mark.parametrize("damage", [b"", b"[", b"{}", b"[[1]]", b"7", b"[" * 100_000])
 def test_another_entry_of_a_skeleton_is_a_miss(
     folder: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes

@@ -99,7 +99,8 @@ def forms_of_skeleton(kernel: Kernel, target: Target) -> tuple[Form, ...]:
 def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
     """Take forms that another process has emitted for a kernel's skeleton."""
     held = _room_for(skeleton(kernel), target)
-    known = {form.digest: form for form in (*forms, *held)}
+    # One text may come of several answers to guards.
+    known = {(f.digest, f.words, tuple(f.guards.items())): f for f in (*forms, *held)}
     held[:] = list(known.values())[-_MOST_FORMS:]
 
 
