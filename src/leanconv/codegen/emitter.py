@@ -278,6 +278,30 @@ class Function:
         else:
             self.masked_store(value, address, self.first_lanes(count, lanes))
 
+    def store_parts(self, stores: Sequence[tuple[Value, Value]], count: Value | int) -> None:
+        """Store the first `count` lanes of vectors at addresses.
+
+        By branches on powers of two, for cores that need tens of micro-operations for a vector
+        under a mask.
+        """
+        left = self.i64(count)
+        values, lanes = [value for value, _ in stores], lanes_of(stores[0][0].kind)
+        part, stored = lanes, self.const("i64", 0)
+        while part:
+            with self.when((left & part).compare("ne", 0), [values]):
+                for j, (value, address) in enumerate(stores):
+                    place = address.at(stored, element_of(value.kind))
+                    if part == 1:
+                        self.store(self.extract(values[j], 0), place)
+                    elif part == lanes:
+                        self.store(value, place)
+                    else:
+                        self.store(self.shuffle(values[j], None, range(part)), place)
+                        high = [*range(part, 2 * part), *[-1] * (lanes - part)]
+                        values[j] = self.shuffle(values[j], None, high)
+            stored = left & (2 * lanes - part)
+            part //= 2
+
     def prefetch(self, address: Value, write: bool = False, locality: int = 3) -> None:
         """Prefetch a line: locality 3, 2, 1 for L1, L2, L3."""
         hints = (self.const("i32", int(write)), self.const("i32", locality), self.const("i32", 1))

@@ -88,6 +88,11 @@ class Target:
         """Whether a vector's mask is a register of bits, one for each lane."""
         return self.isa == "avx512"
 
+    @property
+    def stores_by_parts(self) -> bool:
+        """Whether tails whose lanes are not known are better stored in parts than under masks."""
+        return self.runtime_masks and not self.masks_are_bits
+
     def lanes_of_tail(self, count: int) -> int:
         """A count of lanes, which becomes a constant where run-time masks are slow."""
         return count if self.runtime_masks else int(count)

@@ -299,6 +299,7 @@ class ColumnOutput:
     Args:
         e: the function to append to.
         conv: the kernel.
+        target: the machine.
         kind: type of a vector.
         pointers: addresses of `y` and, if they are there, of `residual` and `slope`.
         channel, count: the channels.
@@ -308,19 +309,36 @@ class ColumnOutput:
         self,
         e: Function,
         conv: GroupedConv,
+        target: Target,
         kind: str,
         pointers: Mapping[str, Value],
         channel: Value,
         count: int,
     ) -> None:
         self.e, self.kind, self.activation = e, kind, conv.epilogue.activation
+        self._by_parts = target.stores_by_parts
+        self._tails: list[tuple[Value, Value]] = []
+        self._live = 0
         self.y, self.residual = pointers["y"], pointers.get("residual")
         self.slopes = broadcast_channels(e, pointers, "slope", channel, count, kind)
 
     def store(self, value: Value, k: int, place: Value, live: int) -> None:
-        """Store the first `live` lanes of the sums of channel k, `place` elements into y."""
+        """Store the first `live` lanes of the sums of channel k, `place` elements into y.
+
+        Those of a tail perhaps at `finish`.
+        """
         e, element = self.e, element_of(self.kind)
         if self.residual:
             value = value + e.load_first(self.residual.at(place, element), self.kind, live)
         value = apply(e, value, self.activation, self.slopes[k] if self.slopes else None)
-        e.store_first(value, self.y.at(place, element), live)
+        if self._by_parts and isinstance(live, Symbol):
+            self._tails.append((value, self.y.at(place, element)))
+            self._live = live
+        else:
+            e.store_first(value, self.y.at(place, element), live)
+
+    def finish(self) -> None:
+        """Store what is left of a tile."""
+        if self._tails:
+            self.e.store_parts(self._tails, self._live)
+        self._tails = []

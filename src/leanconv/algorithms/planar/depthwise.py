@@ -206,13 +206,16 @@ class _PlaneTiles:
 
     def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
         conv, e = self.conv, self.e
-        output = ColumnOutput(e, conv, self.kind, self.pointers, self.channel, conv.planes)
+        output = ColumnOutput(
+            e, conv, self.target, self.kind, self.pointers, self.channel, conv.planes
+        )
         values = iter(acc)
         for p in range(conv.planes):
             for r in range(rows):
                 line = self.out + place + p * conv.y.block_stride + r * conv.y.spatial[1]
                 for v, live in enumerate(tile.live):
                     output.store(next(values), p, line + v * conv.lanes, live)
+        output.finish()
 
 
 def plan_planar_depthwise(

@@ -98,7 +98,7 @@ class _ChannelRows:
             if name in pointers:
                 outputs[name] = pointers[name].at(out, self.element)
         self.bias = broadcast_channels(e, pointers, "bias", channel, conv.channels, self.kind)
-        self.output = ColumnOutput(e, conv, self.kind, outputs, channel, conv.channels)
+        self.output = ColumnOutput(e, conv, target, self.kind, outputs, channel, conv.channels)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -191,3 +191,4 @@ class _ChannelRows:
             for v, live in enumerate(tile.live):
                 out = channel + v * conv.lanes
                 self.output.store(acc[k * len(tile.live) + v], k, out, live)
+        self.output.finish()

@@ -113,7 +113,7 @@ class PlanarPointwise(GroupedConv):
         panel_blocks = ceil_div(self.panels, self.panel_block)
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):
-            body = _PanelTiles(e, self, pointers, n, g, block)
+            body = _PanelTiles(e, self, target, pointers, n, g, block)
             chunk = columns, self.column_tiles
             for tile, pixels in tiles_of_chunk(e, "tile", *chunk, self.pixels, self.span):
                 vectors = int(ceil_div(pixels, self.lanes))
@@ -129,12 +129,14 @@ class _PanelTiles:
         self,
         e: Function,
         conv: PlanarPointwise,
+        target: Target,
         pointers: dict[str, Value],
         n: Value,
         g: Value,
         block: Value,
     ) -> None:
-        self.e, self.conv, self.pointers, self.block = e, conv, pointers, block
+        self.e, self.conv, self.target = e, conv, target
+        self.pointers, self.block = pointers, block
         self.element = ELEMENT[conv.dtype]
         self.kind = vector(self.element, conv.lanes)
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
@@ -194,12 +196,13 @@ class _PanelTiles:
         live: int,
     ) -> None:
         conv, e = self.conv, self.e
-        output = ColumnOutput(e, conv, self.kind, self.pointers, channel, channels)
+        output = ColumnOutput(e, conv, self.target, self.kind, self.pointers, channel, channels)
         for k in range(channels):
             line = out + k * conv.y.block_stride
             for j in range(vectors):
                 count = live if j == vectors - 1 else conv.lanes
                 output.store(acc[k * vectors + j], k, line + j * conv.lanes, count)
+        output.finish()
 
 
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
