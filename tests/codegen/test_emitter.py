@@ -370,17 +370,18 @@ def test_first_lanes_only(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["<4 x float>", "<8 x float>", "<16 x float>", "<8 x double>"])
-def test_first_lanes_of_several_vectors_by_parts(kind: str) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_first_lanes_of_several_vectors_by_parts(kind: str, whole: bool) -> None:
     lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
     element = element_of(kind)
     e = Function("f", [("args", "ptr")])
     values = [e.load(e.pointer(0).at(i * lanes, element), kind) for i in range(3)]
     places = [e.pointer(1).at(i * (lanes + 2), element) for i in range(3)]
     count = e.load(e.arguments[0].at(2, "i64"), "i64")
-    e.store_parts(list(zip(values, places, strict=True)), count)
+    e.store_parts(list(zip(values, places, strict=True)), count, lanes - (not whole))
     library = load_text(e.finish(), ["f"], "test")
     x = np.arange(1, 3 * lanes + 1, dtype=dtype)
-    for n in range(lanes + 1):
+    for n in range(lanes + whole):
         out = np.zeros((3, lanes + 2), dtype)
         table = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("f"))(ctypes.addressof(table))

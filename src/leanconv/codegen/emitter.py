@@ -278,15 +278,17 @@ class Function:
         else:
             self.masked_store(value, address, self.first_lanes(count, lanes))
 
-    def store_parts(self, stores: Sequence[tuple[Value, Value]], count: Value | int) -> None:
-        """Store the first `count` lanes of vectors at addresses.
+    def store_parts(
+        self, stores: Sequence[tuple[Value, Value]], count: Value | int, most: int
+    ) -> None:
+        """Store the first `count` lanes of vectors at addresses; `count` is at most `most`.
 
         By branches on powers of two, for cores that need tens of micro-operations for a vector
         under a mask.
         """
         left = self.i64(count)
         values, lanes = [value for value, _ in stores], lanes_of(stores[0][0].kind)
-        part, stored = lanes, self.const("i64", 0)
+        part, stored = lanes if most == lanes else lanes // 2, self.const("i64", 0)
         while part:
             with self.when((left & part).compare("ne", 0), [values]):
                 for j, (value, address) in enumerate(stores):

@@ -233,7 +233,7 @@ class TileMasks:
         self, e: Function, tile: ColumnVectors, window: Window, kind: str, target: Target
     ) -> None:
         self.e, self.kind, self.lanes = e, kind, lanes_of(kind)
-        self._end = tile.tail * window.stride[2]
+        self._tail, self._stride = tile.tail, window.stride[2]
         used = {lanes for kw in shared_loads(window) for part in tile.masks[kw] for lanes in part}
         # Through bits, for LLVM moves a comparison into the loops that it is used in.
         bits, mask = f"i{self.lanes}", vector("i1", self.lanes)
@@ -245,8 +245,12 @@ class TileMasks:
 
     def _compared(self, lanes: Lanes) -> Value:
         kind = vector("i32", self.lanes)
-        missing = [i - lanes.high if i >= lanes.low else _NEVER for i in range(self.lanes)]
-        return self.e.const(kind, missing).compare("slt", self.e.const(kind, self._end))
+        # Lanes before the stride times the tail, in units of the stride.
+        before = [
+            (i - lanes.high) // self._stride if i >= lanes.low else _NEVER
+            for i in range(self.lanes)
+        ]
+        return self.e.const(kind, before).compare("slt", self.e.const(kind, self._tail))
 
     def _mask(self, lanes: Lanes) -> Value:
         if lanes in self._open:
@@ -337,8 +341,8 @@ class ColumnOutput:
         else:
             e.store_first(value, self.y.at(place, element), live)
 
-    def finish(self) -> None:
-        """Store what is left of a tile."""
+    def finish(self, most: int) -> None:
+        """Store what is left of a tile: tails of at most so many lanes."""
         if self._tails:
-            self.e.store_parts(self._tails, self._live)
+            self.e.store_parts(self._tails, self._live, most)
         self._tails = []

@@ -215,7 +215,7 @@ class _PlaneTiles:
                 line = self.out + place + p * conv.y.block_stride + r * conv.y.spatial[1]
                 for v, live in enumerate(tile.live):
                     output.store(next(values), p, line + v * conv.lanes, live)
-        output.finish()
+        output.finish(conv.lanes - 1)
 
 
 def plan_planar_depthwise(

@@ -191,4 +191,4 @@ class _ChannelRows:
             for v, live in enumerate(tile.live):
                 out = channel + v * conv.lanes
                 self.output.store(acc[k * len(tile.live) + v], k, out, live)
-        self.output.finish()
+        self.output.finish(conv.lanes - 1)

@@ -202,7 +202,7 @@ class _PanelTiles:
             for j in range(vectors):
                 count = live if j == vectors - 1 else conv.lanes
                 output.store(acc[k * vectors + j], k, line + j * conv.lanes, count)
-        output.finish()
+        output.finish(conv.lanes)
 
 
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
