@@ -49,6 +49,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/winograd:_IDLE_CORES",
         "algorithms/winograd:_NARROW_EDGES",
     ),
+    "when a stream counts as one from L3": ("runtime:_HELD",),
     "an order of tiles": ("algorithms/winograd:_SHARES",),
     "how far rounding may put a bound above what it bounds": ("algorithms/winograd:_ROUNDED",),
     "what tuning measures and prefers": (
@@ -58,6 +59,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "when two threads are taken for halves of one core": (
         "cli/engines:_APART",
+        "runtime:_CLEAN",
         "runtime:_DRIFT",
         "runtime:_WORSE",
     ),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date
 
 import pytest
 
-from leanconv.target import PRESETS
+from leanconv.target import PRESETS, RELATIVES
 from leanconv.target.costs import Costs, numbers
+from leanconv.target.records.calibrated import Rates, calibrated, rates_of
+from leanconv.target.records.derived import derived, stated
 
-RECORDS = {target.costs.cpu: target.costs for target in PRESETS.values()}
+RECORDS = {costs.cpu: costs for costs in (target.costs for target in PRESETS.values())}
 
 
 @pytest.mark.parametrize("costs", RECORDS.values(), ids=RECORDS)
@@ -33,9 +35,64 @@ def test_numbers_agree_with_each_other(costs: Costs) -> None:
     assert list(costs.deinterleave) == sorted(costs.deinterleave)
 
 
-def test_only_zen_4_has_a_record_and_the_others_inherit_it() -> None:
-    assert {name for name, target in PRESETS.items() if target.has_own_costs} == {"znver4"}
-    assert set(RECORDS) == {"znver4"}
+def test_every_preset_has_a_record_of_its_own() -> None:
+    assert all(target.has_own_costs for target in PRESETS.values())
+    assert set(RECORDS) == set(PRESETS)
+    assert set(RELATIVES.values()) <= set(PRESETS)
+    assert not set(RELATIVES) & set(PRESETS)
+
+
+def test_what_nobody_measured_says_so() -> None:
+    how = {
+        name: source.how
+        for name in ("neoverse-n1", "haswell")
+        for source in RECORDS[name].sources
+        if source.machine == "any"
+    }
+    assert how
+    assert all(text.startswith("data sheet, not measured") for text in how.values())
+
+
+def test_a_derived_record_names_the_source_of_each_number_once() -> None:
+    base = RECORDS["znver4"]
+    costs = derived("other", base, stated("a book", tlb_pages=7, l1_read=1.5))
+    assert (costs.tlb_pages, costs.l1_read, costs.l3_read) == (7, 1.5, base.l3_read)
+    assert [s.how for s in costs.sources if "tlb_pages" in s.names] == [
+        "data sheet, not measured: a book"
+    ]
+
+
+# -- records of processors that nobody knows ---------------------------------------------------
+MEASURED = Rates(23.0, 9.3, 7.1, 12 * 2**20, 1.9, 4)
+
+
+def test_rates_are_rounded_to_classes() -> None:
+    rounded = MEASURED.rounded()
+    assert rounded == Rates(24.0, 10.0, 6.0, 16 * 2**20, 2.0, 4)
+    assert rounded.rounded() == rounded
+    assert rates_of(asdict(rounded)) == rounded
+    assert not Rates(l2_read=16.0).complete
+    with pytest.raises(ValueError, match="expected classes"):
+        rates_of(asdict(MEASURED))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("rates", [MEASURED, Rates(90.0, 80.0, 70.0, 2**30, 9, 9), Rates(1, 1, 1)])
+def test_a_calibrated_record_agrees_with_itself(name: str, rates: Rates) -> None:
+    unknown = replace(PRESETS[name], cpu="unheard-of", l3_bytes=260 * 2**20)
+    target = calibrated(unknown, rates.rounded(), "2026-11-23")
+    assert target.costs.cpu == "unheard-of, measured"
+    assert target.costs_text == "times by rates measured on this machine"
+    test_numbers_agree_with_each_other(target.costs)
+    named = [name for source in target.costs.sources for name in source.names]
+    assert sorted(named) == sorted(numbers(target.costs))
+    if rates.l3_bytes:
+        assert target.l3_bytes <= 64 * 2**20
+
+
+def test_what_could_not_be_measured_stays() -> None:
+    unknown = replace(PRESETS["haswell"], cpu="unheard-of")
+    assert calibrated(unknown, Rates(), "2026-11-23") == unknown
 
 
 def test_equal_records_are_equal_keys() -> None:

@@ -11,8 +11,8 @@ from leanconv.algorithms import ALGORITHMS
 from leanconv.api.conv import ConvPlan, conv_problem
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.options import PlanOptions
-from leanconv.codegen.host import host
 from leanconv.records import dataclass
+from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.clock import cycles_per_second
 from leanconv.spec import ConvSpec
 
@@ -60,7 +60,7 @@ def compare_algorithms(
     Returns:
         One row for each algorithm, the fastest first, those that reject the problem last.
     """
-    target, problem = host(), conv_problem(spec, None)
+    target, problem = planning_target(), conv_problem(spec, None)
     w = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(spec.dtype)
     rows = []
     for algorithm in ALGORITHMS:

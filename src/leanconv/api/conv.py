@@ -14,22 +14,21 @@ from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.host import host
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import BudgetError, SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.runtime.arrays import Lookup
+from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Memory, new_array
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
 from leanconv.runtime.unpicklable import Unpicklable
-from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
 from leanconv.spec.format import aligned, aligned_offsets
-from leanconv.target import Target, preset
+from leanconv.target import Target
 from leanconv.units import format_bytes
 
 
@@ -139,8 +138,7 @@ class ConvPlan(Unpicklable):
     @memory_reported("planning a convolution")
     def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
         self.spec, self.threads = spec, options.threads or default_threads()
-        name = current_settings().target
-        self._target: Target = preset(name) if name else host()
+        self._target: Target = planning_target()
         self._problem = conv_problem(spec, options.max_error)
         # Choose the algorithm and its parameters.
         requested = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
@@ -322,7 +320,8 @@ class ConvPlan(Unpicklable):
         lines = [
             f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
-            f"expected error {self.predicted_error:.1e}"
+            f"expected error {self.predicted_error:.1e}",
+            f"  {self._target.costs_text}",
         ]
         best: dict[str, tuple[float, Candidate]] = {}
         for choice, candidate in select.choices(self._problem, self._target, lean=True):

@@ -16,7 +16,6 @@ from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.codegen.ahead import CodeAhead, described
-from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
@@ -32,10 +31,11 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import steps
+from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
-from leanconv.target import Target, preset
+from leanconv.target import Target
 from leanconv.units import shape_text
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class CpuBackend:
         self.accuracy = Accuracy(share, options.reproducible)
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
-        self._target: Target = preset(settings.target) if settings.target else host()
+        self._target: Target = planning_target()
         self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None

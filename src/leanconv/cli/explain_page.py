@@ -78,6 +78,7 @@ def _promises(report: Report) -> str:
         "arena": format_bytes(arena["bytes"]),
         "expected error": f"{report['predicted_error']:.1e}",
         "threads": str(asked["threads"]),
+        "record of costs": report["costs"],
         "memory limit": "none" if limit is None else format_bytes(limit),
         "max. error": "by layer" if error is None else f"{error:.1e}",
     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from leanconv import __version__
-from leanconv.cli import algorithms, bench, explain, profile, run, verify, warm, winograd
+from leanconv.cli import algorithms, bench, explain, machine, profile, run, verify, warm, winograd
 from leanconv.cli.common import UsageError
 from leanconv.cli.exit_codes import (
     EXIT_BUG,
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
     )
-    for module in (run, explain, verify, profile, bench, algorithms, winograd, warm):
+    for module in (run, explain, verify, profile, bench, algorithms, winograd, warm, machine):
         module.register(commands)
     return parser
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from leanconv.codegen.backend import llvm
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import SpecError
-from leanconv.target import PRESETS, Target
+from leanconv.target import PRESETS, RELATIVES, Target
 
 log = logging.getLogger(__name__)
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -41,7 +41,7 @@ def _cache_bytes() -> dict[int, int]:
 
 def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
     has = {isa: all(features.get(name) for name in names) for isa, names in _NEEDS.items()}
-    known = PRESETS.get(cpu)
+    known = PRESETS.get(RELATIVES.get(cpu, cpu))
     if known and has.get(known.isa, True):  # a hypervisor may hide features of that name's
         return known
     if platform.machine() in ("aarch64", "arm64"):

@@ -32,7 +32,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
 
     Returns:
         JSON: `layers` with their `candidates`, `arena` with the buffers and the peak, `front`,
-        the requested limits, and the plan's bytes, time and error.
+        the requested limits, the record of `costs`, and the plan's bytes, time and error.
     """
     planner = plan.planner
     swaps, words = _Swaps(plan), _Names(plan)
@@ -71,6 +71,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
             "memory_limit": plan.limit,
             "max_error": planner.max_error,
         },
+        "costs": planner.target.costs.cpu,
         "predicted_ns": plan.predicted_ns,
         "predicted_error": plan.predicted_error,
         "memory_bytes": plan.memory_bytes,
@@ -80,7 +81,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "exact": plan.exact,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
-        "text": f"{memory_text(plan)}\n{error_text(plan)}",
+        "text": "\n".join(_facts_of(plan)),
         "layers": layers,
     }
 
@@ -121,8 +122,12 @@ def summary(plan: NetworkPlan) -> str:
         f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
         for step in plan.steps
     ]
-    lines += [memory_text(plan), error_text(plan)]
+    lines += _facts_of(plan)
     return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
+
+
+def _facts_of(plan: NetworkPlan) -> tuple[str, ...]:
+    return memory_text(plan), error_text(plan), plan.planner.target.costs_text
 
 
 def memory_text(plan: NetworkPlan) -> str:

@@ -124,8 +124,9 @@ def graph_digest(graph: Graph) -> str:
 
 
 def target_facts(target: Target) -> dict[str, Any]:
-    """The fields of a target that determine the code of given choices: all but its costs."""
-    return {f.name: getattr(target, f.name) for f in fields(target) if f.name != "costs"}
+    """The fields of a target that determine the code of given choices, and its record's name."""
+    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name != "costs"}
+    return {**facts, "costs": target.costs.cpu}
 
 
 def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
@@ -143,7 +144,8 @@ def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
 def other_target(plan: PlanFile, target: Target) -> str:
     """Why a plan does not fit this CPU; empty if it does."""
     now = target_facts(target)
-    changed = sorted(key for key in now if key != "name" and plan.target.get(key) != now[key])
+    decisive = now.keys() - {"name", "costs"}
+    changed = sorted(key for key in decisive if plan.target.get(key) != now[key])
     if not changed:
         return ""
     return (

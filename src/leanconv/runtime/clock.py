@@ -15,6 +15,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.linking import Library
 
 _STEPS, _CHAIN, _TRIES = 1000, 8, 25
+_SHORT_STEPS = 5000  # of the same loop, about 20 us
 _BUSY_STEPS = 100_000  # of the loop that keeps the multiply-add units full, about 0.4 ms
 
 # `chain`: multiply-adds each of which waits for the one before. `busy`: as many as the units take.
@@ -45,7 +46,8 @@ STEPS
   %more = icmp ult i64 %next, %n
   br i1 %more, label %loop, label %done
 done:
-  %out = extractelement VECTOR %b0, i64 0
+SUMS
+  %out = extractelement VECTOR %sLAST_SUM, i64 0
   ret double %out
 }
 declare double @llvm.fma.f64(double, double, double)
@@ -65,6 +67,17 @@ def cycles_per_second() -> float:
     chain = _loop("chain")
     least = min(_nanoseconds(chain, _STEPS) for _ in range(_TRIES))
     return _STEPS * _CHAIN * host().fma_latency / least * 1e9
+
+
+def busy_nanoseconds() -> float:
+    """Time of one vector multiply-add among as many as the units take, measured now in 20 us."""
+    chains = host().least_accumulators + 4
+    return _nanoseconds(_loop("busy"), _SHORT_STEPS) / (_SHORT_STEPS * chains)
+
+
+def chain_nanoseconds() -> float:
+    """Time of one multiply-add that waits for the one before, measured now in 10 us."""
+    return _nanoseconds(_loop("chain"), _STEPS) / (_STEPS * _CHAIN)
 
 
 def speedup(threads: int) -> float:
@@ -108,6 +121,11 @@ def _together(busy: _Loop, threads: int, alone: float) -> float:
 
 @functools.cache
 def _library() -> Library:
+    return load_text(module_text(), ["chain", "busy"], "clock")
+
+
+def module_text() -> str:
+    """The loops as LLVM IR: a chain, and as many of them as keep the units full."""
     lanes = max(2, host().vector_bytes // 8)
     kind, count = f"<{lanes} x double>", host().least_accumulators + 4
     fma = f"call {kind} @llvm.fma.v{lanes}f64({kind} %a%, {kind} %x, {kind} %x)"
@@ -120,6 +138,12 @@ def _library() -> Library:
             f"  %a{i} = phi {kind} [%x, %entry], [%b{i}, %loop]" for i in range(count)
         ),
         "STEPS": "\n".join(f"  %b{i} = {fma.replace('%a%', f'%a{i}')}" for i in range(count)),
+        # All are used: LLVM would leave out the others.
+        "SUMS": "\n".join(
+            f"  %s{i} = fadd {kind} {f'%s{i - 1}' if i > 1 else '%b0'}, %b{i}"
+            for i in range(1, count)
+        ),
+        "LAST_SUM": str(count - 1),
         "VECTOR": kind,
         "MASK": f"<{lanes} x i32>",
         "vLANES": f"v{lanes}",
@@ -128,7 +152,7 @@ def _library() -> Library:
     text = _TEXT
     for name, value in parts.items():
         text = text.replace(name, value)
-    return load_text(text, ["chain", "busy"], "clock")
+    return text
 
 
 def _loop(name: str) -> _Loop:

@@ -1,7 +1,7 @@
 """What a machine is: its registers, units, caches and features, detected or by name."""
 
 from leanconv.target.costs import Costs
-from leanconv.target.presets import PRESETS, preset
+from leanconv.target.presets import PRESETS, RELATIVES, preset
 from leanconv.target.target import Target
 
-__all__ = ["PRESETS", "Costs", "Target", "preset"]
+__all__ = ["PRESETS", "RELATIVES", "Costs", "Target", "preset"]

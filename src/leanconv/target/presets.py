@@ -1,11 +1,11 @@
-"""Processors by name, so that code for another one can be emitted, inspected and tested here.
-
-Zen 4 is the only one with a record of costs of its own so far; the others inherit it.
-"""
+"""Processors by name, so that code for another one can be emitted, inspected and tested here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from leanconv.errors import SpecError
+from leanconv.target.records import RECORDS
 from leanconv.target.target import Target
 
 _LINUX = "x86_64-unknown-linux-gnu"
@@ -15,11 +15,12 @@ _KB, _MB = 1024, 1024 * 1024
 
 def _x86(name: str, isa: str, units: float, latency: int, l1: int, l2: int, l3: int) -> Target:
     registers, width = (32, 64) if isa == "avx512" else (16, 32)
-    return Target(name, isa, name, "", _LINUX, width, registers, units, latency, l1, l2, l3)
+    sizes = l1, l2, l3, RECORDS[name]
+    return Target(name, isa, name, "", _LINUX, width, registers, units, latency, *sizes)
 
 
 def _arm(name: str, units: float, latency: int, l1: int, l2: int, l3: int) -> Target:
-    return Target(name, "neon", name, "", _ARM, 16, 32, units, latency, l1, l2, l3)
+    return Target(name, "neon", name, "", _ARM, 16, 32, units, latency, l1, l2, l3, RECORDS[name])
 
 
 PRESETS: dict[str, Target] = {
@@ -36,6 +37,30 @@ PRESETS: dict[str, Target] = {
         _arm("neoverse-n1", 2, 4, 64 * _KB, 1 * _MB, 32 * _MB),
         _arm("apple-m1", 4, 4, 128 * _KB, 12 * _MB, 0),
     )
+}
+
+# Processors that have no preset, by LLVM's names, and the one whose caches and units are most like
+# theirs.
+RELATIVES: Mapping[str, str] = {
+    "znver1": "znver2",
+    "broadwell": "haswell",
+    "skylake": "haswell",
+    "alderlake": "haswell",
+    "raptorlake": "haswell",
+    "meteorlake": "haswell",
+    "cascadelake": "skylake-avx512",
+    "cooperlake": "skylake-avx512",
+    "icelake-client": "icelake-server",
+    "tigerlake": "icelake-server",
+    "rocketlake": "icelake-server",
+    "emeraldrapids": "sapphirerapids",
+    "graniterapids": "sapphirerapids",
+    "neoverse-v1": "neoverse-n1",
+    "neoverse-n2": "neoverse-n1",
+    "neoverse-v2": "neoverse-n1",
+    "apple-m2": "apple-m1",
+    "apple-m3": "apple-m1",
+    "apple-m4": "apple-m1",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.target.costs import Costs
-from leanconv.target.zen4 import ZEN4
+from leanconv.target.records import ZEN4
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Target:
         fma_latency: cycles from a multiply-add's start to its result's use.
         l1_bytes, l2_bytes: data caches of one core.
         l3_bytes: the shared cache, 0 if there is none.
-        costs: the record from which times are estimated; Zen 4's where nobody has made one for
-            this processor, which `has_own_costs` tells.
+        costs: the record from which times are estimated; a relative's where nobody has made one
+            for this processor, which `has_own_costs` tells.
     """
 
     name: str
@@ -67,6 +67,15 @@ class Target:
     def has_own_costs(self) -> bool:
         """Whether `costs` are those of this processor, and not another's for want of them."""
         return self.costs.cpu == self.cpu
+
+    @property
+    def costs_text(self) -> str:
+        """Which record estimates are made with, for people."""
+        if self.has_own_costs:
+            return f"times by the record of {self.cpu}"
+        if self.costs.cpu.startswith(f"{self.cpu}, "):
+            return f"times by rates {self.costs.cpu.removeprefix(f'{self.cpu}, ')} on this machine"
+        return f"times by the record of {self.costs.cpu}, in want of one of {self.cpu}"
 
     @property
     def splits_vectors(self) -> bool:

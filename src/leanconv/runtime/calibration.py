@@ -1,0 +1,206 @@
+"""The target that plans are made for: this machine, measured once if nobody knows its processor.
+
+Reading buffers of L2, L3 and DRAM takes less than 0.1 s. Virtual CPUs may be halves of one core,
+now and then: before and after each burst a loop of multiply-adds on registers is timed, and a burst
+beside which that was slow does not count. What is found is kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import date
+
+import numpy as np
+
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.compiler import load_text
+from leanconv.codegen.emitter import Function, vector
+from leanconv.codegen.host import host
+from leanconv.runtime.clock import busy_nanoseconds, chain_nanoseconds
+from leanconv.settings import current_settings
+from leanconv.spec.format import ceil_div
+from leanconv.target import PRESETS, RELATIVES, Target, preset
+from leanconv.target.records.calibrated import Rates, calibrated, rates_of
+
+log = logging.getLogger(__name__)
+_VERSION = 1  # of what is measured, and how
+_MB = 2**20
+_MOST_BYTES = 64 * _MB  # of the largest buffer
+_BURST_BYTES = 2 * _MB  # a burst reads no less
+_ROUNDS = 12
+_CLEAN = 1.25  # times the least time of the multiply-adds: above, the core was shared
+_HELD = 0.7  # of L3's rate, which the largest buffer that L3 holds still has
+_UNROLL = 12  # vectors under way: more than loads and additions wait for one another
+_LINKS = 16  # of the chain whose every link takes one cycle
+_TICKS = 2000
+_STORE_BYTES = _MB
+
+_lock = threading.Lock()
+
+
+def planning_target() -> Target:
+    """The target of plans: `LEANCONV_TARGET`, or this machine.
+
+    Raises:
+        SpecError: there is no preset of that name.
+    """
+    name = current_settings().target
+    return preset(name) if name else this_machine()
+
+
+@functools.cache
+def this_machine() -> Target:
+    """The target that this process runs on, its costs measured where nobody knows its processor."""
+    target = host()
+    if is_known(target):
+        return target
+    with _lock:
+        found = recall(target)
+        if found is None:
+            found = measure(target).rounded(), date.today().isoformat()
+            keep(target, *found)
+        return calibrated(target, *found)
+
+
+def is_known(target: Target) -> bool:
+    """Whether its processor has a record of costs, or a relative that has."""
+    return target.cpu in PRESETS or target.cpu in RELATIVES
+
+
+def measure(target: Target) -> Rates:
+    """Measure the core that this thread runs on; 0 where it was disturbed all the time."""
+    meter = _Meter(target)
+    l2 = meter.rate(target.l2_bytes // 2)
+    sizes, size = [], max(4 * target.l2_bytes, 4 * _MB)
+    while size <= min(_MOST_BYTES, max(4 * _MB, 2 * target.l3_bytes)):
+        sizes.append(size)
+        size *= 2
+    beyond = {size: meter.rate(size) for size in sizes}
+    best = max(beyond.values(), default=0.0)
+    held = [size for size, rate in beyond.items() if rate >= _HELD * best > 0]
+    largest = max(beyond, default=0)
+    leaves_l3 = largest > max(held, default=0)
+    return Rates(
+        l2_read=l2,
+        l3_read=best if held and target.l3_bytes else 0.0,
+        dram_read=beyond[largest] if leaves_l3 else 0.0,
+        l3_bytes=max(held, default=0) if target.l3_bytes else 0,
+        fma_units=meter.fma_units,
+        fma_latency=round(meter.fma_latency),
+    )
+
+
+class _Meter:
+    """Cycles, by a chain of additions, and rates of bursts beside which the core was its own."""
+
+    def __init__(self, target: Target) -> None:
+        library = load_text(
+            _text(target.vector_bytes // 4), ["read_buffer", "tick_chain"], "calibration"
+        )
+        self._library = library  # its code stays while this does
+        word, place = ctypes.c_int64, ctypes.c_void_p
+        self._read: Callable[..., None] = ctypes.CFUNCTYPE(None, place, word, word, place)(
+            library.address("read_buffer")
+        )
+        ticks = ctypes.CFUNCTYPE(word, word, word)(library.address("tick_chain"))
+        self._step_bytes = _UNROLL * target.vector_bytes
+        size = min(_MOST_BYTES, max(8 * _MB, 2 * target.l3_bytes)) + self._step_bytes
+        self._buffer = np.ones(size // 4, np.float32)
+        self._sums = np.zeros(self._step_bytes // 4, np.float32)
+        least = min(_timed(lambda: ticks(_TICKS, 3)) for _ in range(9))
+        self._cycle_ns = least / (_TICKS * _LINKS)
+        self._least_busy = min(_busy() for _ in range(9))
+        self.fma_units = self._cycle_ns / self._least_busy
+        self.fma_latency = min(chain_nanoseconds() for _ in range(9)) / self._cycle_ns
+
+    def rate(self, size: int) -> float:
+        """Bytes a cycle of reading a buffer again and again; 0 if the core was never its own."""
+        steps = size // self._step_bytes
+        passes = ceil_div(_BURST_BYTES, size)
+        places = self._buffer.ctypes.data, self._sums.ctypes.data
+        self._read(places[0], steps, 1, places[1])
+        clean = []
+        rounds = _ROUNDS if size <= 8 * _MB else _ROUNDS // 2
+        for _ in range(rounds):
+            before = _busy()
+            taken = _timed(lambda: self._read(places[0], steps, passes, places[1]))
+            after = _busy()
+            self._least_busy = min(self._least_busy, before, after)
+            if max(before, after) <= _CLEAN * self._least_busy:
+                clean.append(taken)
+        if not clean:
+            return 0.0
+        return passes * steps * self._step_bytes / (min(clean) / self._cycle_ns)
+
+
+def _busy() -> float:
+    return min(busy_nanoseconds(), busy_nanoseconds())
+
+
+def _timed(call: Callable[[], object]) -> int:
+    begin = time.perf_counter_ns()
+    call()
+    return max(1, time.perf_counter_ns() - begin)
+
+
+def _text(lanes: int) -> str:
+    """`read_buffer`: passes over a buffer; `tick_chain`: a chain whose links take a cycle each."""
+    e = Function(
+        "read_buffer", [("x", "ptr"), ("steps", "i64"), ("passes", "i64"), ("sums", "ptr")]
+    )
+    x, steps, passes, out = e.arguments
+    kind = vector("float", lanes)
+    sums = [e.zero(kind) for _ in range(_UNROLL)]
+    with e.loop("pass", passes, [sums]), e.loop("step", steps, [sums]) as step:
+        for i in range(_UNROLL):
+            place = step * (_UNROLL * lanes) + i * lanes
+            sums[i] = sums[i] + e.load(x.at(place, "float"), kind)
+    for i, total in enumerate(sums):
+        e.store(total, out.at(i * lanes, "float"))
+    t = Function("tick_chain", [("count", "i64"), ("y", "i64")], returns="i64")
+    count, y = t.arguments
+    links = [y]
+    with t.loop("tick", count, [links]):
+        for i in range(_LINKS):
+            links[0] = links[0] + y if i % 2 else links[0] ^ y
+    return e.finish() + t.finish(links[0])
+
+
+# -- what is kept -----------------------------------------------------------------------------
+def recall(target: Target) -> tuple[Rates, str] | None:
+    """The rates that were measured here, and when; None if none are kept."""
+    body = _store().get(_key(target))
+    if body is None:
+        return None
+    try:
+        found = json.loads(body)
+        return rates_of(found["rates"]), date.fromisoformat(found["date"]).isoformat()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def keep(target: Target, rates: Rates, day: str) -> None:
+    """Keep rates for later processes; those that are not complete are measured anew."""
+    log.info("measured %s: %s", target.cpu, rates)
+    if rates.complete:
+        _store().put(_key(target), json.dumps({"rates": asdict(rates), "date": day}).encode())
+
+
+@functools.cache
+def _store() -> DiskCache:
+    settings = current_settings()
+    folder = settings.cache_dir / "machine" if settings.cache_bytes else None
+    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+
+
+def _key(target: Target) -> str:
+    facts = target.cpu, target.features, target.l1_bytes, target.l2_bytes, target.l3_bytes
+    return hashlib.sha256(repr((_VERSION, facts)).encode()).hexdigest()[:40]

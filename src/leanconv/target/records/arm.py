@@ -1,0 +1,36 @@
+"""Records of Arm's processors, all by data sheet: none was met yet."""
+
+from __future__ import annotations
+
+from leanconv.target.records.derived import derived, stated
+from leanconv.target.records.zen4 import ZEN4
+
+_N1 = "Arm Neoverse N1 Core Technical Reference Manual and Software Optimization Guide"
+_M1 = "published measurements of the Firestorm core"
+
+NEOVERSE_N1 = derived(
+    "neoverse-n1",
+    ZEN4,
+    stated(
+        f"{_N1}: two loads of 16 bytes a cycle, 32 bytes a cycle between L1 and L2",
+        l1_read=32.0,
+        l2_read=20.0,
+        l2_read_beside_fma=16.0,
+        l3_read=10.0,
+        l3_read_crowded=8.0,
+        l3_read_unprefetched=4.0,
+        l3_copy=8.0,
+        dram_read=5.0,
+        dram_read_first=5.0,
+        dram_copy=4.0,
+        copy=6.0,
+        l1_way_bytes=16384,
+        l1_ways=4,
+        tlb_pages=48,
+    ),
+)
+APPLE_M1 = derived(
+    "apple-m1",
+    ZEN4,
+    stated(f"{_M1}; pages of 16 KiB", l1_way_bytes=16384, l1_ways=8, tlb_pages=160),
+)

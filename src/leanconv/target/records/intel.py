@@ -1,0 +1,73 @@
+"""Records of Intel's server processors, and of Haswell for all with AVX2 alone."""
+
+from __future__ import annotations
+
+from leanconv.target.records.derived import derived, measured, stated
+from leanconv.target.records.zen4 import ZEN4
+
+_MB = 2**20
+_MACHINE = "2 cores of a Sapphire Rapids server in a virtual machine, 2 MiB of L2 each"
+_LEAST = "one thread, least times of bursts around which the multiply-add rate was undisturbed"
+_MANUAL = "Intel 64 and IA-32 Architectures Optimization Reference Manual: caches, translations"
+_MESH = "rates of caches by analogy to Sapphire Rapids, whose mesh and L2 are alike"
+
+# L3 of a mesh answers late: 48 lines under way in 290 cycles are 10 bytes a cycle, with or without
+# prefetch in the stream; a kernel that multiplies and does not prefetch gets half of it.
+SAPPHIRE_RAPIDS = derived(
+    "sapphirerapids",
+    ZEN4,
+    measured(
+        _MACHINE,
+        f"streams of loops in C, {_LEAST}; the guest reports the host's 260 MiB of L3",
+        "2026-11-22",
+        l1_read=128.0,
+        l2_read=48.0,
+        l2_write=17.0,
+        l2_read_beside_fma=48.0,
+        l3_read=10.0,
+        l3_read_crowded=10.0,
+        l3_write=9.5,
+        l3_copy=10.0,
+        l3_read_unprefetched=5.0,
+        l3_share=0.75,
+        l3_crowded_share=1.0,
+        l3_most_bytes=64 * _MB,
+        dram_read=6.0,
+        dram_write=3.0,
+        dram_copy=4.0,
+        dram_read_first=6.0,
+        copy=9.5,
+        unaligned_line=2.0,
+    ),
+    measured(
+        _MACHINE,
+        f"fitted to convolutions of the MEC paper and to ResNet-50, {_LEAST}",
+        "2026-11-22",
+        l2_share=0.75,
+        prefetch_from_l2s=0.5,
+        strided_line=30.0,
+    ),
+    stated(_MANUAL, l1_ways=12, tlb_pages=96),
+)
+ICELAKE_SERVER = derived(
+    "icelake-server",
+    SAPPHIRE_RAPIDS,
+    stated(_MANUAL, tlb_pages=64),
+    stated(f"{_MESH}; L3 of up to 60 MiB", l3_most_bytes=32 * _MB),
+)
+SKYLAKE_AVX512 = derived(
+    "skylake-avx512",
+    SAPPHIRE_RAPIDS,
+    stated(_MANUAL, l1_ways=8, tlb_pages=64),
+    stated(f"{_MESH}; L3 of up to 38 MiB", l3_most_bytes=32 * _MB),
+)
+HASWELL = derived(
+    "haswell",
+    ZEN4,
+    stated(
+        f"{_MANUAL}; a ring, not a mesh, reads L3",
+        l1_ways=8,
+        tlb_pages=64,
+        l2_read=32.0,
+    ),
+)

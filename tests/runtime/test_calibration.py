@@ -1,0 +1,109 @@
+"""This machine, measured where nobody knows its processor: kept, read again, renewed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.host import host
+from leanconv.codegen.machine_code import assembly_text
+from leanconv.runtime import calibration, clock
+from leanconv.runtime.calibration import Rates, is_known, measure, planning_target, this_machine
+from leanconv.target import PRESETS, Target
+
+CLASSES = Rates(32.0, 10.0, 4.0, 8 * 2**20, 2.0, 4)
+
+
+@pytest.fixture
+def unheard_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Target]:
+    """This machine, as if nobody knew its processor, with an empty cache folder."""
+    target = replace(host(), cpu="unheard-of")
+    store = DiskCache(tmp_path / "machine", 2**20, ".json")
+    monkeypatch.setattr(calibration, "host", lambda: target)
+    monkeypatch.setattr(calibration, "_store", lambda: store)
+    this_machine.cache_clear()
+    yield target
+    this_machine.cache_clear()
+
+
+def test_a_known_processor_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "host", lambda: replace(PRESETS["znver4"], name="host"))
+    monkeypatch.setattr(calibration, "measure", lambda target: pytest.fail(f"measured {target}"))
+    this_machine.cache_clear()
+    assert this_machine().costs == PRESETS["znver4"].costs
+    this_machine.cache_clear()
+    assert is_known(replace(host(), cpu="cascadelake"))
+
+
+def test_rates_are_measured_once_and_read_by_later_processes(
+    unheard_of: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    measured = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4)
+    monkeypatch.setattr(calibration, "measure", lambda target: calls.append(target) or measured)
+    first = this_machine()
+    assert first.costs.cpu == "unheard-of, measured"
+    assert (first.costs.l3_read, first.costs.dram_read) == (10.0, 4.0)
+    assert first is this_machine()
+    this_machine.cache_clear()  # as another process
+    assert this_machine() == first
+    assert calls == [unheard_of]
+
+
+def test_what_was_disturbed_is_measured_again_by_the_next_process(
+    unheard_of: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(calibration, "measure", lambda target: calls.append(target) or Rates())
+    assert this_machine() == unheard_of
+    this_machine.cache_clear()
+    this_machine()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        json.dumps({"rates": {}, "date": "yesterday"}).encode(),
+        json.dumps({"rates": {**asdict(CLASSES), "l2_read": 31.0}, "date": "2026-11-23"}).encode(),
+        json.dumps({"rates": {**asdict(CLASSES), "l2_read": "x"}, "date": "2026-11-23"}).encode(),
+        json.dumps({"rates": {**asdict(CLASSES), "other": 1}, "date": "2026-11-23"}).encode(),
+        json.dumps({"rates": {**asdict(CLASSES), "l3_read": None}, "date": "2026-11-23"}).encode(),
+    ],
+)
+def test_an_entry_that_says_something_else_is_a_miss(unheard_of: Target, body: bytes) -> None:
+    calibration.keep(unheard_of, CLASSES, "2026-11-23")
+    assert calibration.recall(unheard_of) == (CLASSES, "2026-11-23")
+    calibration._store().put(calibration._key(unheard_of), body)
+    assert calibration.recall(unheard_of) is None
+
+
+def test_this_core_is_measured_within_reason() -> None:
+    """However busy: what was measured is a rate that some core has."""
+    rates = measure(host())
+    assert 0 <= rates.dram_read <= rates.l3_read * 1.5 or not rates.l3_read
+    assert 0 <= rates.l2_read < 300
+    assert 0 < rates.fma_units < 10
+
+
+def test_plans_are_made_for_the_target_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = replace(calibration.current_settings(), target="haswell")
+    monkeypatch.setattr(calibration, "current_settings", lambda: named)
+    assert planning_target() == PRESETS["haswell"]
+
+
+def test_the_busy_loop_has_all_its_multiply_adds() -> None:
+    """One chain alone would not notice that another thread shares the core's units."""
+    code = assembly_text(clock.module_text(), host()).split("busy:")[1]
+    assert len(re.findall(r"fmadd|fmla", code)) >= host().least_accumulators
