@@ -55,6 +55,8 @@ class RegisterTile:
         tail_lanes: lanes of the last vector that may be loaded from B, 0: all of them.
         b_prefetch_distance: elements from those of B that a step loads to those that it prefetches
             into L2; 0: none. For a B that is one stream from a shared L3.
+        a_prefetch_offsets: elements from the first row of A of a step to others of A that the step
+            prefetches. For an A whose steps lie in pages of their own.
         prefetch_offsets: elements from those of B that a step loads to other lines that it
             prefetches into L2: data that are read after B.
     """
@@ -66,6 +68,7 @@ class RegisterTile:
     row_stride: int
     tail_lanes: int = 0
     b_prefetch_distance: int = 0
+    a_prefetch_offsets: tuple[int, ...] = ()
     prefetch_offsets: tuple[Value, ...] = ()
     row_offsets: tuple[Value | int, ...] = ()
 
@@ -152,6 +155,8 @@ def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
     operands = []
+    for distance in tile.a_prefetch_offsets:
+        e.prefetch(a.at(distance, tile.element))
     for offset in tile.prefetch_offsets:
         e.prefetch(b.at(offset, tile.element), locality=2)
     for j in range(tile.vectors):

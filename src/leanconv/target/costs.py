@@ -76,6 +76,10 @@ class Costs:
             1/rows + 1/vectors.
         prefetch_from_l2s: weights of more than this many L2 sizes are prefetched by Winograd.
         prefetch_bytes: how far ahead.
+        direct_prefetch_bytes: how far ahead direct convolution prefetches weights that exceed L2,
+            or come from DRAM; 0: not at all.
+        channels_ahead: how many channels ahead direct convolution prefetches input in planes, which
+            no hardware prefetcher follows; 0: not at all.
 
         accumulator: cycles to start, finish and store one accumulator of a register tile, beside
             the multiply-adds of the next one.
@@ -134,6 +138,8 @@ class Costs:
     operand_traffic: float
     prefetch_from_l2s: float
     prefetch_bytes: int
+    direct_prefetch_bytes: int
+    channels_ahead: int
 
     accumulator: float
     small_tile: int

@@ -252,6 +252,8 @@ def _cost(problem: Problem, target: Target) -> float:
     costs, line = target.costs, None
     if isinstance(kernel, DirectPointwise):
         line = _PREFETCHED_SHARE * costs.prefetched_line
+    elif isinstance(kernel, DirectConv) and kernel.channels_ahead:
+        line = costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
     cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.weight_bytes
     if problem.weights_from_dram:
@@ -298,9 +300,28 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
     large = large and planned.y.lanes_contiguous
     return replace(
         planned,
+        weights_ahead=_weights_ahead(problem, planned, target),
+        channels_ahead=_channels_ahead(planned, target),
         fetch=single_tap and blocks and (any_size or problem.input_bytes > target.l2_bytes),
         prefetches_residual=problem.epilogue.residual and large,
     )
+
+
+def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
+    """Elements from the weights that are loaded to those that are prefetched; 0: none.
+
+    Weights that all panels of a row read again stay near.
+    """
+    far = problem.weights_from_dram or problem.weight_bytes > target.l2_bytes
+    if kernel.panels_inside or kernel.panels == 1 or not far:
+        return 0
+    return target.costs.direct_prefetch_bytes // ITEMSIZE[kernel.dtype]
+
+
+def _channels_ahead(kernel: DirectConv, target: Target) -> int:
+    """How many channels ahead input in planes is prefetched; 0 where channels are neighbours."""
+    planes = kernel.x.block == 1 and not kernel.x.lanes_contiguous
+    return target.costs.channels_ahead if planes else 0
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

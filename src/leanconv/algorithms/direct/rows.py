@@ -114,6 +114,8 @@ class _PanelRow:
             conv.lanes,
             vectors,
             window.stride[2] * step_x,
+            b_prefetch_distance=conv.weights_ahead,
+            a_prefetch_offsets=self._later_planes(run.pixels),
             prefetch_offsets=self._prefetch_offsets(column),
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
@@ -135,6 +137,15 @@ class _PanelRow:
             store_tile(e, tile, acc, output, self.channels)
         else:
             store_columns(e, tile, acc, output, self.channels, run.done)
+
+    def _later_planes(self, pixels: int) -> tuple[int, ...]:
+        """Distances of a tile's first and last line in a later channel."""
+        conv = self.conv
+        if not conv.channels_ahead:
+            return ()
+        first = conv.channels_ahead * conv.x.block_stride
+        last = (pixels - 1) * conv.window.stride[2] * conv.x.spatial[2]
+        return (first, first + last) if last else (first,)
 
     def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step of a tile prefetches for a later stage."""

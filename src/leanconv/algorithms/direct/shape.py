@@ -24,6 +24,10 @@ class DirectShape(PackedConv):
         panels_inside: whether a chunk computes all panels of its rows (weights small), or one.
         unroll: most steps of the reduction's inner loops that are written out.
         fetch: whether the next tile's input is prefetched while a tile is computed.
+        weights_ahead: elements from the weights that a step loads to those that it prefetches; 0:
+            none.
+        channels_ahead: where channels are planes, from the one whose pixels a step loads to the one
+            whose pixels it prefetches; 0: none.
         prefetches_residual: whether a tile prefetches its residual before it begins its sums.
         bands: equal parts of an image's rows. All chunks of one band come before those of the next,
             so that of two threads that claim from both ends each computes its own band.
@@ -37,6 +41,8 @@ class DirectShape(PackedConv):
     panels_inside: bool
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
+    weights_ahead: int = 0
+    channels_ahead: int = 0
     prefetches_residual: bool = False
     bands: Count = 1
     any_width: bool = False

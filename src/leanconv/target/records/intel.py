@@ -45,6 +45,8 @@ SAPPHIRE_RAPIDS = derived(
         "2026-11-22",
         l2_share=0.75,
         prefetch_from_l2s=0.5,
+        direct_prefetch_bytes=16 * 1024,
+        channels_ahead=8,
         strided_line=30.0,
     ),
     stated(_MANUAL, l1_ways=12, tlb_pages=96),

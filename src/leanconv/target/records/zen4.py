@@ -67,6 +67,11 @@ ZEN4 = Costs(
             "timed: cv5, cv6, cv11 and cv12 at 1 to 16 KiB ahead; docs/performance.md, Short "
             "phases, long streams of weights",
         ),
+        _source(
+            "direct_prefetch_bytes channels_ahead",
+            "2026-11-23",
+            "timed: with it, direct convolution was 2 % slower to 5 % faster: not worth its slots",
+        ),
         _source("store transposed_store", "2026-11-20", _LAYERS),
         _source(
             "deinterleave unaligned_line unaligned_part row_jump",
@@ -111,6 +116,8 @@ ZEN4 = Costs(
     operand_traffic=0.04,
     prefetch_from_l2s=4.0,
     prefetch_bytes=16 * 1024,
+    direct_prefetch_bytes=0,
+    channels_ahead=0,
     accumulator=1.5,
     small_tile=18,
     small_tile_shown=0.5,
