@@ -93,7 +93,7 @@ def test_whole_numbers_are_exact(problem: Problem, methods: list[str]) -> None:
 @given(problems(EXACT), st.sampled_from(METHODS))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem, method: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "host", lambda: preset("haswell"))
+        patch.setattr(api, "planning_target", lambda: preset("haswell"))
         check_exact(problem, method)
 
 

@@ -149,7 +149,7 @@ def test_tiles_at_the_edges_leave_points_out(
     line: str, layout: str, parameters: str, name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name:
-        monkeypatch.setattr(api, "host", lambda: preset("haswell"))
+        monkeypatch.setattr(api, "planning_target", lambda: preset("haswell"))
         parameters = parameters.split(",")[0]
     spec = ConvSpec.parse(line, layout=layout, bias=True, residual=True)
     problem = Problem(replace(spec, activation=Activation.parse("prelu")), 4)
@@ -207,7 +207,7 @@ def test_every_block_has_its_share_of_narrow_tiles(
     ("line", "layout"), [CHOSEN[0], CHOSEN[1], CHOSEN[2], CHOSEN[3], CHOSEN[5]]
 )
 def test_eight_lanes(line: str, layout: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "host", lambda: preset("haswell"))
+    monkeypatch.setattr(api, "planning_target", lambda: preset("haswell"))
     check(Problem(ConvSpec.parse(line, layout=layout, bias=True), 2), form)
 
 

@@ -60,7 +60,7 @@ def test_close_to_float64(problem: Problem) -> None:
 @given(problems(EXACT))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "host", lambda: preset("haswell"))
+        patch.setattr(api, "planning_target", lambda: preset("haswell"))
         check_stated(problem, "whole")
 
 

@@ -12,7 +12,7 @@ from leanconv.spec import PLAIN
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
 
-TARGET = preset("skylake-avx512")
+TARGET = preset("znver4")
 
 
 def deep() -> Graph:

@@ -50,7 +50,7 @@ def bound(limit: int | None) -> lc.Network:
 
 def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
     """At every limit, the least time and bytes of those that each number gives by itself."""
-    plans = planner(width=1.0, image=224)
+    plans = planner(width=1.0, image=224, target="znver4")
     most = mergeable(plans.unmerged.graph)
     assert most > 2
     assert [each.merged for each in plans.family] == [0, *range(2, most + 1)]

@@ -127,7 +127,7 @@ def summary(plan: NetworkPlan) -> str:
 
 
 def _facts_of(plan: NetworkPlan) -> tuple[str, ...]:
-    return memory_text(plan), error_text(plan), plan.planner.target.costs_text
+    return memory_text(plan), plan.planner.target.costs_text, error_text(plan)
 
 
 def memory_text(plan: NetworkPlan) -> str:
