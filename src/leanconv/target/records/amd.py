@@ -26,5 +26,12 @@ ZEN3 = derived(
         l2_read=33.3,
         unaligned_part=1.8,
     ),
+    measured(
+        _ZEN3,
+        "timed: seven direct layers in planes at 2 to 16 channels, from 1 % slower to 20 % faster "
+        "at 8; weights ahead, 4 and 16 KiB, made all eight layers slower: docs/performance.md",
+        "2026-11-23",
+        channels_ahead=8,
+    ),
 )
 ZEN5 = derived("znver5", ZEN4, stated(_MANUAL, l1_ways=12, tlb_pages=96))
