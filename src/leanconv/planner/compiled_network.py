@@ -14,6 +14,7 @@ from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
+from leanconv.planner.found_plans import kept_or_found
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import (
     LoweredGraph,
@@ -199,11 +200,19 @@ def _decided(
         decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
         planner.check([node.output for node in pinned.nodes], decisions)
     limited = memory_limit is not None or planner.max_error is not None
-    if decisions is None and (limited or not planner.needs_no_reorder):
+    if decisions is None and limited:
         found = budget.within(memory_limit)
         decisions, planner = found.decisions, found.planner
         exact = found.path is None or found.path.exact
+    elif decisions is None and not planner.needs_no_reorder:
+        decisions, exact = kept_or_found(planner, lambda: _fastest(budget))
     return decisions, planner, exact
+
+
+def _fastest(budget: Planner) -> tuple[Sequence[Decision] | None, bool]:
+    """The decisions of the plan without limits, and whether none can be faster."""
+    found = budget.within(None)
+    return found.decisions, found.path is None or found.path.exact
 
 
 def _misfits(

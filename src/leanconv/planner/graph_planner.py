@@ -215,10 +215,11 @@ class GraphPlanner:
         """
         if self.max_error is None and self.needs_no_reorder:
             return self.place_plan(None, None)
-        search_graph = self.search_graph
         if self.max_error is None:
             # Parameters that are varied to save bytes or error are no faster than the first choice.
             search_graph = make_search_graph(self.evaluator, self.threads, vary_parameters=False)
+        else:
+            search_graph = self.search_graph
         path = fastest(search_graph.levels, None, self._error_limit)
         return None if path is None else self._placed_path(search_graph, path)
 
