@@ -67,6 +67,17 @@ def test_what_was_disturbed_is_measured_again_by_the_next_process(
     assert len(calls) == 2
 
 
+def test_without_memory_for_buffers_the_nearest_record_is_used(
+    unheard_of: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(target: Target) -> Rates:
+        raise MemoryError
+
+    monkeypatch.setattr(calibration, "measure", refuse)
+    assert this_machine() == unheard_of
+    assert calibration.recall(unheard_of) is None
+
+
 @pytest.mark.parametrize(
     "body",
     [

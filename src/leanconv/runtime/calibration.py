@@ -65,7 +65,7 @@ def this_machine() -> Target:
     with _lock:
         found = recall(target)
         if found is None:
-            found = measure(target).rounded(), date.today().isoformat()
+            found = _measured(target), date.today().isoformat()
             keep(target, *found)
         return calibrated(target, *found)
 
@@ -96,6 +96,14 @@ def measure(target: Target) -> Rates:
         fma_units=meter.fma_units,
         fma_latency=round(meter.fma_latency),
     )
+
+
+def _measured(target: Target) -> Rates:
+    """Rounded rates; none where there is no memory for the buffers."""
+    try:
+        return measure(target).rounded()
+    except MemoryError:
+        return Rates()
 
 
 class _Meter:
