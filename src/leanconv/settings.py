@@ -36,8 +36,8 @@ class Settings:
             results. `LEANCONV_CACHE_DIR`; by default `leanconv` in the user's cache folder. Made on
             first use, with mode 0700. What it holds is run: a folder that others may write, there
             or above, is not used (a warning says so).
-        cache_bytes: the most that compiled code may take there, for CPUs and for GPUs each (choices,
-            plans and tuning results take up to 16 MiB each); the oldest entries go first.
+        cache_bytes: the most that compiled code may take there, for CPUs and for GPUs each
+            (choices, plans and tuning results take up to 16 MiB each); the oldest entries go first.
             `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 disables the cache.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
