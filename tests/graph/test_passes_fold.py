@@ -108,6 +108,45 @@ def test_before_a_padded_convolution_only_the_factor() -> None:
     assert ops(applied(fold_batch_norm, b.graph(z))) == ["Sub", "Conv"]
 
 
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (1, 4, 1, 1)])
+def test_before_a_padded_convolution_one_addition_stays(group: int, shape: tuple[int, ...]) -> None:
+    b = Builder()
+    x = b.op("Relu", b.input(2, 4, 5, 6))
+    y = b.op("Add", b.op("Mul", x, b.normal(*shape)), b.normal(*shape))
+    w = b.normal(6, 4 // group, 3, 3)
+    z = b.conv(y, w, b.normal(6), group=group, pads=(1, 0, 2, 1))
+    result = applied(fold_batch_norm, b.graph(z))
+    assert ops(result) == ["Relu", "Add", "Conv"]
+    (added,) = (result.constants[only(result, "Add").inputs[1]],)
+    assert added.size == (4 if shape and shape != (1,) else 1)
+    assert ops(applied(fold_batch_norm, result)) == ["Relu", "Add", "Conv"]
+
+
+def test_longer_chains_before_a_padded_convolution_become_one_addition() -> None:
+    b = Builder()
+    y = b.op("Sub", b.op("Div", b.batch_norm(b.input(1, 3, 8, 8)), 0.5), b.normal(3, 1, 1))
+    z = b.conv(y, b.normal(4, 3, 3, 3), pads=(1, 1, 1, 1))
+    assert ops(applied(fold_batch_norm, b.graph(z))) == ["Add", "Conv"]
+
+
+def test_factors_of_nothing_stay_before_a_padded_convolution() -> None:
+    """0 · x + shift is no 0 · (x + shift / 0); what the shift would overflow in stays, too."""
+    for factor in (0.0, 1e-300):
+        b = Builder()
+        y = b.op("Add", b.op("Mul", b.input(1, 3, 8, 8), factor), 1e20)
+        z = b.conv(y, b.normal(4, 3, 3, 3), pads=(1, 1, 1, 1))
+        assert ops(applied(fold_batch_norm, b.graph(z))) == ["Mul", "Add", "Conv"]
+
+
+def test_factors_that_others_read_stay() -> None:
+    b = Builder()
+    y = b.op("Add", b.op("Mul", b.input(1, 3, 8, 8), 2.0), 1.0)
+    z = b.conv(y, b.normal(4, 3, 3, 3), pads=(1, 1, 1, 1))
+    graph = b.graph(z, b.op("Exp", y))
+    assert sorted(ops(applied(fold_batch_norm, graph))) == ["Add", "Conv", "Exp", "Mul"]
+
+
 def test_batch_norm_alone_becomes_mul_and_add() -> None:
     b = Builder()
     kept = [b.batch_norm(b.input(*shape)) for shape in ((2, 3), (2, 3, 4), (2, 3, 4, 5, 2))]

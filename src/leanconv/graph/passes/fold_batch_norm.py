@@ -29,20 +29,24 @@ _PIECE_ELEMENTS = 64 * 1024
 
 @dataclass(frozen=True)
 class _Affine:
-    """y = scale · data + shift, with vectors of shape (C,) along one axis of the value `data`."""
+    """y = scale · data + shift, with vectors of shape (C,) along one axis of the value `data`.
+
+    `steps` nodes of the graph compute it.
+    """
 
     data: str
     scale: _Vector
     shift: _Vector
+    steps: int = 1
 
 
 def fold_batch_norm(graph: Graph) -> Graph:
     """Fold BatchNormalization and Add, Sub, Mul, Div by constants per channel into weights.
 
     They fold into the Conv or ConvTranspose before them, also through the Reshape behind a fully
-    connected layer; otherwise into the Conv behind them, unless it pads (its zeros would not be
-    shifted; a factor alone folds all the same). Constants are computed in float64 and rounded once
-    to the dtype of the weights. A BatchNormalization that is left becomes Mul and Add.
+    connected layer; otherwise into the Conv behind them. Where that pads, its zeros must not be
+    shifted: factors fold, and one Add of what is left stays. Constants are computed in float64 and
+    rounded once to the dtype of the weights. A BatchNormalization that is left becomes Mul and Add.
 
     Left alone: values that others read as well, convolutions with an activation or a residual
     (on their output side), constants that vary along other axes, folds whose result would not be
@@ -112,7 +116,10 @@ def _fold_forwards(editor: Editor, conv: Node) -> bool:
         source = view.inputs[0]
     else:
         view = None
-    total = _affine_before(editor, source, padded=any(conv.attributes["pads"]))
+    padded = any(conv.attributes["pads"])
+    if padded and view is None and _fold_factors(editor, conv):
+        return True
+    total = _affine_before(editor, source, padded=padded)
     if total is None or not _affordable(editor, conv):
         return False
     w, group = editor.constants[conv.inputs[1]], conv.attributes["group"]
@@ -138,6 +145,33 @@ def _fold_forwards(editor: Editor, conv: Node) -> bool:
     return True
 
 
+def _fold_factors(editor: Editor, conv: Node) -> bool:
+    """Fold scale · x + shift before a convolution that pads: as scale · (x + shift / scale)."""
+    total = _affine_before(editor, conv.inputs[0], padded=False)
+    unshifted = _affine_before(editor, conv.inputs[0], padded=True)
+    steps = unshifted.steps if unshifted else 0
+    if total is None or total.steps < steps + 2 or not _affordable(editor, conv):
+        return False  # one node stays in any case
+    w, kind = editor.constants[conv.inputs[1]], editor.types[conv.inputs[0]]
+    terms = (total.shift / total.scale).astype(kind.dtype)
+    scaled = _product(*_by_second(w, total.scale, conv.attributes["group"]))
+    if scaled is None or not np.isfinite(terms).all():
+        return False
+    one = bool(np.all(terms == terms[0]))
+    added = terms[:1] if one else terms.reshape(-1, *(1,) * (len(kind.shape) - 2))
+    moved = editor.value(total.data, kind)
+    operands = (
+        editor.constant(f"{moved}.shift", added),
+        editor.constant(conv.inputs[1], scaled.reshape(w.shape)),
+    )
+    editor.replace(
+        conv,
+        Node("Add", (total.data, operands[0]), (moved,), frozen({}), conv.name),
+        node_like(conv, inputs=(moved, operands[1], *conv.inputs[2:])),
+    )
+    return True
+
+
 def _is_rows(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
     return len(inner) == 2 and outer[:2] == inner and all(extent == 1 for extent in outer[2:])
 
@@ -151,7 +185,7 @@ def _affine_before(editor: Editor, source: str, *, padded: bool) -> _Affine | No
             break
         if total is not None:
             shift = total.scale * step.shift + total.shift
-            step = _Affine(step.data, total.scale * step.scale, shift)
+            step = _Affine(step.data, total.scale * step.scale, shift, total.steps + 1)
         if padded and step.shift.any():
             break
         total, source = step, step.data
