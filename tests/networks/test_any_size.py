@@ -224,3 +224,26 @@ def test_small_operators_have_one_code_for_all_sizes(newly_emitted: list[Kernel]
         assert np.allclose(found, expected, rtol=1e-5, atol=1e-6), (height, width)
     kinds = Softmax | Reduction | Elementwise | Copy
     assert [kernel for kernel in newly_emitted if isinstance(kernel, kinds)] == []
+
+
+def test_plans_of_every_size_can_be_explained() -> None:
+    """A block's form is chosen for the usual one of many sizes, and is none of a small one's."""
+    many = 384
+    shapes = (many, 3, 1, 1), (many, 1, 5, 5), (many, many, 1, 1), (8, many, 3, 3)
+    weights = [integers(seed, *shape) for seed, shape in enumerate(shapes)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Exp", ["a"], ["e"]),
+        helper.make_node("Conv", ["e", "w1"], ["b"], pads=[2] * 4, group=many),
+        helper.make_node("Conv", ["b", "w2"], ["c"]),
+        helper.make_node("Conv", ["c", "w3"], ["y"], pads=[1] * 4),
+    ]
+    net = lc.load(network(nodes, weights), threads=2)
+    predicted = []
+    for height, width in ((3, 40), (6, 120), (24, 120), (96, 96)):
+        plan = net.bind((1, 3, height, width))
+        predicted.append(plan.predicted_ns)
+        assert "MFLOP" in net.explain()
+        ops = [layer["op"] for layer in net.report(front=False)["layers"]]
+        assert ops == ["Conv", "Exp", "ConvChain", "Conv"]
+    assert predicted == sorted(predicted)

@@ -63,11 +63,20 @@ class ConvChain(ChainOperator):
         chain, target = chain_of(convs, wide, context), context.target
         judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(convs, wide, chain, context)]
-        error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
-        for form in possible_forms(judged, target):
-            cycles = form_cycles(judged, form, build(judged, form, target), target)
-            found.append(replace(form.choice, cycles=cycles, error=error))
+        found += [_costed(form, chain, judged, target) for form in possible_forms(judged, target)]
         return sorted(found, key=lambda choice: choice.cycles)
+
+    def estimated(self, context: NodeContext, choice: Choice) -> Choice:
+        """What a form costs that was chosen for the usual one of many sizes.
+
+        Raises:
+            SpecError: the chain has no such form.
+        """
+        chain = chain_of(*unfold(context.node, context.graph), context)
+        judged = chain.alone() if context.accuracy.reproducible else chain
+        if not chain.any_size or choice.algorithm not in FORM_NAMES:
+            return super().estimated(context, choice)
+        return _costed(form_of_size(choice, judged), chain, judged, context.target)
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One or two calls if the block is fused, else those of its convolutions."""
@@ -107,6 +116,13 @@ class ConvChain(ChainOperator):
 
 
 CONV_CHAIN = ConvChain()
+
+
+def _costed(form: Form, chain: Chain, judged: Chain, target: Target) -> Choice:
+    """The choice of a form, with what it costs."""
+    error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
+    cycles = form_cycles(judged, form, build(judged, form, target), target)
+    return replace(form.choice, cycles=cycles, error=error)
 
 
 def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
