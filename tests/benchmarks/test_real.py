@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import real
@@ -89,3 +91,20 @@ def test_parts_of_names_choose() -> None:
     assert tuple(real.chosen([])) == real.NETWORKS
     with pytest.raises(UsageError, match="PP-OCRv4 detector"):
         real.chosen(["nobody's"])
+
+
+def test_answers_of_every_output_are_judged_in_float64(tmp_path: Path) -> None:
+    file = tmp_path / "two.onnx"
+    node = onnx.helper.make_node
+    x, *ys = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3])
+        for name in ("x", "y", "z")
+    )
+    nodes = [node("Exp", ["x"], ["y"]), node("Neg", ["x"], ["z"])]
+    graph = onnx.helper.make_graph(nodes, "two", [x], ys)
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), file)
+    given = np.array([[0.1, 1, 2]], np.float32)
+    y, z = real.in_float64(file, "x", given)
+    assert y.dtype == z.dtype == np.float64
+    assert np.allclose(y, np.exp(given.astype(np.float64)), rtol=1e-14)
+    assert np.array_equal(z, -given)
