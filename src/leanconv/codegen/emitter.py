@@ -283,8 +283,7 @@ class Function:
     ) -> None:
         """Store the first `count` lanes of vectors at addresses; `count` is at most `most`.
 
-        By branches on powers of two, for cores that need tens of micro-operations for a vector
-        under a mask.
+        By branches on powers of two, for cores on which a store under a mask is slow.
         """
         left = self.i64(count)
         values, lanes = [value for value, _ in stores], lanes_of(stores[0][0].kind)

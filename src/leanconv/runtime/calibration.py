@@ -1,8 +1,9 @@
 """The target that plans are made for: this machine, measured once if nobody knows its processor.
 
-Reading buffers of L2, L3 and DRAM takes less than 0.1 s. Virtual CPUs may be halves of one core,
-now and then: before and after each burst a loop of multiply-adds on registers is timed, and a burst
-beside which that was slow does not count. What is found is kept in the cache folder.
+Reading buffers of L2, L3 and DRAM takes about 0.1 s, and compiling the loops more, once. Virtual
+CPUs may be halves of one core, now and then: before and after each burst a loop of multiply-adds on
+registers is timed, and a burst beside which that was slow does not count. What is found is kept in
+the cache folder.
 """
 
 from __future__ import annotations
