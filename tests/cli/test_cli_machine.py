@@ -18,7 +18,7 @@ from leanconv.target.costs import numbers
 from leanconv.target.records.calibrated import Rates
 from support.cli_fakes import Call
 
-RATES = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4)
+RATES = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4, undisturbed=True)
 
 
 @pytest.fixture
@@ -81,7 +81,8 @@ def test_an_unknown_processor_is_measured_anew_and_kept(
 def test_a_disturbed_measurement_says_so(
     call: Call, unheard_of: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "measure", lambda target: replace(RATES, dram_read=0.0))
+    disturbed = replace(RATES, dram_read=0.0, undisturbed=False)
+    monkeypatch.setattr(calibration, "measure", lambda target: disturbed)
     result = call("machine", "--measure")
     assert "try again" in result.out
     assert calibration.recall(calibration.host()) is None

@@ -369,27 +369,6 @@ def test_first_lanes_only(kind: str) -> None:
         assert out.tolist() == [7.0] * count + [0.0] * (len(out) - count)
 
 
-@pytest.mark.parametrize("kind", ["<4 x float>", "<8 x float>", "<16 x float>", "<8 x double>"])
-@pytest.mark.parametrize("whole", [True, False])
-def test_first_lanes_of_several_vectors_by_parts(kind: str, whole: bool) -> None:
-    lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
-    element = element_of(kind)
-    e = Function("f", [("args", "ptr")])
-    values = [e.load(e.pointer(0).at(i * lanes, element), kind) for i in range(3)]
-    places = [e.pointer(1).at(i * (lanes + 2), element) for i in range(3)]
-    count = e.load(e.arguments[0].at(2, "i64"), "i64")
-    e.store_parts(list(zip(values, places, strict=True)), count, lanes - (not whole))
-    library = load_text(e.finish(), ["f"], "test")
-    x = np.arange(1, 3 * lanes + 1, dtype=dtype)
-    for n in range(lanes + whole):
-        out = np.zeros((3, lanes + 2), dtype)
-        table = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("f"))(ctypes.addressof(table))
-        expected = np.zeros_like(out)
-        expected[:, :n] = x.reshape(3, lanes)[:, :n]
-        assert out.tolist() == expected.tolist()
-
-
 _AT_THE_END_OF_A_PAGE = """
 import ctypes, mmap
 from leanconv.codegen.compiler import load_text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import load_text
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Value, element_of, lanes_of
 from leanconv.codegen.tails import each_tile, last_or_other, tile_at, tiles_of_chunk
 
 SIZES = [(total, 4) for total in (1, 3, 4, 5, 7, 8, 9, 16)]
@@ -80,3 +80,24 @@ def test_no_condition_without_a_tail(total: int) -> None:
     assert list(tile_at(e, e.arguments[1], total, total)) == [total]
     assert list(last_or_other(e, e.arguments[1], 3, total, total)) == [total]
     assert "br " not in e.finish()
+
+
+@pytest.mark.parametrize("kind", ["<4 x float>", "<8 x float>", "<16 x float>", "<8 x double>"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_first_lanes_of_several_vectors_by_parts(kind: str, whole: bool) -> None:
+    lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
+    element = element_of(kind)
+    e = Function("f", [("args", "ptr")])
+    values = [e.load(e.pointer(0).at(i * lanes, element), kind) for i in range(3)]
+    places = [e.pointer(1).at(i * (lanes + 2), element) for i in range(3)]
+    count = e.load(e.arguments[0].at(2, "i64"), "i64")
+    e.store_parts(list(zip(values, places, strict=True)), count, lanes - (not whole))
+    library = load_text(e.finish(), ["f"], "test")
+    x = np.arange(1, 3 * lanes + 1, dtype=dtype)
+    for n in range(lanes + whole):
+        out = np.zeros((3, lanes + 2), dtype)
+        table = (ctypes.c_int64 * 3)(x.ctypes.data, out.ctypes.data, n)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("f"))(ctypes.addressof(table))
+        expected = np.zeros_like(out)
+        expected[:, :n] = x.reshape(3, lanes)[:, :n]
+        assert out.tolist() == expected.tolist()

@@ -17,7 +17,7 @@ from leanconv.runtime import calibration, clock
 from leanconv.runtime.calibration import Rates, is_known, measure, planning_target, this_machine
 from leanconv.target import PRESETS, Target
 
-CLASSES = Rates(32.0, 10.0, 4.0, 8 * 2**20, 2.0, 4)
+CLASSES = Rates(32.0, 10.0, 4.0, 8 * 2**20, 2.0, 4, undisturbed=True)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_rates_are_measured_once_and_read_by_later_processes(
     unheard_of: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    measured = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4)
+    measured = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4, undisturbed=True)
     monkeypatch.setattr(calibration, "measure", lambda target: calls.append(target) or measured)
     first = this_machine()
     assert first.costs.cpu == "unheard-of, measured"
@@ -104,6 +104,40 @@ def test_this_core_is_measured_within_reason() -> None:
     assert 0 <= rates.dram_read <= rates.l3_read * 1.5 or not rates.l3_read
     assert 0 <= rates.l2_read < 300
     assert 0 < rates.fma_units < 10
+
+
+@pytest.mark.parametrize(
+    ("l2_mb", "l3_mb", "beyond"),
+    [(24, 0, 0), (1, 0, 1), (256, 0, 0), (2, 260, 4), (1, 32, 5), (64, 512, 0)],
+)
+def test_no_more_is_read_than_there_is(
+    monkeypatch: pytest.MonkeyPatch, l2_mb: int, l3_mb: int, beyond: int
+) -> None:
+    """Whatever caches a system reports; the buffer's last byte belongs to the largest size."""
+    read: list[tuple[int, int]] = []
+
+    class Meter(calibration._Meter):
+        def __init__(self, target: Target, most_bytes: int) -> None:
+            self.room, self.fma_units, self.fma_latency = most_bytes, 2.0, 4.0
+
+        def rate(self, size: int) -> float:
+            read.append((size, self.room))
+            return 20.0
+
+    monkeypatch.setattr(calibration, "_Meter", Meter)
+    rates = measure(replace(host(), l2_bytes=l2_mb << 20, l3_bytes=l3_mb << 20))
+    assert all(0 < size <= room <= 64 << 20 for size, room in read)
+    assert len(read) == 1 + beyond
+    assert rates.undisturbed
+    assert rates.dram_read == 0  # all was read as fast
+    assert (rates.l3_read > 0) == (l3_mb > 0 < beyond)
+
+
+def test_machines_without_one_of_the_rates_keep_what_they_have(unheard_of: Target) -> None:
+    """A core without L3, and one whose L3 holds every buffer, are measured once, too."""
+    for rates in (replace(CLASSES, l3_read=0.0, l3_bytes=0), replace(CLASSES, dram_read=0.0)):
+        calibration.keep(unheard_of, rates, "2026-11-23")
+        assert calibration.recall(unheard_of) == (rates, "2026-11-23")
 
 
 def test_plans_are_made_for_the_target_that_the_environment_names(

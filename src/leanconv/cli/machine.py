@@ -56,7 +56,7 @@ def execute(options: argparse.Namespace) -> int:
         "record": numbers(target.costs),
         "sources": [asdict(source) for source in target.costs.sources],
         "measured": measured,
-        "measured_is_used": bool(measured) and not known,
+        "measured_is_used": bool(measured and measured["undisturbed"]) and not known,
     }
     if options.json:
         print_json(report)
@@ -91,7 +91,7 @@ def _print_measured(measured: dict[str, Any], target: Target, known: bool) -> No
     ]
     columns = [Column("bytes a cycle", "name"), Column("record"), Column("measured")]
     print_table(columns, rows)
-    if not all(measured.values()):
+    if not measured["undisturbed"]:
         print_text("The core was shared all the time while some of it was measured: try again.")
     elif known:
         print_text("Plans go on with the record, which was fitted to whole layers.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import re
@@ -17,6 +18,7 @@ from leanconv.codegen.private_folder import (
     WrongEntryError,
     own_folder,
 )
+from leanconv.settings import current_settings
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +179,14 @@ class DiskCache:
     def _left_over(entry: Entry, now: float) -> bool:
         old = now - entry.written_s > _PART_S
         return old and _PART_NAME.fullmatch(entry.name) is not None
+
+
+@functools.cache
+def entries_in(folder: str, most_bytes: int) -> DiskCache:
+    """The cache of JSON entries in a folder of the settings' cache folder, of bounded size."""
+    settings = current_settings()
+    path = settings.cache_dir / folder if settings.cache_bytes else None
+    return DiskCache(path, min(settings.cache_bytes, most_bytes), ".json")
 
 
 def _digest(body: bytes) -> bytes:

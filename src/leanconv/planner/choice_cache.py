@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
-from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.compiler import generator_hash
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
@@ -24,7 +24,6 @@ from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.representatives import representative_types
 from leanconv.progress import steps
 from leanconv.records import dataclass
-from leanconv.settings import current_settings
 from leanconv.target import Target
 
 _STORE_BYTES = 16 * 2**20
@@ -106,11 +105,8 @@ def _key(nodes: Sequence[str], target: Target, accuracy: Accuracy) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-@functools.cache
 def _store() -> DiskCache:
-    settings = current_settings()
-    folder = settings.cache_dir / "choices" if settings.cache_bytes else None
-    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+    return entries_in("choices", _STORE_BYTES)
 
 
 def _recall(key: str, nodes: Sequence[Node]) -> list[Choice] | None:

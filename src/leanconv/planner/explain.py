@@ -81,7 +81,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "exact": plan.exact,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
-        "text": "\n".join(_facts_of(plan)),
+        "text": "\n".join(_closing_lines(plan)),
         "layers": layers,
     }
 
@@ -122,11 +122,11 @@ def summary(plan: NetworkPlan) -> str:
         f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
         for step in plan.steps
     ]
-    lines += _facts_of(plan)
+    lines += _closing_lines(plan)
     return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
 
 
-def _facts_of(plan: NetworkPlan) -> tuple[str, ...]:
+def _closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
     return memory_text(plan), plan.planner.target.costs_text, error_text(plan)
 
 

@@ -6,14 +6,13 @@ What is kept is untrusted: decisions that are not the network's are a miss.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from leanconv.canonical import canonical_text
-from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.compiler import generator_hash
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Node
@@ -21,7 +20,6 @@ from leanconv.operators import operator_of
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.plan_file import graph_digest
-from leanconv.settings import current_settings
 from leanconv.spec import PLAIN, Format
 
 _VERSION = 1  # of the search
@@ -61,11 +59,8 @@ def _key(planner: GraphPlanner) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 
-@functools.cache
 def _store() -> DiskCache:
-    settings = current_settings()
-    folder = settings.cache_dir / "plans" if settings.cache_bytes else None
-    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+    return entries_in("plans", _STORE_BYTES)
 
 
 def _document(node: Node, decision: Decision) -> list[Any]:

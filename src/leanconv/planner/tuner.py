@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -15,7 +14,7 @@ from leanconv.algorithms import Candidate, Problem
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.canonical import canonical_text
-from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.compiler import generator_hash
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
@@ -271,11 +270,8 @@ def _key(
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-@functools.cache
 def _store() -> DiskCache:
-    settings = current_settings()
-    folder = settings.cache_dir / "tuning" if settings.cache_bytes else None
-    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+    return entries_in("tuning", _STORE_BYTES)
 
 
 def _document(tuned: Tuned) -> bytes:

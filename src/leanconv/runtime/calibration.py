@@ -21,7 +21,7 @@ from datetime import date
 
 import numpy as np
 
-from leanconv.codegen.cache import DiskCache
+from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.host import host
@@ -77,13 +77,13 @@ def is_known(target: Target) -> bool:
 
 
 def measure(target: Target) -> Rates:
-    """Measure the core that this thread runs on; 0 where it was disturbed all the time."""
-    meter = _Meter(target)
-    l2 = meter.rate(target.l2_bytes // 2)
-    sizes, size = [], max(4 * target.l2_bytes, 4 * _MB)
-    while size <= min(_MOST_BYTES, max(4 * _MB, 2 * target.l3_bytes)):
-        sizes.append(size)
-        size *= 2
+    """Measure the core that this thread runs on.
+
+    DRAM is not measured where the largest buffer still fits L3.
+    """
+    inside, sizes = min(target.l2_bytes, _MOST_BYTES) // 2, _sizes_beyond_l2(target)
+    meter = _Meter(target, max([inside, *sizes]))
+    l2 = meter.rate(inside)
     beyond = {size: meter.rate(size) for size in sizes}
     best = max(beyond.values(), default=0.0)
     held = [size for size, rate in beyond.items() if rate >= _HELD * best > 0]
@@ -96,7 +96,17 @@ def measure(target: Target) -> Rates:
         l3_bytes=max(held, default=0) if target.l3_bytes else 0,
         fma_units=meter.fma_units,
         fma_latency=round(meter.fma_latency),
+        undisturbed=min([l2, *beyond.values()]) > 0,
     )
+
+
+def _sizes_beyond_l2(target: Target) -> list[int]:
+    """Bytes of buffers that L2 does not hold, up to twice the L3 that is reported."""
+    sizes, size = [], max(4 * target.l2_bytes, 4 * _MB)
+    while size <= min(_MOST_BYTES, max(4 * _MB, 2 * target.l3_bytes)):
+        sizes.append(size)
+        size *= 2
+    return sizes
 
 
 def _measured(target: Target) -> Rates:
@@ -110,7 +120,7 @@ def _measured(target: Target) -> Rates:
 class _Meter:
     """Cycles, by a chain of additions, and rates of bursts beside which the core was its own."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, most_bytes: int) -> None:
         library = load_text(
             _text(target.vector_bytes // 4), ["read_buffer", "tick_chain"], "calibration"
         )
@@ -121,8 +131,7 @@ class _Meter:
         )
         ticks = ctypes.CFUNCTYPE(word, word, word)(library.address("tick_chain"))
         self._step_bytes = _UNROLL * target.vector_bytes
-        size = min(_MOST_BYTES, max(8 * _MB, 2 * target.l3_bytes)) + self._step_bytes
-        self._buffer = np.ones(size // 4, np.float32)
+        self._buffer = np.ones(most_bytes // 4, np.float32)
         self._sums = np.zeros(self._step_bytes // 4, np.float32)
         least = min(_timed(lambda: ticks(_TICKS, 3)) for _ in range(9))
         self._cycle_ns = least / (_TICKS * _LINKS)
@@ -197,17 +206,14 @@ def recall(target: Target) -> tuple[Rates, str] | None:
 
 
 def keep(target: Target, rates: Rates, day: str) -> None:
-    """Keep rates for later processes; those that are not complete are measured anew."""
+    """Keep rates for later processes; where the core was disturbed, they measure anew."""
     log.info("measured %s: %s", target.cpu, rates)
-    if rates.complete:
+    if rates.undisturbed:
         _store().put(_key(target), json.dumps({"rates": asdict(rates), "date": day}).encode())
 
 
-@functools.cache
 def _store() -> DiskCache:
-    settings = current_settings()
-    folder = settings.cache_dir / "machine" if settings.cache_bytes else None
-    return DiskCache(folder, min(settings.cache_bytes, _STORE_BYTES), ".json")
+    return entries_in("machine", _STORE_BYTES)
 
 
 def _key(target: Target) -> str:

@@ -320,8 +320,7 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:
     """How many channels ahead input in planes is prefetched; 0 where channels are neighbours."""
-    planes = kernel.x.block == 1 and not kernel.x.lanes_contiguous
-    return target.costs.channels_ahead if planes else 0
+    return 0 if kernel.x.lanes_contiguous else target.costs.channels_ahead
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from leanconv.records import dataclass
@@ -27,13 +27,14 @@ _SIZES = tuple(size * _MB for size in (1, 2, 4, 8, 16, 32, 64))
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured of a core; 0 where that could not be done.
+    """What was measured of a core; 0 where there is no such thing, or the core was disturbed.
 
     Attributes:
         l2_read, l3_read, dram_read: bytes a cycle of streams in L2, L3 and DRAM.
         l3_bytes: the largest stream that is read about as fast as L3's.
         fma_units: vector multiply-adds that start each cycle.
         fma_latency: cycles from a multiply-add's start to its result's use.
+        undisturbed: whether the core was its own for long enough to measure all there is.
     """
 
     l2_read: float = 0.0
@@ -42,11 +43,7 @@ class Rates:
     l3_bytes: int = 0
     fma_units: float = 0.0
     fma_latency: int = 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything was measured."""
-        return all(asdict(self).values())
+    undisturbed: bool = False
 
     def rounded(self) -> Rates:
         """These rates as the nearest classes."""
@@ -57,6 +54,7 @@ class Rates:
             l3_bytes=int(_nearest(self.l3_bytes, _SIZES)),
             fma_units=_nearest(self.fma_units, _UNITS),
             fma_latency=int(_nearest(self.fma_latency, _LATENCIES)),
+            undisturbed=self.undisturbed,
         )
 
 

@@ -28,6 +28,11 @@ def stated(how: str, **numbers: Number) -> Known:
     return measured("any", f"data sheet, not measured: {how}", "2026-11-23", **numbers)
 
 
+def estimated(**numbers: Number) -> Known:
+    """Numbers that are in no manual, and nobody has measured."""
+    return measured("any", "estimate, not measured", "2026-11-23", **numbers)
+
+
 def derived(cpu: str, base: Costs, *known: Known) -> Costs:
     """The record of a processor whose other numbers, with their sources, are those of `base`.
 

@@ -68,10 +68,11 @@ ZEN4 = Costs(
             "phases, long streams of weights",
         ),
         _source(
-            "direct_prefetch_bytes channels_ahead",
-            "2026-11-23",
-            "timed: with it, direct convolution was 2 % slower to 5 % faster: not worth its slots",
+            "direct_prefetch_bytes",
+            "2026-11-20",
+            "timed: 16 KiB or a panel ahead, -2 to +5 %, noise; docs/performance.md",
         ),
+        _source("channels_ahead", "2026-11-23", "not measured: off until it is"),
         _source("store transposed_store", "2026-11-20", _LAYERS),
         _source(
             "deinterleave unaligned_line unaligned_part row_jump",
