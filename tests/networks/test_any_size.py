@@ -215,7 +215,7 @@ def small_operators() -> bytes:
 def test_small_operators_have_one_code_for_all_sizes(newly_emitted: list[Kernel]) -> None:
     built = small_operators()
     net = lc.load(built, threads=2)
-    for width in (20, 600):  # copies in one chunk, and in many
+    for width in (5, 20, 600):  # lines within one vector; copies in one chunk, and in many
         net.bind((1, 3, 40, width))
     newly_emitted.clear()
     for height, width in ((40, 9), (7, 21), (40, 33), (9, 100), (40, 333), (64, 640), (33, 1111)):

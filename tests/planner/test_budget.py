@@ -56,7 +56,38 @@ def views() -> Graph:
     return b.graph(y, x)
 
 
-GRAPHS = {"chain": chain, "diamond": diamond, "views": views}
+def parts() -> Graph:
+    """Halves of a value, of which one is read twice, computed where their Concat has them."""
+    b = Builder("float32")
+    x = b.input(1, 3, 6, 5)
+    x = b.conv(x, b.normal(20, 3, 3, 3), pads=(1, 1, 1, 1))
+    x = b.conv(x, b.normal(32, 20, 1, 1))
+    first = b.op("Slice", x, starts=(0, 0, 0, 0), steps=(1,) * 4, sizes=(1, 16, 6, 5))
+    second = b.op("Slice", x, starts=(0, 16, 0, 0), steps=(1,) * 4, sizes=(1, 16, 6, 5))
+    third = b.op("Relu", second)
+    y = b.op("Concat", first, second, third, axis=1)
+    return b.graph(b.conv(y, b.normal(5, 48, 1, 1)))
+
+
+def nested_parts() -> Graph:
+    """A Concat in a Concat, one part of which is an output, and one the user's."""
+    b = Builder("float32")
+    given = b.input(1, 16, 3, 4)
+    x = b.conv(given, b.normal(20, 16, 3, 3), pads=(1, 1, 1, 1))
+    x = b.conv(x, b.normal(16, 20, 1, 1))
+    y = b.op("Sigmoid", x)
+    inner = b.op("Concat", x, y, axis=1)
+    z = b.op("Relu", inner)
+    return b.graph(b.op("Concat", inner, given, z, axis=1), y)
+
+
+GRAPHS = {
+    "chain": chain,
+    "diamond": diamond,
+    "views": views,
+    "parts": parts,
+    "nested parts": nested_parts,
+}
 
 
 @dataclass(frozen=True)

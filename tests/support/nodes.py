@@ -127,7 +127,8 @@ def run_lowered(
     memory = {name: to_memory(array, formats[name]) for name, array in inputs.items()}
     memory |= {**graph.constants, **all_constants(lowered)}
     if lowered.alias:
-        flat = memory[lowered.alias].reshape(-1)[: formats[out].elements(kind.shape)]
+        first = lowered.alias_offset // np.dtype(kind.dtype).itemsize
+        flat = memory[lowered.alias].reshape(-1)[first:][: formats[out].elements(kind.shape)]
         return from_memory(flat, kind.shape, formats[out])
     item = np.dtype(kind.dtype).itemsize
     sizes = {name: size // item for name, size in lowered.temporaries.items()}

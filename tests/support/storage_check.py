@@ -26,21 +26,18 @@ def lowered_network(
     return lower_graph(run_passes(read.bind(shapes, dtype=dtype)), target, Accuracy(1e-6))
 
 
-def contents(lowered: LoweredGraph) -> dict[str, str]:
-    """Values that are the same bytes because one is a view of the other, by a common name."""
-    parent: dict[str, str] = {}
+def contents(lowered: LoweredGraph) -> dict[str, np.ndarray]:
+    """What each byte of each value holds: a number that no other byte of the network has.
 
-    def find(name: str) -> str:
-        while parent.get(name, name) != name:
-            name = parent[name]
-        return name
-
-    for view, of in lowered.views.items():
-        a, b = find(view), find(of)
-        if a != b:
-            parent[a] = b
-    names = {*lowered.bytes, *lowered.views, *lowered.views.values()}
-    return {name: find(name) for name in names}
+    Values that are views of one another have bytes in common.
+    """
+    numbers = {name: number for number, name in enumerate(lowered.bytes, start=1)}
+    found = {}
+    for name, size in lowered.bytes.items():
+        root, offset = lowered.views.find(name)
+        begin = (numbers.get(root, 0) << 40) + offset
+        found[name] = np.arange(begin, begin + size)
+    return found
 
 
 def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
@@ -52,30 +49,31 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
     """
     storage = storage or place(lowered)
     constants = lowered.constants.bytes
-    same = contents(lowered)
-    numbers = {name: i for i, name in enumerate(sorted(set(same.values())), start=1)}
-    spaces: dict[Space, np.ndarray] = {"arena": np.zeros(storage.arena_bytes, np.int32)}
+    expected = contents(lowered)
+    spaces: dict[Space, np.ndarray] = {"arena": np.zeros(storage.arena_bytes, np.int64)}
     ends = [*lowered.inputs, *lowered.outputs]
     for number, name in enumerate(ends):
-        spaces[number] = np.zeros(lowered.bytes[name], np.int32)
+        spaces[number] = np.zeros(lowered.bytes[name], np.int64)
 
     def where(name: str) -> np.ndarray | None:
         if name in constants:
             return None
         assert (name in storage.offsets) != (name in storage.slots), f"{name} has no one place"
         if name in storage.slots:
-            space = spaces[storage.slots[name].number]
+            slot = storage.slots[name]
+            space = spaces[slot.number][slot.offset :]
             assert lowered.bytes[name] <= space.size, f"{name} does not fit the user's array"
             return space[: lowered.bytes[name]]
         start = storage.offsets[name]
-        assert start % 64 == 0
+        assert (start - lowered.views.find(name)[1]) % 64 == 0
         assert start + lowered.bytes[name] <= storage.arena_bytes, f"{name} is past the arena"
         return spaces["arena"][start : start + lowered.bytes[name]]
 
     for number, name in enumerate(lowered.inputs):
-        spaces[number][:] = numbers[same[name]]
+        spaces[number][:] = expected[name]
         assert storage.slots[name].number == number
     inputs = range(len(lowered.inputs))
+    begun: set[str] = set()
     begun: set[str] = set()
     for step in lowered.steps:
         for call in step.calls:
@@ -88,14 +86,14 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
                 source = where(name)
                 if source is None:
                     continue
-                assert (source == numbers[same[name]]).all(), f"{step.name}: {name} is lost"
+                assert (source == expected[name]).all(), f"{step.name}: {name} is lost"
                 if name != result and np.shares_memory(source, target):
                     assert index in call.in_place, f"{step.name} writes over its operand {name}"
                     assert source.ctypes.data == target.ctypes.data, f"{name} is half overwritten"
-            if same[result] in begun:  # a later call of several that write one result
-                assert (target == numbers[same[result]]).all(), f"{step.name}: {result} is lost"
-            target[:] = numbers[same[result]]
-            begun.add(same[result])
+            if result in begun:  # a later call of several that write one result
+                assert (target == expected[result]).all(), f"{step.name}: {result} is lost"
+            target[:] = expected[result]
+            begun.add(result)
     for number, name in enumerate(lowered.outputs, start=len(lowered.inputs)):
-        assert (spaces[number] == numbers[same[name]]).all(), f"output {name} is not whole"
+        assert (spaces[number] == expected[name]).all(), f"output {name} is not whole"
     return storage.arena_bytes

@@ -72,6 +72,23 @@ class Packing:
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """Bytes of an output that are those of an input.
+
+    Attributes:
+        source: the input, or the constant.
+        offset: the byte of the output at which it begins.
+        bytes: of it.
+        copy: a kernel that copies it, where it is not computed in its place but another part is.
+    """
+
+    source: str
+    offset: int
+    bytes: int
+    copy: Kernel
+
+
+@dataclass(frozen=True, eq=False)
 class Lowered:
     """The calls of one operation, run one after the other.
 
@@ -81,6 +98,8 @@ class Lowered:
         temporaries: bytes of each intermediate buffer that the calls name.
         algorithm: what is shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
         alias: instead of calls, the name of the input whose bytes are the output's already.
+        alias_offset: the byte of the input at which the output begins.
+        parts: what the output consists of, where each input could be computed in its place.
         packings: packed weights that the calls name.
     """
 
@@ -89,4 +108,6 @@ class Lowered:
     temporaries: Mapping[str, int] = field(default_factory=dict)
     algorithm: str = ""
     alias: str = ""
+    alias_offset: int = 0
+    parts: tuple[Part, ...] = ()
     packings: tuple[Packing, ...] = ()

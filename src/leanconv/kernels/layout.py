@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, Part
+from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
@@ -54,6 +56,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     dtype = graph.types[result].dtype
     block = formats[result].block
     shapes = [graph.types[name].shape for name in node.inputs[: _sources(node)]]
+    if node.op == "Slice" and node.inputs[0] not in graph.constants:
+        begin = _first_of_run(node, shapes[0], graph.types[result].shape, formats[result])
+        if begin is not None:
+            of = node.inputs[0]
+            return Lowered((), algorithm="view", alias=of, alias_offset=begin * ITEMSIZE[dtype])
     if block:
         tasks = _blocked(node, shapes, graph.types[result].shape, block, dtype)
     else:
@@ -63,7 +70,55 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         return Lowered((), algorithm="view", alias=node.inputs[0])
     names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
     kernel = Copy(dtype, len(shapes), tuple(tasks))
-    return Lowered((Call(kernel, (*names, result)),) if tasks else (), constants, {}, "copy")
+    parts: tuple[Part, ...] = ()
+    if node.op == "Concat":
+        form = formats[result]
+        begins = _first_of_parts(node, shapes, graph.types[result].shape, form)
+        parts = tuple(
+            _part(name, form.elements(shape), begin, dtype)
+            for name, shape, begin in zip(names, shapes, begins, strict=False)
+        )
+    calls = (Call(kernel, (*names, result)),) if tasks else ()
+    return Lowered(calls, constants, {}, "copy", parts=parts)
+
+
+def _first_of_run(node: Node, source: Shape, result: Shape, form: Format) -> int | None:
+    """The element at which a slice begins, where its elements follow each other in memory."""
+    starts, steps = node.attributes["starts"], node.attributes["steps"]
+    if form.block:
+        if starts[1] % form.block or steps[1] != 1:
+            return None
+        starts = (starts[0], starts[1] // form.block, *starts[2:], 0)
+        steps = (*steps, 1)
+        source, result = form.physical_shape(source), form.physical_shape(result)
+    strides = row_major(source)
+    several = False  # whether an axis before has more than one index
+    for extent, whole_extent, step in zip(result, source, steps, strict=True):
+        if extent != 1 and step != 1:
+            return None
+        if several and extent != whole_extent:
+            return None
+        several = several or extent != 1
+    begin: int = sum(start * stride for start, stride in zip(starts, strides, strict=True))
+    return begin
+
+
+def _first_of_parts(node: Node, shapes: Sequence[Shape], result: Shape, form: Format) -> list[int]:
+    """Of each source the element of the result at which it begins; empty if any is not a run."""
+    axis, block = node.attributes["axis"], form.block
+    if prod(form.physical_shape(result)[:axis]) != 1 or not all(map(prod, shapes)):
+        return []
+    if block and axis == 1 and any(shape[1] % block for shape in shapes[:-1]):
+        return []
+    sizes = [form.elements(shape) for shape in shapes]
+    return [sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def _part(source: str, count: int, begin: int, dtype: str) -> Part:
+    """One source of a Concat: a run of its result."""
+    box, item = StridedBox(0, (count,), (1,), (1,)), ITEMSIZE[dtype]
+    kernel = Copy(dtype, 1, tuple(copy_tasks(box, dtype)))
+    return Part(source, begin * item, count * item, kernel)
 
 
 def _sources(node: Node) -> int:

@@ -11,6 +11,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
+from leanconv.planner.graph_views import GraphViews
 from leanconv.planner.lowering import LoweredGraph, format_rules, lower_graph, usual_decisions
 from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
@@ -153,7 +154,11 @@ class GraphPlanner:
     def chosen(self, decisions: Sequence[Decision]) -> tuple[NodeCost, ...]:
         """The estimated costs of the nodes of a plan."""
         triples = zip(self.graph.nodes, self.defaults, decisions, strict=True)
-        return tuple(self.evaluator.chosen(node, default, d) for node, default, d in triples)
+        views = GraphViews(self.graph)
+        found: list[NodeCost] = []
+        for node, default, decision in triples:
+            found += views.follow(node, [self.evaluator.chosen(node, default, decision)])
+        return tuple(found)
 
     @cached_property
     def search_graph(self) -> SearchGraph:

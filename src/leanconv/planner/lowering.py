@@ -18,6 +18,7 @@ from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.planner.remembered import remembered
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.planner.value_placer import ValuePlacer
+from leanconv.planner.views import Views
 from leanconv.records import dataclass
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
@@ -60,14 +61,14 @@ class LoweredGraph:
     Attributes:
         steps: in order.
         bytes: size of every value that is computed or given, in its format.
-        views: values that are the bytes of another one: name to name.
+        views: values that are bytes of another one.
         constants: by the names that calls use; `fill_weights` takes them out.
         inputs, outputs: names of what the user gives and gets, plain.
     """
 
     steps: tuple[Step, ...]
     bytes: Mapping[str, int]
-    views: Mapping[str, str]
+    views: Views[str]
     constants: ConstantPool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -183,17 +184,53 @@ class _Lowering(ValuePlacer[Format]):
             self._packings.append(_renamed(packing, renamed))
             self._packed.update(self._packings[-1].bytes)
         if lowered.alias:
-            self.views[output] = renamed.get(lowered.alias, lowered.alias)
+            of = renamed.get(lowered.alias, lowered.alias)
+            self.views.add(output, of, lowered.alias_offset)
             self._take_constant(lowered.alias)
             return
+        copies = self._place_parts(lowered, output, wanted)
+        if copies is not None and not copies:
+            return
         calls = []
-        for call in lowered.calls:
+        for call in lowered.calls if copies is None else copies:
             values = tuple(renamed.get(v, v) for v in call.values)
             for value in values:
                 self._take_constant(value)
             calls.append(Call(call.kernel, values, call.in_place))
         label = node.name or output
         self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), output))
+
+    def _place_parts(
+        self, lowered: Lowered, output: str, reads: Mapping[str, Format]
+    ) -> list[Call] | None:
+        """Let inputs be computed where the output has them; the copies that remain.
+
+        None where no input can, so that the node's own calls are left.
+        """
+        parts = [
+            self.read(part.source, reads.get(part.source, PLAIN))
+            if part.source in self._places
+            else None
+            for part in lowered.parts
+        ]
+        ends = [self._places.get(name, {}).get(PLAIN) for name in self.graph.outputs]
+        kept = {self.views.find(end)[0] for end in ends if end is not None}
+        placed = self.views.place(
+            [(name, part.offset) for name, part in zip(parts, lowered.parts, strict=True)],
+            output,
+            self.bytes.__getitem__,
+            lambda root: root in kept or self.is_fixed(root),
+        )
+        if not any(placed):
+            return None
+        copies = []
+        for name, part, done in zip(parts, lowered.parts, placed, strict=True):
+            if not done:
+                target = self.fresh(f"{output}/part")
+                self.bytes[target] = part.bytes
+                self.views.add(target, output, part.offset)
+                copies.append(Call(part.copy, (name or part.source, target)))
+        return copies
 
     def _count(self, node: Node, lowered: Lowered) -> None:
         self._calls += len(lowered.calls)

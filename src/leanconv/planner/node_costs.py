@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +41,21 @@ def shared_ns(time_ns: int, threads: int) -> int:
 
 
 @dataclass(frozen=True)
+class PartCost:
+    """Bytes of an output that are those of an input.
+
+    Attributes:
+        source: the number of the input; None for a constant of the node's own.
+        offset: the byte of the output at which it begins.
+        bytes: of it.
+    """
+
+    source: int | None
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class NodeCost:
     """What one choice for a node costs between given formats.
 
@@ -55,6 +70,8 @@ class NodeCost:
             name, or `"y"`.
         temporaries: bytes of each, aligned.
         alias: the number of the input whose bytes the output's are; None if it has its own.
+        alias_offset: the byte of that input at which the output begins.
+        parts: what the output consists of, where inputs could be computed in their place.
     """
 
     decision: Decision
@@ -66,6 +83,21 @@ class NodeCost:
     calls: tuple[BufferUse[int | str], ...]
     temporaries: Mapping[str, int]
     alias: int | None
+    alias_offset: int = 0
+    parts: tuple[PartCost, ...] = ()
+
+    def placed(self, placed: Sequence[bool]) -> NodeCost:
+        """The same, where some parts are computed in their place: the others alone are copied."""
+        if not any(placed):
+            return self
+        left = [part for part, done in zip(self.parts, placed, strict=True) if not done]
+        share = sum(part.bytes for part in left) / sum(part.bytes for part in self.parts)
+        return replace(
+            self,
+            algorithm=self.algorithm if left else "view",
+            time_ns=round(self.time_ns * share),
+            calls=tuple(BufferUse((part.source,), "y", (), 0) for part in left),
+        )
 
     @property
     def passed_error(self) -> float:
@@ -175,12 +207,12 @@ class NodeEvaluator:
         if self.fixed:  # the first choice is that of one image, whatever the batch and the limit
             found = found[:1]
         first = self.least_ns(node, default)
-        if found[0].alias is None:
+        if found[0].alias is None and not found[0].parts:
             for decision in others:
                 found += [
                     cost
                     for cost in self._known_costs(node, decision, vary_parameters=False)
-                    if cost.alias is None
+                    if cost.alias is None and not cost.parts
                 ]
         return [_at_least(first, node_cost) for node_cost in found]
 
@@ -248,6 +280,7 @@ class NodeEvaluator:
             if name and name not in constants:
                 numbers.setdefault(name, number)
         numbers.update({name: name for name in lowered.temporaries})
+
         calls = tuple(
             BufferUse(
                 tuple(numbers.get(name) for name in call.values[:-1]),
@@ -257,6 +290,11 @@ class NodeEvaluator:
             )
             for call in lowered.calls
         )
+
+        def source_of(name: str) -> int | None:
+            number = numbers.get(name)
+            return number if isinstance(number, int) else None
+
         read = dict.fromkeys(name for call in lowered.calls for name in call.values)
         own = [array.nbytes for array in lowered.constants.values()]
         own += [size for packing in lowered.packings for size in packing.bytes.values()]
@@ -270,6 +308,10 @@ class NodeEvaluator:
             calls,
             {name: aligned(size) for name, size in lowered.temporaries.items()},
             node.inputs.index(lowered.alias) if lowered.alias else None,
+            lowered.alias_offset,
+            tuple(
+                PartCost(source_of(part.source), part.offset, part.bytes) for part in lowered.parts
+            ),
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules
+from leanconv.planner.graph_views import GraphViews, Key
 from leanconv.planner.lifetimes import BufferUse, peak_bytes
 from leanconv.planner.lowering import default_decisions
 from leanconv.planner.node_costs import (
@@ -33,8 +34,6 @@ from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs
-
-Key = tuple[str, Format]  # a value in one format
 
 _MOST_STATES = 128  # before a node; beyond, the formats of the plan without limits are kept
 
@@ -173,40 +172,20 @@ class _Builder:
         costs: Costs,
     ) -> None:
         graph = rules.graph
-        self._graph, self._node_costs, self._threads = graph, node_costs, threads
+        self._graph, self._threads = graph, threads
         self._costs = costs
         self._dtype = next(iter({graph.types[n].dtype for n in graph.inputs}), "float32")
         self._readers = Counter(graph.outputs)  # how often each value is still to be read
         for node in graph.nodes:
             self._readers.update(set(node.inputs))
-        self._aliases = self._find_aliases()
-        self._free = self._users_arrays()
+        self._views = GraphViews(graph)
+        pairs = zip(graph.nodes, node_costs, strict=True)
+        self._node_costs = [self._views.follow(*pair) for pair in pairs]
+        self._free = self._views.users_arrays()
+        self._root = self._views.root
         self._sizes: dict[Key, int] = {}
 
     # -- facts that no choice changes ------------------------------------------------------
-    def _find_aliases(self) -> dict[Key, Key]:
-        """Results that are the bytes of an input, whatever is chosen elsewhere."""
-        aliases: dict[Key, Key] = {}
-        for node, found in zip(self._graph.nodes, self._node_costs, strict=True):
-            number = found[0].alias
-            if number is None:
-                continue
-            name, decision = node.inputs[number], found[0].decision
-            form = decision.reads.get(name, PLAIN)
-            aliases[node.outputs[0], decision.writes] = (name, form)
-        return aliases
-
-    def _users_arrays(self) -> set[Key]:
-        """Values that lie in the user's arrays, not in the arena."""
-        graph = self._graph
-        given = {(name, PLAIN) for name in (*graph.inputs, *graph.constants)}
-        return given | {self._root((name, PLAIN)) for name in graph.outputs}
-
-    def _root(self, key: Key) -> Key:
-        while key in self._aliases:
-            key = self._aliases[key]
-        return key
-
     def _size(self, key: Key) -> int:
         """Bytes in the arena."""
         if key not in self._sizes:
@@ -272,10 +251,15 @@ class _Builder:
         moved = [
             name
             for name, live in state
-            if name in self._graph.outputs and PLAIN not in live.held | live.dropped
+            if name in self._graph.outputs and not self._is_delivered(name, live)
         ]
         time = sum(self._reorder_ns((name, PLAIN)) for name in moved)
         return time, self._held(state) if moved else 0
+
+    def _is_delivered(self, name: str, live: Live) -> bool:
+        """Whether an output lies in the user's array as soon as it is computed."""
+        made = PLAIN in live.held or PLAIN in live.dropped
+        return made and self._root((name, PLAIN)) in self._free
 
     def _reorder_ns(self, result: Key) -> int:
         return reorder_ns(_unpadded(self._graph, *result), self._costs)
@@ -361,9 +345,22 @@ class _Builder:
                 return self._root((name, wanted[name]))
             return value
 
+        def is_whole(value: int | str | None) -> bool:
+            """Whether a value is all of a buffer."""
+            if value == "y":
+                key = node.outputs[0], node_cost.decision.writes
+            elif isinstance(value, int):
+                key = node.inputs[value], wanted[node.inputs[value]]
+            else:
+                return value is not None
+            return self._views.is_whole(key)
+
         for call in node_cost.calls:
             reads = tuple(None if value is None else buffer(value) for value in call.reads)
-            uses.append(BufferUse(reads, buffer(call.result), call.in_place, call.scratch_bytes))
+            in_place = tuple(i for i in call.in_place if is_whole(call.reads[i]))
+            if not is_whole(call.result):
+                in_place = ()
+            uses.append(BufferUse(reads, buffer(call.result), in_place, call.scratch_bytes))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
         end = {self._root((name, form)) for name, live in after for form in live.held}
         bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array

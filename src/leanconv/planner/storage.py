@@ -13,6 +13,7 @@ from leanconv.planner.arena import (
     largest_live_set,
 )
 from leanconv.planner.lifetimes import BufferUse, lifetimes
+from leanconv.planner.views import Views
 from leanconv.records import dataclass
 from leanconv.runtime.program import Slot
 from leanconv.spec.format import aligned
@@ -24,7 +25,8 @@ class Storage:
 
     Attributes:
         offsets: offset in the arena of each value that is stored there.
-        slots: the user's array (inputs first, then outputs) of each value that is stored in one.
+        slots: the user's array (inputs first, then outputs), and the offset there, of each value
+            that is stored in one.
         scratch: place in the arena of each call's scratch, of all threads one after the other.
         arena_bytes: size of the arena.
         peak_bytes: the most bytes that are needed at once; no arena can be smaller.
@@ -91,8 +93,8 @@ class Placeable(Protocol):
         """Size of every value."""
 
     @property
-    def views(self) -> Mapping[str, str]:
-        """Values that are the bytes of another one."""
+    def views(self) -> Views[str]:
+        """Values that are bytes of another one."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -111,9 +113,10 @@ def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = N
         threads: how many need scratch.
         pinned: buffers of a plan file, whose offsets are used if `check_offsets` accepts them.
     """
-    owner = _view_owners(lowered)
+    parts = {name: lowered.views.find(name) for name in lowered.bytes}
+    owner = {name: root for name, (root, _) in parts.items()}
     ends = [*lowered.inputs, *lowered.outputs]
-    slots = {owner[name]: Slot(i) for i, name in enumerate(ends)}
+    slots = {owner[name]: i for i, name in enumerate(ends)}
     bytes_of: dict[str, int] = {}
     for name, size in lowered.bytes.items():
         if owner[name] not in slots:
@@ -136,8 +139,16 @@ def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = N
         placed = assign_offsets(buffers) if buffers else ({}, 0)
     offsets, total = placed
     return Storage(
-        {name: offsets[owner[name]] for name in lowered.bytes if owner[name] in offsets},
-        {name: slots[owner[name]] for name in lowered.bytes if owner[name] in slots},
+        {
+            name: offsets[owner[name]] + offset
+            for name, (_, offset) in parts.items()
+            if owner[name] in offsets
+        },
+        {
+            name: Slot(slots[owner[name]], offset)
+            for name, (_, offset) in parts.items()
+            if owner[name] in slots
+        },
         tuple(offsets.get(name, 0) for name in names),
         total,
         largest_live_set(buffers),
@@ -145,29 +156,23 @@ def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = N
     )
 
 
-def _view_owners(lowered: Placeable) -> dict[str, str]:
-    """For every value the one whose bytes it is, through views of views; most are their own."""
-    owner = {name: name for name in lowered.bytes}
-
-    def find(name: str) -> str:
-        while owner[name] != name:
-            owner[name] = owner[owner[name]]
-            name = owner[name]
-        return name
-
-    for view, of in lowered.views.items():
-        if of in owner:
-            owner[find(view)] = find(of)
-    return {name: find(name) for name in owner}
-
-
 def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
-    """What each call reads and writes; values without an owner are constants."""
+    """What each call reads and writes; values without an owner are constants.
+
+    A result takes over memory only where both are all of a buffer.
+    """
+    sizes = lowered.bytes
+
+    def is_whole(name: str) -> bool:
+        return name in owner and sizes[name] == sizes[owner[name]]
+
     return [
         BufferUse(
             tuple(owner.get(name) for name in call.values[:-1]),
             owner[call.values[-1]],
-            call.in_place,
+            tuple(i for i in call.in_place if is_whole(call.values[i]))
+            if is_whole(call.values[-1])
+            else (),
             aligned(call.kernel.scratch_bytes),
         )
         for step in lowered.steps

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from leanconv.graph.ir import Graph
+from leanconv.planner.views import Views
 
 F = TypeVar("F")  # a format: what the axes of a buffer are
 
@@ -21,14 +22,14 @@ class ValuePlacer(ABC, Generic[F]):
 
     Attributes:
         bytes: size of every buffer that is computed or given.
-        views: buffers that are the bytes of another one: name to name.
+        views: buffers that are bytes of others.
         constants: arrays by name.
     """
 
     def __init__(self, graph: Graph, plain: F) -> None:
         self.graph, self._plain = graph, plain
         self.bytes: dict[str, int] = {}
-        self.views: dict[str, str] = {}
+        self.views: Views[str] = Views()
         self.constants: dict[str, np.ndarray] = {}
         self._places: dict[str, dict[F, str]] = {}  # of each value, the buffer in each format
         self._formats: dict[str, F] = {}  # of each value, the one that it was computed in
@@ -74,6 +75,10 @@ class ValuePlacer(ABC, Generic[F]):
             places[form] = result
         return places[form]
 
+    def is_fixed(self, root: str) -> bool:
+        """Whether a buffer that lies in no other is the user's, or a constant."""
+        return root in self.graph.inputs or root in self.constants or root in self._outputs
+
     def deliver(self, name: str) -> str:
         """Bring an output into the user's array: by a view if its bytes can be computed there."""
         out, plain = self.fresh(f"{name}/out"), self._plain
@@ -83,15 +88,11 @@ class ValuePlacer(ABC, Generic[F]):
             places = self._places[name]
             form = plain if plain in places else self._formats[name]
             source = places[form]
-        root, size = source, self.bytes.get(source, 0)
-        while root in self.views:
-            root = self.views[root]
-            size = max(size, self.bytes.get(root, 0))
-        fixed = root in self.graph.inputs or root in self.constants or root in self._outputs
+        root, _ = self.views.find(source)
         self.bytes[out] = self.size(name, plain)
         self._outputs.add(out)
-        if form == plain and not fixed and size <= self.bytes[out]:
-            self.views[root] = out
+        if form == plain and not self.is_fixed(root) and self.bytes[root] <= self.bytes[out]:
+            self.views.add(root, out)
         else:
             self.reorder(name, source, out, form, plain)
         return out

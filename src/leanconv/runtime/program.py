@@ -28,9 +28,13 @@ _Words: TypeAlias = ctypes.Array[ctypes.c_int64]
 
 @dataclass(frozen=True)
 class Slot:
-    """An operand that the caller passes to each run: its index among the caller's arrays."""
+    """An operand that the caller passes to each run: its index among their arrays, and the offset.
+
+    The operand begins `offset` bytes after the array does.
+    """
 
     number: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Program:
         self._pool: Pool = pool()
         self.threads = threads
         self.stages = len(stages)
-        self._patches: list[list[int]] = [[] for _ in range(slots)]
+        # Of each slot: where its address goes, by the offset that is added.
+        self._patches: list[list[tuple[int, int]]] = [[] for _ in range(slots)]
         self._arena, self._arena_version = arena, 0
         # Offsets of places by their positions in the arguments and in the table.
         self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
@@ -129,7 +134,8 @@ class Program:
             table += (library.address(kernel), start, kernel.chunks, claim, *scratch)
             for operand in stage.operands:
                 if isinstance(operand, Slot):
-                    self._patches[operand.number].append(len(arguments))
+                    patch = len(arguments), operand.offset
+                    self._patches[operand.number].append(patch)
                 elif isinstance(operand, Place):
                     places[len(arguments)] = operand.offset
                 arguments.append(0 if isinstance(operand, (Slot, Place)) else operand)
@@ -166,8 +172,8 @@ class Program:
             if self._arena is not None and self._arena.arena.version != self._arena_version:
                 self._follow_arena(self._arena)
             for address, positions in zip(addresses, self._patches, strict=True):
-                for position in positions:
-                    self._arguments[position] = address
+                for position, offset in positions:
+                    self._arguments[position] = address + offset
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             if together:
@@ -194,8 +200,8 @@ class Program:
             if self._arena is not None:
                 self._follow_arena(self._arena)
             for address, positions in zip(addresses, self._patches, strict=True):
-                for position in positions:
-                    self._arguments[position] = address
+                for position, offset in positions:
+                    self._arguments[position] = address + offset
             return [self._timed(start + number * size) for number in range(self.stages)]
 
     def _each_stage(self) -> _Words:

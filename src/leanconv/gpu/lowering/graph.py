@@ -13,6 +13,7 @@ from leanconv.gpu.lowering.lowering_context import PLAIN, DeviceStep, LoweringCo
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
+from leanconv.planner.views import Views
 from leanconv.records import dataclass
 
 Handler = Callable[[LoweringContext, Node], None]
@@ -31,14 +32,14 @@ class DeviceGraph:
     Attributes:
         steps: in order.
         bytes: size of every buffer that is computed or given.
-        views: buffers that are the bytes of another one: name to name.
+        views: buffers that are bytes of another one.
         constants: arrays by the names that launches use.
         inputs, outputs: names of what the user gives and gets, row-major.
     """
 
     steps: tuple[DeviceStep, ...]
     bytes: Mapping[str, int]
-    views: Mapping[str, str]
+    views: Views[str]
     constants: Mapping[str, np.ndarray]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

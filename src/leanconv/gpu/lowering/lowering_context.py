@@ -170,7 +170,7 @@ class LoweringContext(ValuePlacer[str]):
         if of in self.constants:
             self._places[name] = dict.fromkeys(self._places[name], of)
         else:
-            self.views[name] = of
+            self.views.add(name, of)
 
     # -- steps -----------------------------------------------------------------------------
     def add(self, node: Node, lowered: Lowered) -> None:
