@@ -20,11 +20,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from leanconv.records import dataclass
 
 _Number = TypeVar("_Number", int, float)
+Scalars: TypeAlias = tuple[float, ...]  # in a record: its kernel reads them as symbols
 Steps = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.factor_sums import factor_sums
 from leanconv.graph.passes.fuse_activations import fuse_activations
-from leanconv.graph.passes.fuse_residual import fuse_residual
+from leanconv.graph.passes.fuse_affine import fuse_affine
+from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.spec.activation import Activation
@@ -342,6 +344,70 @@ def test_a_second_activation_stays() -> None:
     b = Builder()
     y = b.op("Tanh", b.op("Relu", b.conv(b.input(1, 4, 5, 5), b.normal(4, 4, 1, 1))))
     assert ops(applied(fuse_activations, b.graph(y))) == ["Conv", "Tanh"]
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_numbers_after_an_activation_fuse(kind: str) -> None:
+    b = Builder()
+    y = b.op("Relu", b.conv(b.input(1, 4, 5, 5), b.normal(4, 4, 1, 1), op=kind))
+    for op, number, first in (("Mul", 3, 0), ("Add", 2, 1), ("Sub", 5, 1), ("Sub", 0.5, 0)):
+        constant = b.const(np.full((1, 1, 1), number, np.float32))
+        y = b.op(op, constant, y) if first else b.op(op, y, constant)
+    result = applied(fuse_affine, applied(fuse_activations, b.graph(y)))
+    assert ops(result) == [kind]
+    assert result.nodes[0].attributes["activation"].affine == (-3.0, 2.5)
+
+
+def test_numbers_after_an_activation_that_stay() -> None:
+    b = Builder()
+    x = b.input(1, 4, 5, 5)
+
+    def active() -> str:
+        return b.op("Relu", b.conv(x, b.normal(4, 4, 1, 1)))
+
+    three = b.const(np.array(3, np.float32))
+    shared = active()
+    kept = [
+        b.op("Mul", b.conv(x, b.normal(4, 4, 1, 1)), three),
+        b.op("Mul", active(), b.normal(4, 1, 1)),
+        b.op("Add", active(), b.const(np.ones((3, 1, 1, 1), np.float32))),
+        b.op("Mul", shared, three),
+    ]
+    graph = applied(fuse_activations, b.graph(shared, *kept))
+    assert ops(applied(fuse_affine, graph)) == ops(graph)
+
+
+def test_a_residual_after_the_activation_fuses() -> None:
+    b = Builder()
+    x = b.input(1, 4, 5, 5)
+    y = b.op("Sigmoid", b.conv(x, b.normal(4, 4, 1, 1)))
+    y = b.op("Add", y, b.const(np.array(2, np.float32)))
+    y = b.op("Add", x, y)
+    graph = applied(fuse_affine, applied(fuse_activations, b.graph(b.op("Relu", y))))
+    result = applied(fuse_outer_residual, graph)
+    assert ops(result) == ["Conv", "Relu"]
+    conv = result.nodes[0]
+    assert conv.inputs[3] == x
+    assert conv.attributes["activation"].before_residual
+    assert applied(fuse_affine, result).nodes == result.nodes
+
+
+def test_a_shortcut_around_a_small_factor_becomes_part_of_it() -> None:
+    b = Builder()
+    x, s = b.input(2, 4, 5, 5), b.input(2, 4, 1, 1)
+    y = b.op("Add", b.op("Mul", b.op("Exp", s), x), x)
+    assert ops(applied(factor_sums, b.graph(y))) == ["Exp", "Add", "Mul"]
+
+
+def test_sums_that_are_not_factored() -> None:
+    b = Builder()
+    x, s = b.input(2, 4, 5, 5), b.input(2, 4, 1, 1)
+    kept = [
+        b.op("Add", b.op("Mul", x, b.op("Exp", x)), x),  # as large as x
+        b.op("Add", b.op("Mul", x, s), b.op("Exp", x)),  # of another value
+    ]
+    graph = b.graph(*kept)
+    assert ops(applied(factor_sums, graph)) == ops(graph)
 
 
 def test_activations_pass_the_reshape_of_a_dense_layer() -> None:

@@ -16,8 +16,17 @@ from support.guarded import Guarded
 CHANNELS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 31, 32, 33]))
 COLUMNS = st.one_of(st.integers(1, 20), st.sampled_from([28, 31, 32, 33, 47, 49]))
 # Activations that keep whole numbers whole, and the others.
-EXACT = (None, "relu", "relu6", "clip:-3:11", "prelu")
-SMOOTH = (
+EXACT: tuple[str | Activation | None, ...] = (
+    None,
+    "relu",
+    "relu6",
+    "clip:-3:11",
+    "prelu",
+    Activation("relu", affine=(3.0, -2.0)),
+    Activation("clip", (-3.0, 11.0), before_residual=True),
+    Activation("prelu", affine=(-2.0, 5.0), before_residual=True),
+)
+SMOOTH: tuple[str | Activation, ...] = (
     "leaky_relu:0.2",
     "sigmoid",
     "silu",
@@ -28,6 +37,8 @@ SMOOTH = (
     "gelu_tanh",
     "elu",
     "clip:-0.5:0.25",
+    Activation("hard_swish", affine=(0.75, 0.5)),
+    Activation("silu", before_residual=True),
 )
 
 

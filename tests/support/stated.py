@@ -155,9 +155,15 @@ def _added(problem: Problem, arrays: Arrays) -> list[np.ndarray]:
         column = arrays.bias.astype(np.float64).reshape(1, -1, *ones)
         whole = np.broadcast_to(column, channels_first(problem.spec, _like(problem)).shape)
         terms.append(channels_back(problem.spec, whole))
-    if arrays.residual is not None:
+    if arrays.residual is not None and not _is_outer(problem):
         terms.append(arrays.residual.astype(np.float64))
     return terms
+
+
+def _is_outer(problem: Problem) -> bool:
+    """Whether a residual is added to what the activation gives."""
+    activation = problem.spec.activation
+    return activation is not None and activation.before_residual
 
 
 def _like(problem: Problem) -> np.ndarray:
@@ -174,7 +180,10 @@ def differences(problem: Problem, arrays: Arrays, exact: Exact, y: np.ndarray) -
         spec = replace(problem.spec, bias=True, residual=False)
         alone = Arrays(arrays.x, arrays.w, arrays.slope, None, None)
         (slope,) = _added(Problem(spec, problem.seed), alone)
-    return y - activate(exact.high, problem.spec.activation, slope)
+    expected = activate(exact.high, problem.spec.activation, slope)
+    if arrays.residual is not None and _is_outer(problem):
+        expected = expected + arrays.residual.astype(np.float64)
+    return y - expected
 
 
 def steepest(problem: Problem, arrays: Arrays) -> float:
@@ -182,6 +191,9 @@ def steepest(problem: Problem, arrays: Arrays) -> float:
     activation = problem.spec.activation
     if activation is None:
         return 1.0
+    if activation.affine:
+        bare = replace(problem.spec, activation=replace(activation, affine=()))
+        return abs(activation.affine[0]) * steepest(Problem(bare, problem.seed), arrays)
     if activation.kind in ("leaky_relu", "elu"):
         return max(1.0, abs(activation.parameters[0]))
     if activation.kind == "hard_sigmoid":
@@ -240,6 +252,7 @@ def _run(
         assert error == 0, f"{label}\noff by {error} on whole numbers"
     allowed = plan.predicted_error * steepest(problem, arrays) * exact.scale
     if spec.activation is not None:
-        allowed += _OWN * ROUNDOFF[spec.dtype] * max(1.0, exact.scale)
+        largest = max(1.0, exact.scale, float(np.abs(result).max(initial=0.0)))
+        allowed += _OWN * ROUNDOFF[spec.dtype] * largest * max(1.0, steepest(problem, arrays))
     assert error <= allowed, f"{label}\n{error / max(allowed, 1e-300):.3f} times the stated error"
     return error

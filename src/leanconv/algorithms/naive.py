@@ -18,7 +18,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candi
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.codegen.activations import apply
+from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
@@ -74,11 +74,11 @@ class NaiveConv(GroupedConv):
                 with taps[0].guard(e, acc), taps[1].guard(e, acc), taps[2].guard(e, acc):
                     self._sum(e, x, w, taps, acc)
                 out = row + ow * self.y.spatial[2]
-                value = acc[0]
+                residual = None
                 if "residual" in pointers:
-                    value = value + e.load(pointers["residual"].at(out, element), element)
+                    residual = e.load(pointers["residual"].at(out, element), element)
                 slope = self._per_channel(e, pointers, "slope", k)
-                value = apply(e, value, self.epilogue.activation, slope)
+                value = finish(e, acc[0], self.epilogue.activation, slope, residual)
                 e.store(value, pointers["y"].at(out, element))
         return e.finish()
 

@@ -86,5 +86,31 @@ def apply(
         return value
     if activation.kind == "prelu":
         assert slope is not None, "prelu needs its slope"
-        return e.select(value.compare("olt", 0.0), value * slope, value)
-    return _BODIES[activation.kind](e, value, *activation.parameters)
+        value = e.select(value.compare("olt", 0.0), value * slope, value)
+    else:
+        value = _BODIES[activation.kind](e, value, *activation.parameters)
+    if activation.affine:
+        factor, summand = (e.const(value.kind, number) for number in activation.affine)
+        value = e.fma(value, factor, summand)
+    return value
+
+
+def finish(
+    e: Function,
+    value: Value,
+    activation: Activation | None,
+    slope: Value | None = None,
+    residual: Value | None = None,
+) -> Value:
+    """Add a residual and apply an activation to every lane, in the order that this one says.
+
+    Args:
+        e: the function under construction.
+        value, activation, slope: as for `apply`.
+        residual: of the value's type; None if there is none.
+    """
+    if residual is None:
+        return apply(e, value, activation, slope)
+    if activation is not None and activation.before_residual:
+        return apply(e, value, activation, slope) + residual
+    return apply(e, value + residual, activation, slope)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from leanconv.codegen.activations import apply
+from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.microkernel import RegisterTile
@@ -19,12 +19,12 @@ from leanconv.target import Target
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum before it is stored: + residual, then the activation.
+    """What happens to a sum before it is stored: + residual, and the activation.
 
     Attributes:
         bias: whether a bias is added (the kernels start their accumulators from it).
         residual: whether a tensor of the output's shape and layout is added.
-        activation: applied last, or None.
+        activation: applied to the sum with the residual, or before that is added; None for none.
     """
 
     bias: bool = False
@@ -180,9 +180,10 @@ def _store_vectors(
             offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
             with columns.beyond(i, known) if columns else nullcontext():
+                other = None
                 if added:
-                    value = value + e.load_first(added.at(offset, tile.element), tile.kind, live)
-                value = apply(e, value, out.epilogue.activation, slopes)
+                    other = e.load_first(added.at(offset, tile.element), tile.kind, live)
+                value = finish(e, value, out.epilogue.activation, slopes, other)
                 e.store_first(value, y.at(offset, tile.element), live)
 
 
@@ -222,13 +223,12 @@ def _store_square(
     residual = out.residual.at(start * step, tile.element) if out.residual else None
     for channel, value in enumerate(square, first):
         offset = access.channel(channel)
+        added, slopes = None, None
         if residual:
-            there = residual.at(offset, tile.element)
-            value = value + _load_row(e, there, tile, start, live, step)
-        slopes = None
+            added = _load_row(e, residual.at(offset, tile.element), tile, start, live, step)
         if out.slope:
             slopes = e.broadcast(out.slope.at(channel, tile.element), tile.kind)
-        value = apply(e, value, out.epilogue.activation, slopes)
+        value = finish(e, value, out.epilogue.activation, slopes, added)
         _store_row(e, value, y.at(offset, tile.element), tile, start, live, step)
 
 

@@ -24,10 +24,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from leanconv.symbols import Scalars
+
+__all__ = ["Count", "Extent", "Extents", "Scalars", "Sizes", "Strides"]
+
 # In annotations of a kernel's fields, and of the records that these are made of.
 Extent: TypeAlias = int
 Extents: TypeAlias = tuple[int, ...]
 Count: TypeAlias = int  # of rows in a chunk, of bands …: 0 and 1, too, are symbols
 Sizes: TypeAlias = tuple[int, int, int]  # along depth, height and width
 Strides: TypeAlias = tuple[int, int, int]  # the last one, of columns, is a plain number: it is form
-Scalars: TypeAlias = tuple[float, ...]

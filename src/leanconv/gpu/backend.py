@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import InputError, SpecError
+from leanconv.errors import InputError, SpecError, UnsupportedError
 from leanconv.gpu.conv import DeviceConvPlan, host_weights
 from leanconv.gpu.device.compiler import require_triton
 from leanconv.gpu.device.dlpack import is_device_array, take
@@ -156,4 +156,9 @@ def _spec(
             )
         channels.append(array)
     check_slope(spec.activation, channels[1] is not None)
+    if spec.activation is not None and (spec.activation.affine or spec.activation.before_residual):
+        raise UnsupportedError(
+            f"activation {spec.activation} on a GPU; expected one that comes last: apply the rest "
+            "to the result"
+        )
     return spec, (w, channels[0], channels[1])

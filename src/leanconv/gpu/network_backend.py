@@ -10,7 +10,7 @@ from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.passes import run_passes
+from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.unpicklable import Unpicklable
@@ -82,7 +82,7 @@ class DeviceBackend(Unpicklable):
         names = (spec.name for spec in self.model.inputs)
         graph = self.model.bind(dict(zip(names, shapes, strict=True)), dtype=self._graph_dtype)
         compiled = CompiledDeviceNetwork(
-            check_flowing(run_passes(graph)),
+            check_flowing(run_passes(graph, GPU_PASSES)),
             self._driver,
             self.dtype,
             self._precision,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,9 @@ def activate(
     """
     if activation is None:
         return y
+    if activation.affine:
+        factor, summand = activation.affine
+        return activate(y, replace(activation, affine=()), slope) * factor + summand
     numbers = activation.parameters
     if activation.kind == "relu":
         return np.asarray(np.maximum(y, 0))
@@ -38,6 +42,25 @@ def activate(
             raise ValueError("activation 'prelu' needs slope; expected an array that fits y")
         return np.asarray(np.where(y >= 0, y, y * slope))
     return _FORMULAS[activation.kind](y.astype(np.float64), *numbers)
+
+
+def finish(
+    y: np.ndarray,
+    activation: Activation | None,
+    slope: np.ndarray | None,
+    residual: np.ndarray | None,
+) -> np.ndarray:
+    """Add a residual and apply an activation, in the order that this one says.
+
+    Args:
+        y, activation, slope: as for `activate`.
+        residual: of the shape of y, or None.
+    """
+    if residual is None:
+        return activate(y, activation, slope)
+    if activation is not None and activation.before_residual:
+        return np.asarray(activate(y, activation, slope) + residual)
+    return activate(y + residual, activation, slope)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from math import gcd
 
 import numpy as np
 
-from leanconv.reference.activations import activate
+from leanconv.reference.activations import finish
 from leanconv.reference.direct import channels_back, channels_first
 from leanconv.reference.shapes import Steps, output_extents, result_dtype
 from leanconv.spec import ConvSpec
@@ -67,9 +67,9 @@ def convolve_by(
     per_channel = (1, -1, *(1 for _ in spec.size))
     if bias is not None:
         y = y + bias.reshape(per_channel)
-    if residual is not None:
-        y = y + channels_first(spec, residual)
-    y = activate(y, spec.activation, None if slope is None else slope.reshape(per_channel))
+    slopes = None if slope is None else slope.reshape(per_channel)
+    added = None if residual is None else channels_first(spec, residual)
+    y = finish(y, spec.activation, slopes, added)
     return channels_back(spec, y)
 
 

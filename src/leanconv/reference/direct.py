@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.reference.activations import activate
+from leanconv.reference.activations import finish
 from leanconv.reference.shapes import Steps, output_extents, result_dtype
 from leanconv.spec import ConvSpec
 
@@ -90,9 +90,9 @@ def convolve(
     per_channel = (1, -1, *(1 for _ in out))
     if bias is not None:
         y = y + bias.astype(dtype).reshape(per_channel)
-    if residual is not None:
-        y = y + channels_first(spec, residual).astype(dtype)
-    y = activate(y, spec.activation, None if slope is None else slope.reshape(per_channel))
+    slopes = None if slope is None else slope.reshape(per_channel)
+    added = None if residual is None else channels_first(spec, residual).astype(dtype)
+    y = finish(y, spec.activation, slopes, added)
     return channels_back(spec, y)
 
 

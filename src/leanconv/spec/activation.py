@@ -6,6 +6,7 @@ import math
 
 from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
+from leanconv.symbols import Scalars
 
 # kind -> (number of parameters, their defaults)
 KINDS: dict[str, tuple[float, ...]] = {
@@ -31,10 +32,14 @@ class Activation:
     Attributes:
         kind: a key of `KINDS`.
         parameters: as many numbers as the kind takes.
+        affine: none, or two: what its result is multiplied by, and what is added then.
+        before_residual: whether a residual is added to its result, not to its argument.
     """
 
     kind: str
     parameters: tuple[float, ...] = ()
+    affine: Scalars = ()
+    before_residual: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
@@ -56,11 +61,19 @@ class Activation:
                 f"{len(defaults)}"
             )
         object.__setattr__(self, "parameters", given + defaults[len(given) :])
+        if len(self.affine) not in (0, 2):
+            raise SpecError(
+                f"activation {self.kind!r} got affine={short(self.affine)}; expected a factor and "
+                "a summand, or neither"
+            )
 
     def __str__(self) -> str:
         shown = [(f"{p:g}", p) for p in self.parameters]
         numbers = ":".join(text if float(text) == p else repr(p) for text, p in shown)
-        return f"{self.kind}:{numbers}" if numbers else self.kind
+        text = f"{self.kind}:{numbers}" if numbers else self.kind
+        if self.affine:
+            text += " · {:g} + {:g}".format(*self.affine)
+        return f"{text} before the residual" if self.before_residual else text
 
     @staticmethod
     def parse(text: str | Activation | None) -> Activation | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
-from leanconv.codegen.activations import apply
+from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
@@ -332,9 +332,11 @@ class ColumnOutput:
         Those of a tail perhaps at `finish`.
         """
         e, element = self.e, element_of(self.kind)
+        residual = None
         if self.residual:
-            value = value + e.load_first(self.residual.at(place, element), self.kind, live)
-        value = apply(e, value, self.activation, self.slopes[k] if self.slopes else None)
+            residual = e.load_first(self.residual.at(place, element), self.kind, live)
+        slope = self.slopes[k] if self.slopes else None
+        value = finish(e, value, self.activation, slope, residual)
         if self._by_parts and isinstance(live, Symbol):
             self._tails.append((value, self.y.at(place, element)))
             self._live = live

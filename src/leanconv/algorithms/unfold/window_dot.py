@@ -13,7 +13,7 @@ from __future__ import annotations
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
-from leanconv.codegen.activations import apply
+from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
@@ -158,7 +158,8 @@ class WindowDot(GroupedConv):
         with e.loop("ow", self.window.out[2]) as ow:
             value = e.load(e.scratch.at(ow, element), element)
             out = row + ow * self.y.spatial[2]
+            residual = None
             if "residual" in pointers:
-                value = value + e.load(pointers["residual"].at(out, element), element)
-            value = apply(e, value, self.epilogue.activation, slopes)
+                residual = e.load(pointers["residual"].at(out, element), element)
+            value = finish(e, value, self.epilogue.activation, slopes, residual)
             e.store(value, pointers["y"].at(out, element))

@@ -68,6 +68,9 @@ def _reject(problem: Problem, target: Target) -> str | None:
     taps = _taps(problem)
     if max(taps) < 2:
         return "one tap in each direction: nothing to save"
+    activation = problem.epilogue.activation
+    if activation is not None and activation.before_residual and is_cut(problem.window):
+        return "pieces add up in the output, and the activation comes before the residual"
     too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
     if too_far or any(r > o for r, o in zip(residue_counts(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"

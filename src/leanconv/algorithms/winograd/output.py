@@ -10,7 +10,7 @@ from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.activations import apply
+from leanconv.codegen.activations import apply, finish
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
@@ -226,9 +226,9 @@ class OutputTransform:
             for channel, value in enumerate(halves_of_columns(e, outputs)[: to.channels]):
                 offset = conv.y.channel(channel)
                 if other:
-                    value = value + pieces.load(other.at(offset, self.element), masks)
+                    added = pieces.load(other.at(offset, self.element), masks)
                     own = self._slope_of(slope, channel, kind)
-                    value = apply(e, value, activation, own)
+                    value = finish(e, value, activation, own, added)
                 pieces.store(value, y.at(offset, self.element), masks)
                 next_line = y.at(offset, self.element).at(line, self.element)
                 e.prefetch(next_line, write=True)

@@ -109,9 +109,12 @@ def _epilogue(y: Array, arrays: Arrays, attributes: Attributes, residual: int, s
     bias, added = given(arrays, 2), given(arrays, residual) if residual else None
     if bias is not None:
         y = y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
-    if added is not None:
-        y = y + added
-    return activate(y, attributes["activation"], given(arrays, slope))
+    activation, slopes = attributes["activation"], given(arrays, slope)
+    if added is None:
+        return activate(y, activation, slopes)
+    if activation is not None and activation.before_residual:
+        return np.asarray(activate(y, activation, slopes) + added)
+    return activate(y + added, activation, slopes)
 
 
 def _behind(index: tuple[Any, ...]) -> Any:

@@ -95,6 +95,9 @@ def activate(x: Array, activation: Activation | None, slope: Array | None = None
         y = prelu(x, slope.reshape((-1,) + (1,) * (x.ndim - 2)))
     else:
         y = _ACTIVATIONS[activation.kind](x, *numbers)
+    if activation.affine:
+        factor, summand = activation.affine
+        y = y * factor + summand
     return np.asarray(y, dtype=x.dtype)
 
 

@@ -13,10 +13,12 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.graph.passes.factor_sums import factor_sums
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_activations import fuse_activations
+from leanconv.graph.passes.fuse_affine import fuse_affine
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
-from leanconv.graph.passes.fuse_residual import fuse_residual
+from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.merge_common import merge_common
@@ -25,7 +27,7 @@ from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.verify import verify
 
-__all__ = ["PASSES", "UNFUSED_PASSES", "Pass", "run_passes"]
+__all__ = ["GPU_PASSES", "PASSES", "UNFUSED_PASSES", "Pass", "run_passes"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -33,6 +35,7 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
     simplify,
     merge_common,  # before patterns are sought, so that x and x are one name
+    factor_sums,
     recognise_activations,  # before numbers such as 3 and 1/6 fold into weights
     global_pooling,  # before dense layers look for the map behind their input
     simplify,
@@ -43,6 +46,8 @@ PASSES: tuple[Pass, ...] = (
     simplify,  # the Reshapes between dense layers
     fuse_residual,  # the residual comes before the activation
     fuse_activations,
+    fuse_affine,
+    fuse_outer_residual,  # a residual that comes after the activation
     simplify,
     merge_common,
     drop_dead,
@@ -51,6 +56,9 @@ PASSES: tuple[Pass, ...] = (
 
 # The same with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
+
+# A GPU's kernels end with the activation.
+GPU_PASSES = tuple(each for each in PASSES if each not in (fuse_affine, fuse_outer_residual))
 
 _logger = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from leanconv.graph.edit import Editor, node_like, rewrite
 from leanconv.graph.ir import Graph, Node
 
@@ -21,16 +23,49 @@ def fuse_residual(graph: Graph) -> Graph:
     return rewrite(graph, _rule)
 
 
+def fuse_outer_residual(graph: Graph) -> Graph:
+    """The same for convolutions with an activation: act(conv) + residual.
+
+    Requires: a verified graph, after `fuse_activations`.
+    Ensures: such convolutions carry the other branch, and their activation says that it is first.
+    """
+    return rewrite(graph, _outer_rule)
+
+
 def _rule(editor: Editor, node: Node) -> bool:
-    if node.op != "Add":
+    found = _addends(editor, node, activated=False)
+    if found is None:
         return False
+    conv, residual = found
+    inputs = (*(*conv.inputs, "")[:3], residual)
+    editor.replace(node, node_like(conv, inputs=inputs, outputs=node.outputs))
+    return True
+
+
+def _outer_rule(editor: Editor, node: Node) -> bool:
+    found = _addends(editor, node, activated=True)
+    if found is None:
+        return False
+    conv, residual = found
+    inputs = (*(*conv.inputs, "")[:3], residual, *conv.inputs[4:])
+    activation = replace(conv.attributes["activation"], before_residual=True)
+    attributes = {"activation": activation}
+    new = node_like(conv, inputs=inputs, outputs=node.outputs, attributes=attributes)
+    editor.replace(node, new)
+    return True
+
+
+def _addends(editor: Editor, node: Node, *, activated: bool) -> tuple[Node, str] | None:
+    """The later convolution that an Add of two tensors of one shape reads, and the other tensor."""
+    if node.op != "Add":
+        return None
     for index in sorted((0, 1), key=lambda i: -editor.position(node.inputs[i])):
         conv, residual = editor.producer(node.inputs[index]), node.inputs[1 - index]
-        if conv is not None and _may_take(editor, conv, residual):
-            inputs = (*(*conv.inputs, "")[:3], residual)
-            editor.replace(node, node_like(conv, inputs=inputs, outputs=node.outputs))
-            return True
-    return False
+        if conv is None or not _may_take(editor, conv, residual):
+            continue
+        if (conv.attributes["activation"] is not None) == activated:
+            return conv, residual
+    return None
 
 
 def _may_take(editor: Editor, conv: Node, residual: str) -> bool:
@@ -38,7 +73,6 @@ def _may_take(editor: Editor, conv: Node, residual: str) -> bool:
     return (
         conv.op == "Conv"
         and editor.is_private(out)
-        and conv.attributes["activation"] is None
         and not conv.input(3)
         and residual not in editor.constants
         and editor.shape(residual) == editor.shape(out)
