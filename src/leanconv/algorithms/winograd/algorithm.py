@@ -372,4 +372,12 @@ def _leaner(
     return chosen
 
 
-WINOGRAD = Algorithm("winograd", WinogradParameters, _reject, _cost, _candidate, choices=_choices)
+WINOGRAD = Algorithm(
+    "winograd",
+    WinogradParameters,
+    _reject,
+    _cost,
+    _candidate,
+    choices=_choices,
+    takes_phases=True,
+)
