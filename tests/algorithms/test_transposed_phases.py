@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms import select
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
@@ -45,6 +45,15 @@ def _given(attributes: dict[str, Any]) -> dict[str, Any]:
         "activation": None, "output_padding": (0, 0),
     }  # fmt: skip
     return {**usual, **attributes}
+
+
+def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let phases be one convolution wherever they can, whatever it costs."""
+    monkeypatch.setattr(
+        convolution,
+        "_pays",
+        lambda one, apart, target, choice: select.refusal(choice, one, target) is None,
+    )
 
 
 def _phases(kernel: Any) -> int:
@@ -116,12 +125,23 @@ _AS_CHANNELS = [
      {"strides": (2, 2), "pads": (1,) * 4, "output_padding": (1, 1)}),
     ((1, 16, 7, 9), (16, 16, 5, 6),
      {"strides": (2, 2), "pads": (2, 2, 2, 2), "output_padding": (1, 0)}),
+    ((1, 8, 5, 17), (8, 1, 4, 4), {"strides": (2, 2), "pads": (1,) * 4, "group": 8}),
+    ((1, 6, 7, 33), (6, 2, 2, 2), {"strides": (2, 2), "group": 3}),
     ((1, 20, 6, 17), (20, 1, 9, 9),
      {"strides": (3, 3), "pads": (4,) * 4, "output_padding": (2, 2)}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("blocked", [(False, False), (True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("algorithm", "blocked"),
+    [
+        ("direct", (False, False)),
+        ("direct", (True, True)),
+        ("direct", (True, False)),
+        ("direct", (False, True)),
+        ("planar", (False, False)),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("x", "w", "attributes"), _AS_CHANNELS)
 def test_phases_as_channels_are_exact(
@@ -129,21 +149,25 @@ def test_phases_as_channels_are_exact(
     w: tuple[int, ...],
     attributes: dict[str, Any],
     dtype: str,
+    algorithm: str,
     blocked: tuple[bool, bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Direct convolution of all phases: sums of small integers, slopes of halves."""
-    monkeypatch.setattr(convolution, "_pays", lambda *_: True)
-    slopes = (integers((w[1],), dtype, 4) / 2).astype(dtype)
-    constants = {
-        "w": integers(w, dtype, 1), "b": integers((w[1],), dtype, 2), "slope": slopes,
-    }  # fmt: skip
+    """All phases as one convolution: sums of small integers, slopes of halves."""
+    _always_together(monkeypatch)
+    choice = CONVOLUTION.choice_named(algorithm)
+    if attributes.get("group", 1) > 1 and any(blocked):
+        return
+    outputs = w[1] * attributes.get("group", 1)
+    slopes = (integers((outputs,), dtype, 4) / 2).astype(dtype)
+    bias = integers((outputs,), dtype, 2)
+    constants = {"w": integers(w, dtype, 1), "b": bias, "slope": slopes}
     prelu = {"activation": Activation("prelu")}
     for target in TARGETS:
         seen: list[Lowered] = []
 
         def lower(*given: Any, kept: list[Lowered] = seen) -> Lowered:
-            kept.append(CONVOLUTION.lower(NodeContext(*given), Choice("direct")))
+            kept.append(CONVOLUTION.lower(NodeContext(*given), choice))
             return kept[-1]
 
         outcome = run_node(
@@ -153,7 +177,7 @@ def test_phases_as_channels_are_exact(
         )  # fmt: skip
         assert np.array_equal(outcome.y, outcome.expected)
         phases = int(np.prod(attributes["strides"]))
-        if blocked[1] or target.lanes(dtype) % phases == 0:
+        if algorithm == "planar" or blocked[1] or target.lanes(dtype) % phases == 0:
             assert [_phases(call.kernel) for call in seen[0].calls] == [phases]
 
 
@@ -175,7 +199,7 @@ def test_phases_as_channels_by_winograd(
     blocked: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(convolution, "_pays", lambda *_: True)
+    _always_together(monkeypatch)
     draw = np.random.default_rng(5)
     arrays = {"x": draw.normal(size=x).astype(np.float32)}
     constants = {

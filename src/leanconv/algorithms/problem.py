@@ -163,6 +163,16 @@ def typical(problem: Problem) -> Problem:
     )
 
 
+def split_phases(problem: Problem, target: Target) -> str | None:
+    """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
+    y, lanes = problem.y, target.lanes(problem.dtype)
+    if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
+        return None
+    if problem.group_outputs <= lanes:
+        return None
+    return f"{y.phase_count} phases in planes do not fill vectors of {lanes}"
+
+
 def _dense(access: Access, size: Triple, channels: int) -> Access:
     """Where a tensor of another size lies in the same layout."""
     block, step, (d, h, w) = access.block, access.spatial[2], size

@@ -142,6 +142,11 @@ def _made(
     return algorithm.candidate(problem, target, given)
 
 
+def is_possible(problem: Problem, target: Target) -> bool:
+    """Whether any algorithm computes a problem without being named."""
+    return bool(_possible(problem, target))
+
+
 def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
     """Why the algorithm of a choice cannot compute a problem; None if it can."""
     return _BY_NAME[choice.algorithm].refusal(problem, target)

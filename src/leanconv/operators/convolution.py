@@ -197,6 +197,8 @@ def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choi
     """Whether phases are computed as one convolution; for sizes that are open, by taps alone."""
     if choice != AUTO and select.refusal(choice, one, target):
         return False
+    if not select.is_possible(one, target):
+        return False
     taps = prod(one.window.kernel) * len(apart)
     if one.any_size:
         return taps == sum(prod(problem.window.kernel) for problem in apart)

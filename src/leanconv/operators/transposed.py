@@ -113,17 +113,15 @@ def together(
         problem.window.out == window.out and problem.window.dilation == (1, 1, 1)
         for problem, _ in found
     )
-    if len(found) == 1 or one.groups > 1 or not alike or sorted(places) != whole:
+    if len(found) == 1 or not alike or sorted(places) != whole:
         return None
     if (one.y.spatial[1], one.y.spatial[2]) != (down * item[1], across * item[2]):
         return None
     if window.size[0] > 1 or window.out[0] > 1:
         return None
-    if y.block not in (1, lanes):
+    if y.block != 1 and (y.block != lanes or one.groups > 1):
         return None
     outputs, phases_of = one.out_channels, len(found)
-    if y.block == 1 and lanes % phases_of and outputs * phases_of > lanes:
-        return None
     pad, kernel = list(window.pad), list(window.kernel)
     for axis in (1, 2):
         windows = [problem.window for problem, _ in found]

@@ -11,7 +11,12 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
+from leanconv.algorithms.problem import (
+    Problem,
+    dram_cycles,
+    split_phases,
+    strided_walk_cycles,
+)
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
@@ -242,7 +247,8 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    del target
+    if reason := split_phases(problem, target):
+        return reason
     if problem.groups == 1:
         return None
     for access, channels, side in (
