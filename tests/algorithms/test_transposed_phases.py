@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms import select
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import NodeContext
+from leanconv.operators import NodeContext, convolution
 from leanconv.operators.convolution import CONVOLUTION
-from leanconv.spec import PLAIN, Format
+from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
 from support.graph_builder import Builder
-from support.nodes import run_node
+from support.nodes import TARGETS, integers, run_node
 
 TARGET = preset("znver4")
 
@@ -37,6 +39,31 @@ def _lowered(graph: Graph) -> Lowered:
     return _lower(node, graph, dict.fromkeys(graph.types, PLAIN), TARGET)
 
 
+def _given(attributes: dict[str, Any]) -> dict[str, Any]:
+    usual = {
+        "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1,
+        "activation": None, "output_padding": (0, 0),
+    }  # fmt: skip
+    return {**usual, **attributes}
+
+
+def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let phases be one convolution wherever they can, whatever it costs."""
+    monkeypatch.setattr(
+        convolution,
+        "_pays",
+        lambda one, apart, target, choice: select.refusal(choice, one, target) is None,
+    )
+
+
+def _phases(kernel: Any) -> int:
+    """The phases that a kernel computes, as channels or one after the other."""
+    y = kernel.y if hasattr(kernel, "y") else kernel.shape.y
+    if isinstance(y, PhasedAccess):
+        return y.phase_count
+    return kernel.phases if isinstance(kernel, DirectConv) else 0
+
+
 @pytest.mark.parametrize(
     ("w", "given", "most"),
     [
@@ -52,8 +79,7 @@ def test_phases_that_are_alike_are_one_kernel(
     lowered = _lowered(_graph((1, w[0], 9, 9), w, **given))
     kernels = [call.kernel for call in lowered.calls]
     assert len(set(kernels)) == len(kernels) <= most
-    phases = sum(kernel.phases for kernel in kernels if isinstance(kernel, DirectConv))
-    assert phases == np.prod(given["strides"])
+    assert sum(map(_phases, kernels)) == np.prod(given["strides"])
 
 
 @pytest.mark.parametrize("blocked", [False, True])
@@ -76,16 +102,124 @@ def test_joined_phases_are_numpys(
         "w": draw.normal(size=w).astype(np.float32),
         "b": draw.normal(size=w[1]).astype(np.float32),
     }
-    given = {
-        "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1,
-        "activation": None, "output_padding": (0, 0),
-    }  # fmt: skip
     outcome = run_node(
         _lower, "ConvTranspose", arrays, constants,
-        order=("x", "w", "b"), blocked=blocked, **{**given, **attributes},
+        order=("x", "w", "b"), blocked=blocked, **_given(attributes),
     )  # fmt: skip
     error = np.abs(outcome.y - outcome.expected).max() / np.abs(outcome.expected).max()
     assert error < 5e-6
+
+
+_AS_CHANNELS = [
+    # x, w, attributes
+    ((2, 5, 3, 7), (5, 3, 2, 2), {"strides": (2, 2)}),
+    ((1, 24, 9, 17), (24, 24, 2, 2), {"strides": (2, 2)}),
+    ((1, 24, 17, 33), (24, 1, 2, 2), {"strides": (2, 2)}),
+    ((2, 16, 1, 1), (16, 40, 2, 2), {"strides": (2, 2)}),
+    ((1, 3, 5, 31), (3, 2, 1, 4), {"strides": (1, 4)}),
+    ((1, 6, 6, 5), (6, 1, 3, 3), {"strides": (3, 3)}),
+    ((1, 6, 4, 19), (6, 4, 4, 2), {"strides": (4, 2)}),
+    ((1, 16, 4, 5), (16, 16, 2, 3), {"strides": (2, 3)}),
+    ((1, 16, 6, 18), (16, 7, 4, 4), {"strides": (2, 2), "pads": (1,) * 4}),
+    ((1, 16, 6, 6), (16, 20, 3, 3),
+     {"strides": (2, 2), "pads": (1,) * 4, "output_padding": (1, 1)}),
+    ((1, 16, 7, 9), (16, 16, 5, 6),
+     {"strides": (2, 2), "pads": (2, 2, 2, 2), "output_padding": (1, 0)}),
+    ((1, 8, 5, 17), (8, 1, 4, 4), {"strides": (2, 2), "pads": (1,) * 4, "group": 8}),
+    ((1, 6, 7, 33), (6, 2, 2, 2), {"strides": (2, 2), "group": 3}),
+    ((1, 20, 6, 17), (20, 1, 9, 9),
+     {"strides": (3, 3), "pads": (4,) * 4, "output_padding": (2, 2)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "blocked"),
+    [
+        ("direct", (False, False)),
+        ("direct", (True, True)),
+        ("direct", (True, False)),
+        ("direct", (False, True)),
+        ("planar", (False, False)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("x", "w", "attributes"), _AS_CHANNELS)
+def test_phases_as_channels_are_exact(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    attributes: dict[str, Any],
+    dtype: str,
+    algorithm: str,
+    blocked: tuple[bool, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All phases as one convolution: sums of small integers, slopes of halves."""
+    _always_together(monkeypatch)
+    choice = CONVOLUTION.choice_named(algorithm)
+    if attributes.get("group", 1) > 1 and any(blocked):
+        return
+    outputs = w[1] * attributes.get("group", 1)
+    slopes = (integers((outputs,), dtype, 4) / 2).astype(dtype)
+    bias = integers((outputs,), dtype, 2)
+    constants = {"w": integers(w, dtype, 1), "b": bias, "slope": slopes}
+    prelu = {"activation": Activation("prelu")}
+    for target in TARGETS:
+        seen: list[Lowered] = []
+
+        def lower(*given: Any, kept: list[Lowered] = seen) -> Lowered:
+            kept.append(CONVOLUTION.lower(NodeContext(*given), choice))
+            return kept[-1]
+
+        outcome = run_node(
+            lower, "ConvTranspose", {"x": integers(x, dtype)}, constants,
+            order=("x", "w", "b", "", "slope"), target=target, blocked=blocked[0],
+            block_output=blocked[1], **{**_given(attributes), **prelu},
+        )  # fmt: skip
+        assert np.array_equal(outcome.y, outcome.expected)
+        phases = int(np.prod(attributes["strides"]))
+        if algorithm == "planar" or blocked[1] or target.lanes(dtype) % phases == 0:
+            assert [_phases(call.kernel) for call in seen[0].calls] == [phases]
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 16, 11, 13), (16, 20, 6, 6), {"strides": (2, 2), "pads": (2,) * 4}),
+        ((1, 32, 14, 14), (32, 16, 5, 5),
+         {"strides": (2, 2), "pads": (2,) * 4, "output_padding": (1, 1)}),
+        ((1, 16, 20, 9), (16, 3, 4, 4), {"strides": (2, 2), "pads": (1,) * 4}),
+        ((1, 16, 9, 20), (16, 16, 3, 6), {"strides": (1, 2), "pads": (1, 2, 1, 2)}),
+    ],
+)  # fmt: skip
+def test_phases_as_channels_by_winograd(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    attributes: dict[str, Any],
+    blocked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _always_together(monkeypatch)
+    draw = np.random.default_rng(5)
+    arrays = {"x": draw.normal(size=x).astype(np.float32)}
+    constants = {
+        "w": draw.normal(size=w).astype(np.float32),
+        "b": draw.normal(size=w[1]).astype(np.float32),
+    }
+    choice = CONVOLUTION.choice_named("winograd")
+    for target in TARGETS:
+        outcome = run_node(
+            lambda *given: CONVOLUTION.lower(NodeContext(*given), choice),
+            "ConvTranspose", arrays, constants, order=("x", "w", "b"), target=target,
+            blocked=blocked, **_given(attributes),
+        )  # fmt: skip
+        error = np.abs(outcome.y - outcome.expected).max() / np.abs(outcome.expected).max()
+        assert error < 2e-5
+
+
+def test_phases_of_several_sizes_stay_apart() -> None:
+    graph = _graph((1, 8, 9, 9), (8, 8, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+    assert not any(isinstance(c.kernel.y, PhasedAccess) for c in _lowered(graph).calls)
 
 
 def test_too_many_phases_are_refused_before_they_are_made() -> None:

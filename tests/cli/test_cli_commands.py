@@ -209,6 +209,8 @@ def test_profile(network: FakeNetwork, call: Call) -> None:
     document = json.loads(call("profile", "m.onnx", "--sort", "--json").out)
     assert [layer["name"] for layer in document["layers"]] == ["conv0", "relu0"]
     assert document["total_average_ns"] == 2500.0
+    assert document["other_average_ns"] == 500.0
+    assert "not convolution: 20.0% of the measured time, 500 ns (Relu 500 ns)" in result.out
     assert document["layers"][0]["calls"] == 20
 
 

@@ -36,12 +36,15 @@ def test_a_model_in_the_terminal(call: Call) -> None:
     assert result.code == 0
     for word in ("layer", "algorithm", "ReduceMean", "memory ", "the arena's peak is at"):
         assert word in result.out
+    assert re.search(r"\nnot convolution: [\d.]+% of the predicted time, .*\n$", result.out)
 
 
 def test_every_layer_with_every_candidate(call: Call, residual: str) -> None:
     document = json.loads(call("explain", residual, "--shape", "1,3,64,64", "--json").out)
     assert document["memory_bytes"] == document["weight_bytes"] + document["arena_bytes"]
     assert {"Conv", "MaxPool"} <= {layer["op"] for layer in document["layers"]}
+    others = [x["time_ns"] for x in document["layers"] if not x["op"].startswith("Conv")]
+    assert document["other_ns"] == sum(others) > 0
     several = [layer for layer in document["layers"] if len(layer["candidates"]) > 1]
     assert several
     for layer in document["layers"]:

@@ -14,6 +14,7 @@ from leanconv.codegen.shuffles import (
     columns_of_halves,
     halves_fit,
     halves_of_columns,
+    interleave,
     transpose,
 )
 from leanconv.target import preset
@@ -44,6 +45,22 @@ def test_transpose(element: str, lanes: int) -> None:
     native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("f"))
     native(x.ctypes.data, y.ctypes.data)
     assert np.array_equal(y, x.T)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+def test_interleave(count: int, lanes: int) -> None:
+    e = Function("f", [("x", "ptr"), ("y", "ptr")])
+    x, y = e.arguments
+    rows = [e.load(x.at(i * lanes, "float"), vector("float", lanes)) for i in range(count)]
+    for i, value in enumerate(interleave(e, rows)):
+        e.store(value, y.at(i * lanes, "float"))
+    library = load_text(e.finish(), ["f"], "test")
+    values = np.arange(count * lanes, dtype=np.float32).reshape(count, lanes)
+    found = np.full(count * lanes, np.nan, np.float32)
+    native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("f"))
+    native(values.ctypes.data, found.ctypes.data)
+    assert np.array_equal(found, values.T.reshape(-1))
 
 
 @pytest.mark.parametrize(

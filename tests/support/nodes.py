@@ -219,7 +219,7 @@ def run_node(
         op: the operation.
         inputs: values of the run.
         constants: values known at load.
-        order: operands of the node; the inputs, then the constants, by default.
+        order: operands of the node, "" for none; the inputs, then the constants, by default.
         blocked: put every input of rank 3 or more, and the result, in blocks.
         block_output: whether the result is in blocks; as `blocked` by default.
         target: this machine by default.
@@ -232,7 +232,8 @@ def run_node(
     formats = formats_of(graph, target, blocked, block_output)
     lowered = lower(node, graph, formats, target)
     y = run_lowered(lowered, graph, formats, inputs, target, parts)
-    wide = [{**inputs, **constants}[name].astype(np.float64) for name in order]
+    given = {**inputs, **constants}
+    wide = [given[name].astype(np.float64) if name else None for name in order]
     return Outcome(y, evaluate(op, wide, attributes), lowered)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
@@ -122,6 +123,8 @@ class Algorithm(Generic[P]):
         choices: those of its parameters that may be the fastest, the cheapest by estimate first;
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
+        takes_phases: whether its kernels write the phases of a transposed convolution that are
+            channels (`PhasedAccess`).
     """
 
     name: str
@@ -132,6 +135,13 @@ class Algorithm(Generic[P]):
     automatic: bool = True
     plausible: Callable[[Problem], bool] = lambda _: True
     choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
+    takes_phases: bool = False
+
+    def refusal(self, problem: Problem, target: Target) -> str | None:
+        """Why a problem cannot be computed this way on a target; None if it can."""
+        if isinstance(problem.y, PhasedAccess) and not self.takes_phases:
+            return "the phases of a transposed convolution as channels"
+        return self.reject(problem, target)
 
     def candidate(
         self, problem: Problem, target: Target, given: Parameters | None = None

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Triple, Window, triple
+from leanconv.codegen.geometry import Access, PhasedAccess, Triple, Window, triple
 from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
@@ -163,9 +163,24 @@ def typical(problem: Problem) -> Problem:
     )
 
 
+def split_phases(problem: Problem, target: Target) -> str | None:
+    """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
+    y, lanes = problem.y, target.lanes(problem.dtype)
+    if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
+        return None
+    if problem.group_outputs <= lanes:
+        return None
+    return f"{y.phase_count} phases in planes do not fill vectors of {lanes}"
+
+
 def _dense(access: Access, size: Triple, channels: int) -> Access:
     """Where a tensor of another size lies in the same layout."""
     block, step, (d, h, w) = access.block, access.spatial[2], size
+    if isinstance(access, PhasedAccess):
+        volume, row = d * h * w * access.phase_count * block, w * step
+        image = ceil_div(channels, block * access.phase_count) * volume
+        spatial = (h * access.phases[0] * row, access.phases[0] * row, step)
+        return replace(access, image=image, block_stride=volume, spatial=spatial, row=row)
     last = isinstance(access.block_stride, int) and access.block_stride == 1
     image = ceil_div(channels, block) * block * d * h * w
     return Access(image, block, 1 if last else d * h * w * block, (h * w * step, w * step, step))

@@ -64,7 +64,7 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
     return [
         a
         for a in ALGORITHMS
-        if a.automatic and a.plausible(problem) and a.reject(problem, target) is None
+        if a.automatic and a.plausible(problem) and a.refusal(problem, target) is None
     ]
 
 
@@ -93,7 +93,7 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
     """
     found: list[tuple[Choice, Candidate]] = []
     for algorithm in ALGORITHMS if lean else _possible(problem, target):
-        if lean and algorithm.reject(problem, target):
+        if lean and algorithm.refusal(problem, target):
             continue
         if algorithm.choices is None:
             cycles = algorithm.cost(problem, target)
@@ -133,7 +133,7 @@ def _made(
     With `reproducible`, open parameters that change the bits are chosen as for a batch of one.
     """
     algorithm, given = _BY_NAME[choice.algorithm], choice.parameters
-    reason = algorithm.reject(problem, target)
+    reason = algorithm.refusal(problem, target)
     if reason:
         raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem}: {reason}")
     if reproducible and problem.batch > 1:
@@ -142,11 +142,21 @@ def _made(
     return algorithm.candidate(problem, target, given)
 
 
+def is_possible(problem: Problem, target: Target) -> bool:
+    """Whether any algorithm computes a problem without being named."""
+    return bool(_possible(problem, target))
+
+
+def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
+    """Why the algorithm of a choice cannot compute a problem; None if it can."""
+    return _BY_NAME[choice.algorithm].refusal(problem, target)
+
+
 def rejections(problem: Problem, target: Target) -> dict[str, str]:
     """Why algorithms do not compute a problem, or are not considered for it, by name."""
     found: dict[str, str] = {}
     for algorithm in ALGORITHMS:
-        reason = algorithm.reject(problem, target)
+        reason = algorithm.refusal(problem, target)
         if reason is None and not algorithm.automatic:
             reason = "only on request"
         elif reason is None and not algorithm.plausible(problem):

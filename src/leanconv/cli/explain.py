@@ -22,6 +22,7 @@ from leanconv.cli.common import (
 from leanconv.cli.explain_page import explain_page
 from leanconv.cli.files import writing
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import Column
 from leanconv.errors import InputError
 from leanconv.units import format_bytes, format_ns, shape_text
@@ -104,6 +105,8 @@ def _print_layers(report: dict[str, Any], wide: bool) -> None:
     print_text(f"{report['model']}: {inputs}", wide)
     print_text(report["text"] + "\n", wide)
     print_table([*_LAYERS, _SELECTOR] if wide else _LAYERS, rows, wide=wide)
+    times = ((layer["op"], layer["time_ns"]) for layer in report["layers"])
+    print_text("\n" + other_text(times, "predicted"), wide)
 
 
 def _apart(candidate: dict[str, Any], chosen: dict[str, Any]) -> str:
@@ -205,6 +208,7 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
         page = explain_page(f"{Path(options.what).name} on leanconv", report)
         with writing(options.html) as aside:
             aside.write_text(page, encoding="utf-8")
+    report["other_ns"] = other_ns((layer["op"], layer["time_ns"]) for layer in report["layers"])
     return {"model": options.what, **report, "text": f"{_promise(report)}\n{report['text']}"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leanconv.cli.common import (
     add_load_options,
@@ -16,6 +16,7 @@ from leanconv.cli.common import (
     random_inputs,
 )
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import Column
 from leanconv.units import format_ns, shape_text
 
@@ -67,7 +68,8 @@ def execute(options: argparse.Namespace) -> int:
     shapes = {name: list(x.shape) for name, x in inputs.items()}
     if options.json:
         layers = [asdict(row) for row in rows]
-        report = {"model": options.model, "inputs": shapes}
+        report: dict[str, Any] = {"model": options.model, "inputs": shapes}
+        report["other_average_ns"] = other_ns((row.op, row.average_ns) for row in rows)
         print_json({**report, "total_average_ns": total_ns, "layers": layers})
         return 0
     described = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
@@ -75,6 +77,8 @@ def execute(options: argparse.Namespace) -> int:
     calls = f"{options.repeat} run{'s' if options.repeat > 1 else ''}"
     print_text(f"all layers: {format_ns(total_ns)} on average of {calls}\n", options.wide)
     print_table(_COLUMNS, [_cells(row) for row in rows], wide=options.wide)
+    times = ((row.op, row.average_ns) for row in rows)
+    print_text("\n" + other_text(times, "measured"), options.wide)
     return 0
 
 

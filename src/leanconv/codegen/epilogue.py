@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
-from leanconv.codegen.geometry import Access
+from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import Activation
@@ -219,6 +219,9 @@ def _store_square(
 ) -> None:
     """Store a row for each channel of a square, whose first column and channel are `place`."""
     access, step, (start, first) = out.access, out.access.spatial[2], place
+    if isinstance(access, PhasedAccess) and isinstance(live, int) and access.interleaves:
+        _store_phases(e, tile, square, out, place, live)
+        return
     y = out.y.at(start * step, tile.element)
     residual = out.residual.at(start * step, tile.element) if out.residual else None
     for channel, value in enumerate(square, first):
@@ -230,6 +233,36 @@ def _store_square(
             slopes = e.broadcast(out.slope.at(channel, tile.element), tile.kind)
         value = finish(e, value, out.epilogue.activation, slopes, added)
         _store_row(e, value, y.at(offset, tile.element), tile, start, live, step)
+
+
+def _store_phases(
+    e: Function,
+    tile: RegisterTile,
+    square: Sequence[Value],
+    out: TileOutput,
+    place: tuple[int, int],
+    live: int,
+) -> None:
+    """As `_store_square`, where phases are channels: the columns of a row of phases interleave."""
+    access, (start, first) = out.access, place
+    assert isinstance(access, PhasedAccess)
+    across = access.phases[1]
+    for number in range(0, len(square), across):
+        offset = access.channel(first + number) + start * access.spatial[2]
+        slope, slopes = out.slope, None
+        if slope:
+            slopes = e.broadcast(slope.at(first + number, tile.element), tile.kind)
+        row = interleave(e, list(square[number : number + across]))
+        for index, value in enumerate(row):
+            count = min(tile.lanes, live * across - index * tile.lanes)
+            if count <= 0:
+                break
+            at = offset + index * tile.lanes
+            if out.residual:
+                there = out.residual.at(at, tile.element)
+                value = value + e.load_first(there, tile.kind, count)
+            value = apply(e, value, out.epilogue.activation, slopes)
+            e.store_first(value, out.y.at(at, tile.element), count)
 
 
 def _each_column(

@@ -8,6 +8,7 @@ from math import prod
 
 from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.floor_sums import floor_sum, residues_below
+from leanconv.codegen.values import Value
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
@@ -44,6 +45,10 @@ class Access:
         """Offset of a channel."""
         return c // self.block * self.block_stride + c % self.block
 
+    def panel(self, index: Value, channels: int) -> Value:
+        """Offset of a panel of channels, by its index."""
+        return index * self.channel(channels)
+
     def positions(self, channels: int) -> int:
         """Positions (d, h, w) of a whole image of that many channels."""
         return self.image // (ceil_div(channels, self.block) * self.block)
@@ -68,6 +73,60 @@ class Access:
         """Access of a tensor whose memory order is (N, spatial…, C); shape is (N, C, spatial…)."""
         c, (d, h, w) = shape[1], triple(shape[2:], 1)
         return Access(c * d * h * w, 1, 1, (c * h * w, c * w, c))
+
+
+@dataclass(frozen=True)
+class PhasedAccess(Access):
+    """Where a convolution writes all phases of a transposed one, each phase as channels of its own.
+
+    Its channels are [block of channels][phase row][phase column][channel of the block]. Its pixels
+    are the input's: `spatial` leads from one to the next of the same phase.
+
+    Attributes:
+        phases: rows and columns of phases.
+        row: elements from one row of the output to the next, that is of phases.
+        column: the same for columns.
+    """
+
+    phases: tuple[int, int]
+    row: Extent
+    column: int
+
+    @property
+    def phase_count(self) -> int:
+        """Phases of a channel."""
+        return self.phases[0] * self.phases[1]
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether the columns of a row of phases, in planes, make one run without gaps."""
+        across = self.phases[1]
+        return self.block == self.column == 1 < across and self.spatial[2] == across
+
+    def channel(self, c: int) -> int:
+        """Offset of a channel."""
+        number, lane = divmod(c, self.block)
+        block, phase = divmod(number, self.phase_count)
+        row, column = divmod(phase, self.phases[1])
+        return block * self.block_stride + row * self.row + column * self.column + lane
+
+    def takes_panels(self, channels: int) -> bool:
+        """Whether all panels of that many channels have the places of the first, moved."""
+        blocks, rest = divmod(channels, self.block)
+        whole, across = self.phase_count, self.phases[1]
+        in_rows = blocks % across == 0 and whole % blocks == 0
+        return not rest and (blocks % whole == 0 or across % blocks == 0 or in_rows)
+
+    def panel(self, index: Value, channels: int) -> Value:
+        """Offset of a panel of channels."""
+        blocks = channels // self.block
+        if blocks % self.phase_count == 0:
+            return index * self.channel(channels)
+        number = index * blocks
+        phase = number % self.phase_count
+        first = number // self.phase_count * self.block_stride
+        across = self.phases[1]
+        return first + phase // across * self.row + phase % across * self.column
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,32 @@ def _interleave(e: Function, a: Value, b: Value, grain: int, segment: int, high:
     return e.shuffle(a, b, picks)
 
 
+def interleave(e: Function, vectors: list[Value]) -> list[Value]:
+    """All first lanes, in the order of the vectors, then all second ones …, as many vectors."""
+    count, lanes = len(vectors), lanes_of(vectors[0].kind)
+    if count == 1:
+        return vectors
+    if count % 2 == 0:
+        evens, odds = interleave(e, vectors[::2]), interleave(e, vectors[1::2])
+        pairs = [p for i in range(lanes) for p in (i, lanes + i)]
+        found = []
+        for even, odd in zip(evens, odds, strict=True):
+            found += [e.shuffle(even, odd, pairs[:lanes]), e.shuffle(even, odd, pairs[lanes:])]
+        return found
+    found = []
+    for start in range(0, count * lanes, lanes):
+        places = [divmod(start + i, count) for i in range(lanes)]  # (lane, vector) of each lane
+        mixed, picks = vectors[0], [-1 if v else lane for lane, v in places]
+        for number in range(1, count):
+            picks = [
+                lanes + lane if v == number else picks[i] for i, (lane, v) in enumerate(places)
+            ]
+            mixed = e.shuffle(mixed, vectors[number], picks)
+            picks = [i if v <= number else -1 for i, (_, v) in enumerate(places)]
+        found.append(mixed)
+    return found
+
+
 def transpose(e: Function, rows: list[Value]) -> list[Value]:
     """Transpose L vectors of L lanes: result j holds lane j of each row, in order.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem, typical
+from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.operators.transposed import joined, one_kernel, phases
+from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.spec import ConvSpec
 from leanconv.target import Target
 
@@ -80,7 +82,8 @@ class Convolution(Operator):
         Raises:
             SpecError: the algorithm cannot compute the node.
         """
-        return _costed(choice, _chosen(problems(context), context, choice), context.target)
+        chosen = _chosen(problems(context, choice), context, choice)
+        return _costed(choice, chosen, context.target)
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""
@@ -94,12 +97,14 @@ class Convolution(Operator):
         """The kernels of the algorithm, for each phase of a transposed convolution."""
         node, graph = context.node, context.graph
         x_name, y_name = node.inputs[0], node.outputs[0]
-        pieces = problems(context)
+        pieces = problems(context, choice)
         channels = {
             role: graph.constants[node.inputs[index]]
             for role, index in (("bias", 2), ("slope", 4))
             if node.input(index)
         }
+        if isinstance(access := pieces[0][0].y, PhasedAccess):
+            channels = {role: of_phases(values, access) for role, values in channels.items()}
         calls: list[Call] = []
         packings: list[Packing] = []
         temporaries: dict[str, int] = {}
@@ -160,8 +165,14 @@ def attributes_spec(
     )
 
 
-def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
-    """The convolutions that a node consists of, each with its weights."""
+def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem, np.ndarray]]:
+    """The convolutions that a node consists of, each with its weights.
+
+    Args:
+        context: the node.
+        choice: how it is computed; the phases of a transposed convolution are one convolution only
+            where that can compute them so.
+    """
     node, graph, accuracy = context.node, context.graph, context.accuracy
     x, y = context.access(node.inputs[0]), context.access(node.outputs[0])
     w, max_error = graph.constants[node.inputs[1]], accuracy.layer_error
@@ -170,10 +181,37 @@ def problems(context: NodeContext) -> list[tuple[Problem, np.ndarray]]:
     else:
         found = phases(node, graph, x, y, w, max_error)
     from_dram, any_size = accuracy.weights_from_dram, context.any_size
-    return [
+    pieces = [
         (replace(problem, weights_from_dram=from_dram, any_size=any_size), weights)
         for problem, weights in found
     ]
+    if node.op == "ConvTranspose":
+        target = context.target
+        one = together(pieces, y, target.lanes(pieces[0][0].dtype))
+        if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
+            return [one]
+    return pieces
+
+
+def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choice) -> bool:
+    """Whether phases are computed as one convolution; for sizes that are open, by taps alone."""
+    if choice != AUTO and select.refusal(choice, one, target):
+        return False
+    if not select.is_possible(one, target):
+        return False
+    taps = prod(one.window.kernel) * len(apart)
+    if one.any_size:
+        return taps == sum(prod(problem.window.kernel) for problem in apart)
+    return _cheaper(one.alone(), tuple(problem.alone() for problem in apart), target)
+
+
+@lru_cache(256)
+def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
+    """Whether one convolution is estimated to take no longer than its phases one by one."""
+    chosen = _phases_chosen(apart, target, False, AUTO)
+    each = (select.estimated_cycles(c.choice, p, target) for p, c in chosen)
+    choice = select.choose(one, target).choice
+    return select.estimated_cycles(choice, one, target) <= sum(each)
 
 
 def _joined(
@@ -198,10 +236,17 @@ def _chosen(
     Of phases with one window, those beside the first are written with an offset, which direct
     convolution alone can: all of them are computed like that then, with one kernel.
     """
-    offset = [problem.window for problem, _ in pieces if problem.y_offset]
-    target, reproducible = context.target, context.accuracy.reproducible
+    found = [problem for problem, _ in pieces]
+    return _phases_chosen(found, context.target, context.accuracy.reproducible, choice)
+
+
+def _phases_chosen(
+    pieces: Sequence[Problem], target: Target, reproducible: bool, choice: Choice
+) -> list[tuple[Problem, Candidate]]:
+    """The same for the problems alone."""
+    offset = [problem.window for problem in pieces if problem.y_offset]
     found: list[tuple[Problem, Candidate]] = []
-    for problem, _ in pieces:
+    for problem in pieces:
         if (known := _of_one_kernel(problem, found)) is not None:
             found.append((problem, known))
             continue

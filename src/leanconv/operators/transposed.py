@@ -1,4 +1,12 @@
-"""Transposed convolutions as ordinary ones: one for each phase of the output."""
+"""Transposed convolutions as ordinary ones: one for each phase of the output, or one for all.
+
+With C input channels, K output channels and strides s, the phases of one output are s_h·s_w
+convolutions of stride 1 over the same input. Where they have as many outputs each, they are one
+convolution of K·s_h·s_w output channels whose store puts each phase in its place: the input is read
+(and, by Winograd, transformed) once, and lanes are filled where K is small. Its window is as large
+as all phases' together; taps that a phase lacks are zeros. That costs nothing where the kernel is a
+multiple of the stride and the padding fits, as for 2x2 with stride 2.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +21,10 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, Window, triple
+from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
 _MOST_PHASES = 1024  # a stride of 32 along two axes
@@ -78,6 +87,84 @@ def phases(
         )
         found.append((problem, taps))
     return found
+
+
+def together(
+    found: Sequence[tuple[Problem, np.ndarray]], y: Access, lanes: int
+) -> tuple[Problem, np.ndarray] | None:
+    """The phases of a transposed convolution as one convolution.
+
+    Args:
+        found: all phases, as `phases` returns them.
+        y: where the output lies.
+        lanes: of the target's vectors.
+
+    Returns:
+        The convolution, whose `y` is a `PhasedAccess`, and its weights (K', C, taps…); None if the
+        phases have different sizes, dilations, groups or a depth, or do not fill vectors.
+    """
+    one, weights = found[0][0], found[0][1]
+    window, item = one.window, y.spatial
+    places = {_place(problem, y): number for number, (problem, _) in enumerate(found)}
+    across = 1 + max(column for _, column in places)
+    down = len(found) // across
+    whole = [(row, column) for row in range(down) for column in range(across)]
+    alike = all(
+        problem.window.out == window.out and problem.window.dilation == (1, 1, 1)
+        for problem, _ in found
+    )
+    if len(found) == 1 or not alike or sorted(places) != whole:
+        return None
+    if (one.y.spatial[1], one.y.spatial[2]) != (down * item[1], across * item[2]):
+        return None
+    if window.size[0] > 1 or window.out[0] > 1:
+        return None
+    if y.block != 1 and (y.block != lanes or one.groups > 1):
+        return None
+    outputs, phases_of = one.out_channels, len(found)
+    pad, kernel = list(window.pad), list(window.kernel)
+    for axis in (1, 2):
+        windows = [problem.window for problem, _ in found]
+        if any(-w.pad[axis] > w.size[axis] for w in windows):  # a phase without a tap
+            return None
+        pad[axis] = max(w.pad[axis] for w in windows)
+        kernel[axis] = pad[axis] + max(w.kernel[axis] - w.pad[axis] for w in windows)
+    blocks = ceil_div(outputs, y.block)
+    shape = (blocks, phases_of, y.block, *weights.shape[1:2], kernel[1], kernel[2])
+    stacked = np.zeros(shape, weights.dtype)
+    for number, place in enumerate(whole):
+        problem, taps = found[places[place]]
+        at = [pad[axis] - problem.window.pad[axis] for axis in (1, 2)]
+        (height, width), (top, left) = problem.window.kernel[1:], at
+        for block in range(blocks):
+            part = taps[block * y.block : (block + 1) * y.block, :, 0]
+            stacked[block, number, : len(part), :, top : top + height, left : left + width] = part
+    access = PhasedAccess(
+        y.image, y.block, y.block_stride, one.y.spatial, (down, across), item[1], item[2]
+    )
+    problem = replace(
+        one,
+        out_channels=blocks * phases_of * y.block,
+        window=replace(window, kernel=triple((kernel[1], kernel[2]), 1), pad=(0, pad[1], pad[2])),
+        y=access,
+        y_offset=0,
+        label=f"the {phases_of} phases of a transposed convolution",
+    )
+    return problem, stacked.reshape(-1, *shape[3:4], 1, *shape[4:])
+
+
+def _place(problem: Problem, y: Access) -> tuple[int, int]:
+    """Row and column of a phase's first output."""
+    row, rest = divmod(problem.y_offset, y.spatial[1])
+    return int(row), int(rest // y.spatial[2])
+
+
+def of_phases(values: np.ndarray, y: PhasedAccess) -> np.ndarray:
+    """One number for each output channel, for the channels of a convolution of all phases."""
+    blocks = ceil_div(len(values), y.block)
+    padded = np.zeros((blocks, 1, y.block), values.dtype)
+    padded.reshape(-1)[: len(values)] = values
+    return np.repeat(padded, y.phase_count, axis=1).reshape(-1)
 
 
 def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:

@@ -230,7 +230,7 @@ class _Names:
                 select.choose(
                     problem, planner.target, decision.choice, accuracy.reproducible
                 ).details
-                for problem, _ in convolution.problems(context)
+                for problem, _ in convolution.problems(context, decision.choice)
             ]
             self._known[key] = "; ".join(dict.fromkeys(made))
         return self._known[key]

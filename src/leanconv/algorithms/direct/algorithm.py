@@ -11,9 +11,14 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
+from leanconv.algorithms.problem import (
+    Problem,
+    dram_cycles,
+    split_phases,
+    strided_walk_cycles,
+)
 from leanconv.algorithms.rounding import walk_error
-from leanconv.codegen.geometry import Access, Window, merge_rows
+from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import (
     ANY_WIDTH,
@@ -42,6 +47,8 @@ _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
+_Ranked = tuple[tuple[float, Tile], ...]
+
 
 def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -> DirectConv:
     """As `plan_direct`, by what all sizes of the images have in common.
@@ -49,7 +56,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     Chunks and the length of rows follow the size: they are extents of the code.
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
-    ranked = rank_tiles(target, ANY_WIDTH, vectors, kernel.reduction)
+    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, kernel.reduction))
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
     window, kernel = kernel.window, replace(kernel, any_width=True)
@@ -160,8 +167,16 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
         stream += target.l2_bytes / target.costs.l2_read_beside_fma
         return tiles * max(0.0, stream - one)
 
-    ranked = rank_tiles(target, columns, vectors, kernel.reduction)
+    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.reduction))
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
+
+
+def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
+    """The tiles whose panels end with whole rows of phases, where phases are channels."""
+    y = kernel.y
+    if not isinstance(y, PhasedAccess) or y.block == 1:
+        return ranked
+    return tuple(r for r in ranked if y.takes_panels(r[1].vectors * kernel.lanes))
 
 
 def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
@@ -232,7 +247,8 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    del target
+    if reason := split_phases(problem, target):
+        return reason
     if problem.groups == 1:
         return None
     for access, channels, side in (
@@ -330,4 +346,4 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     return one_kernel_candidate(choice, problem, kernel)
 
 
-DIRECT = Algorithm("direct", Parameters, _reject, _cost, _candidate)
+DIRECT = Algorithm("direct", Parameters, _reject, _cost, _candidate, takes_phases=True)

@@ -79,7 +79,7 @@ class _PanelRow:
         first = panel * conv.panel_lanes
         self.bias = of.bias.at(first, self.element) if of.bias else None
         self.slope = of.slope.at(first, self.element) if of.slope else None
-        channel = panel * conv.y.channel(conv.panel_lanes)
+        channel = conv.y.panel(panel, conv.panel_lanes)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
         self.y = of.y.at(place, self.element)
         self.residual = of.residual.at(place, self.element) if of.residual else None

@@ -343,6 +343,15 @@ class ColumnOutput:
         else:
             e.store_first(value, self.y.at(place, element), live)
 
+    def store_some(self, value: Value, k: int, place: Value, count: int) -> None:
+        """Store the first `count` lanes now; of a count that is an extent, perhaps none."""
+        e, element = self.e, element_of(self.kind)
+        live = e.i64(count) if isinstance(count, Symbol) else count
+        if self.residual:
+            value = value + e.load_first(self.residual.at(place, element), self.kind, live)
+        value = apply(e, value, self.activation, self.slopes[k] if self.slopes else None)
+        e.store_first(value, self.y.at(place, element), live)
+
     def finish(self, most: int) -> None:
         """Store what is left of a tile: tails of at most so many lanes."""
         if self._tails:

@@ -21,9 +21,12 @@ from leanconv.algorithms.planar.columns import (
 )
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
+from leanconv.codegen.geometry import PhasedAccess
+from leanconv.codegen.shuffles import interleave
 from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import Symbol, least, most
 from leanconv.target import Target
 
 _TAPS_WRITTEN = 4  # taps without masks that are unrolled instead of looped over
@@ -92,7 +95,11 @@ class _ChannelRows:
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place, self.element)
         self.w = pointers["w"].at(channel * self.per_output, self.element)
-        out = n * conv.y.image + channel * conv.y.block_stride
+        out = n * conv.y.image
+        if isinstance(conv.y, PhasedAccess):
+            out = out + conv.y.panel(channel // conv.channels, conv.channels)
+        else:
+            out = out + channel * conv.y.block_stride
         outputs = dict(pointers)
         for name in ("y", "residual"):
             if name in pointers:
@@ -134,7 +141,7 @@ class _ChannelRows:
                             line.at(c * conv.x.block_stride, self.element),
                             taps.at(c * (kd * kh * kw), self.element),
                         )
-        self._store(tile, acc, self.place + column)
+        self._store(tile, acc, self.place + column * conv.y.spatial[2])
 
     def _columns(self, tile: ColumnVectors, acc: list[Value], line: Value, taps: Value) -> None:
         """Emit the taps along a row: a loop where no lane is masked, else unrolled."""
@@ -186,9 +193,29 @@ class _ChannelRows:
 
     def _store(self, tile: ColumnVectors, acc: list[Value], place: Value) -> None:
         conv = self.conv
+        if isinstance(conv.y, PhasedAccess):
+            self._store_phases(conv.y, tile, acc, place)
+            return
         for k in range(conv.channels):
             channel = place + k * conv.y.block_stride
             for v, live in enumerate(tile.live):
                 out = channel + v * conv.lanes
                 self.output.store(acc[k * len(tile.live) + v], k, out, live)
         self.output.finish(conv.lanes - 1)
+
+    def _store_phases(
+        self, access: PhasedAccess, tile: ColumnVectors, acc: list[Value], place: Value
+    ) -> None:
+        """Store the channels of a row of phases interleaved, so that their columns are one run."""
+        conv, e = self.conv, self.e
+        vectors, across = len(tile.live), access.phases[1]
+        for first in range(0, conv.channels, across):
+            row = place + access.channel(first)
+            for v, live in enumerate(tile.live):
+                run = interleave(e, [acc[(first + k) * vectors + v] for k in range(across)])
+                for index, value in enumerate(run):
+                    done = index * conv.lanes
+                    count: int = least(conv.lanes, most(0, live * across - done))
+                    if isinstance(count, Symbol) or count:
+                        at = row + v * conv.lanes * across + done
+                        self.output.store_some(value, first, at, count)

@@ -16,7 +16,7 @@ from leanconv.algorithms.decompose import (
 )
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.parameters import Choice
-from leanconv.algorithms.problem import Problem, most_weight_bytes, typical
+from leanconv.algorithms.problem import Problem, most_weight_bytes, split_phases, typical
 from leanconv.algorithms.winograd.candidates import fused, in_stages
 from leanconv.algorithms.winograd.cost import (
     Tiling,
@@ -62,6 +62,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "a depth axis"
     if problem.y_offset:
         return "the output is written with an offset"
+    if reason := split_phases(problem, target):
+        return reason
     for access, channels in ((problem.x, problem.group_inputs), (problem.y, problem.group_outputs)):
         if problem.groups > 1 and channels % access.block:
             return f"groups of {channels} channels do not fill blocks of {access.block}"
@@ -375,4 +377,12 @@ def _leaner(
     return chosen
 
 
-WINOGRAD = Algorithm("winograd", WinogradParameters, _reject, _cost, _candidate, choices=_choices)
+WINOGRAD = Algorithm(
+    "winograd",
+    WinogradParameters,
+    _reject,
+    _cost,
+    _candidate,
+    choices=_choices,
+    takes_phases=True,
+)

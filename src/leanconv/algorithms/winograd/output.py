@@ -90,7 +90,7 @@ class OutputTransform:
         conv, e = self.conv, self.e
         for j, channels in self._each_vector(panel):
             number = panel * conv.vectors + j
-            start = number * conv.y.channel(conv.lanes) + conv.y_offset
+            start = conv.y.panel(number, conv.lanes) + conv.y_offset
             start = start + self.group * conv.y.channel(conv.outputs)
             channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
             with each_place(e, conv, first, count, self.order) as (i, (n, ty, tx, narrow)):
