@@ -17,9 +17,9 @@ MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
 # An AArch64 Python, emulated, and what it runs: kernels against float64 and whole numbers, networks,
 # the same bits for any threads. Emulated code is some 20 times slower.
 ARM := build/aarch64
-ARM_TESTS := tests/arm tests/target tests/kernels tests/conv tests/codegen/test_planar_kernels.py \
-	tests/algorithms/test_winograd_kernels.py tests/algorithms/test_inverted_residual.py \
-	tests/networks/test_answers.py tests/examples/test_example_digits.py tests/runtime/test_program.py
+ARM_TESTS := tests/arm tests/target tests/kernels tests/conv/test_conv2d.py \
+	tests/conv/test_long_sums.py tests/conv/test_reproducible.py tests/networks/test_answers.py \
+	tests/examples/test_example_digits.py
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 

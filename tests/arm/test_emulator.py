@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -61,20 +60,27 @@ def test_registers_of_the_caller_must_be_kept() -> None:
         run(patched(_CLOBBER_KEPT))
 
 
-def test_what_is_missing_is_named_with_its_mend(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "aarch64")]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(tmp_path)})
-    assert done.returncode == 1
-    assert "qemu-aarch64 is missing: apt-get install qemu-user" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_wheels_are_those_of_the_package() -> None:
+@pytest.fixture
+def prepare() -> ModuleType:
+    """The script as a module."""
     spec = importlib.util.spec_from_file_location("prepare", SCRIPT)
     assert spec
     assert spec.loader
-    prepare = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_missing_is_named_with_its_mend(
+    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare.shutil, "which", lambda name: None)
+    with pytest.raises(prepare.PrepareError, match="qemu-aarch64 is missing: apt-get install qemu"):
+        prepare.prepare(tmp_path / "aarch64")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_wheels_are_those_of_the_package(prepare: ModuleType) -> None:
     names = {text.split(">")[0] for text in prepare.requirements()}
     assert {"numpy", "llvmlite", "onnx", "pytest", "pytest-timeout", "pytest-xdist"} <= names
     assert not {"triton", "mypy", "onnxruntime"} & names
