@@ -8,16 +8,23 @@ PYTEST_ARGS ?=
 WORKERS ?= auto
 # Files stay whole: what a module's tests share is made once.
 # A worker that dies ends the run: with --dist loadfile a new one would be waited for without end.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --max-worker-restart 0 \
+PYTEST_OPTIONS := -n $(WORKERS) --maxprocesses 8 --max-worker-restart 0 \
 	--dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 # Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
 MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
+# An AArch64 Python, emulated, and what it runs: kernels against float64 and whole numbers, networks,
+# the same bits for any threads. Emulated code is some 20 times slower.
+ARM := build/aarch64
+ARM_TESTS := tests/arm tests/target tests/kernels tests/conv/test_conv2d.py \
+	tests/conv/test_long_sums.py tests/conv/test_reproducible.py tests/networks/test_answers.py \
+	tests/examples/test_example_digits.py
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines lint replay format bench clean
+.PHONY: help demo test test-machines test-arm lint replay format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +54,11 @@ test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the m
 
 .test-%: $(VENV)/.installed-dev
 	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
+
+test-arm: $(VENV)/.installed-dev ## run the kernels' and networks' tests on an emulated AArch64
+	$(BIN)/python tests/arm/prepare.py $(ARM)
+	$(ARM)/python -m pytest $(PYTEST_OPTIONS) -o timeout=1200 -o cache_dir=$(ARM)/pytest \
+		--durations=20 $(or $(PYTEST_ARGS),$(ARM_TESTS))
 
 lint: $(VENV)/.installed-dev ## style, types and the order of the folders
 	$(BIN)/ruff check .

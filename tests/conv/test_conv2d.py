@@ -15,6 +15,7 @@ from leanconv.api import conv as api
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
 from support.guarded import Guarded
+from support.machines import why_not
 from support.problems import EXACT, SMOOTH, Problem, problems
 from support.stated import check_stated
 
@@ -56,6 +57,7 @@ def test_close_to_float64(problem: Problem) -> None:
     check_stated(problem, "uniform")
 
 
+@pytest.mark.skipif(bool(why_not("haswell")), reason=why_not("haswell"))
 @settings(few, max_examples=20)
 @given(problems(EXACT))
 def test_whole_numbers_are_exact_with_eight_lanes(problem: Problem) -> None:

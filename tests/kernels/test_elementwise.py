@@ -12,9 +12,8 @@ from leanconv.kernels.expression import BINARY, Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel
-from support.nodes import one_node, run_in_place, run_node
+from support.nodes import TARGETS, one_node, run_in_place, run_node
 
-TARGETS = [host(), preset("haswell")]
 ATTRIBUTES = {
     "LeakyRelu": {"alpha": 0.1},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},

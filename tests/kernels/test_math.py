@@ -18,8 +18,8 @@ from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel
+from support.nodes import TARGETS
 
-TARGETS = [host(), preset("haswell")]
 DTYPES = ["float32", "float64"]
 INF, NAN = np.inf, np.nan
 

@@ -13,9 +13,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.kernels.reduce import OPS, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from support.nodes import one_node, run_node
-
-TARGETS = [host(), preset("haswell")]
+from support.nodes import TARGETS, one_node, run_node
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import assembly
-from leanconv.codegen.host import host
 from leanconv.kernels.softmax import OPS, Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from support.kernel_runner import run_kernel
-from support.nodes import one_node, run_in_place, run_node
-
-TARGETS = [host(), preset("haswell")]
+from support.nodes import TARGETS, one_node, run_in_place, run_node
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:

@@ -13,6 +13,7 @@ class Guarded:
 
     Attributes:
         array: the copy.
+        memory: the copy with its zones, as bytes.
     """
 
     def __init__(self, array: np.ndarray, aligned: bool = True) -> None:
@@ -23,11 +24,11 @@ class Guarded:
             aligned: begin at a multiple of 64 bytes; else one element after one.
         """
         array = np.ascontiguousarray(array)
-        self._memory = np.full(array.nbytes + 2 * GUARD_BYTES + 128, FILL, np.uint8)
-        start = GUARD_BYTES + (-(self._memory.ctypes.data + GUARD_BYTES)) % 64
+        self.memory = np.full(array.nbytes + 2 * GUARD_BYTES + 128, FILL, np.uint8)
+        start = GUARD_BYTES + (-(self.memory.ctypes.data + GUARD_BYTES)) % 64
         start += 0 if aligned else array.itemsize
         self._inside = slice(start, start + array.nbytes)
-        self.array = self._memory[self._inside].view(array.dtype).reshape(array.shape)
+        self.array = self.memory[self._inside].view(array.dtype).reshape(array.shape)
         self.array[...] = array
 
     @classmethod
@@ -37,6 +38,6 @@ class Guarded:
 
     def check(self) -> None:
         """Raise AssertionError if a byte of a zone was changed."""
-        before, after = self._memory[: self._inside.start], self._memory[self._inside.stop :]
+        before, after = self.memory[: self._inside.start], self.memory[self._inside.stop :]
         assert (before == FILL).all(), "written before the start of an array"
         assert (after == FILL).all(), "written past the end of an array"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from leanconv.codegen.compiler import load
+from leanconv.codegen.forms import emitted, form_of
+from leanconv.codegen.host import host
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
+from leanconv.codegen.machine_code import compile_text
 from leanconv.target import Target
+from support.emulated import LoadedObject, call
 from support.guarded import Guarded
 
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -29,7 +34,7 @@ def run_kernel(
     Args:
         kernel: what to run.
         arrays: one per operand, the result last (fill it with NaN beforehand).
-        target: what to compile for, this machine by default.
+        target: what to compile for, this machine by default; AArch64 code is emulated elsewhere.
         parts: chunk numbers at which to cut the grid into several calls, run backwards.
         singly: all chunk numbers, in the order in which one thread does one after the other, told
             where it goes on.
@@ -37,15 +42,19 @@ def run_kernel(
     """
     shared = in_place is not None
     assert len(arrays) + shared == len(kernel.operands), f"operands are {kernel.operands}"
-    library = load([kernel], target)
-    function = SIGNATURE(library.address(kernel))
     guarded = [Guarded(a) for a in arrays]
     result = guarded[-1 if in_place is None else in_place]
     addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
-    words = library.words(kernel)
-    table = (ctypes.c_int64 * (len(words) + len(addresses)))(*words, *addresses)
-    arguments = ctypes.addressof(table) + 8 * len(words)
     scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
+    reached = [g.memory for g in (*guarded, scratch)]
+    if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
+        library = load([kernel], target)
+        words, function = library.words(kernel), SIGNATURE(library.address(kernel))
+    else:
+        words, function = _emulated(kernel, target, reached)
+    table = np.array([*words, *addresses], np.int64)
+    reached.append(table)
+    arguments = table.ctypes.data + 8 * len(words)
     cuts = [0, *(parts or ()), kernel.chunks]
     for lo, hi in reversed(list(itertools.pairwise(cuts))):
         if lo < hi and not singly:
@@ -65,3 +74,21 @@ def run_kernel(
             ), "the kernel changed one of its inputs"
     scratch.check()
     return result.array.copy()
+
+
+def _emulated(
+    kernel: Kernel, target: Target, reached: list[np.ndarray]
+) -> tuple[tuple[int, ...], Callable[..., None]]:
+    """The words of a kernel, and its function, which may reach what is in the list when called."""
+    emission = form_of(kernel, target)
+    code = _loaded_object(emission.text or emitted(kernel, target)[0], target)
+
+    def function(*arguments: int) -> None:
+        call(code, Kernel.NAME, arguments, reached)
+
+    return emission.words[::-1], function
+
+
+@functools.lru_cache(64)
+def _loaded_object(text: str, target: Target) -> LoadedObject:
+    return LoadedObject(compile_text(text, target))

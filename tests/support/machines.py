@@ -76,7 +76,7 @@ def why_not(name: str) -> str:
 
     true, wanted = host.host.__wrapped__(), preset(name)
     same = wanted.triple.split("-")[0] == true.triple.split("-")[0]
-    if same and true.isa in _RUNS_ON[wanted.isa]:
+    if same and true.isa in _RUNS_ON.get(wanted.isa, ()):
         return ""
     return f"{true.cpu} ({true.isa}) cannot run code for {name} ({wanted.isa})"
 

@@ -125,3 +125,5 @@ def test_facts_of_targets_are_named() -> None:
     folding = {target.isa for target in PRESETS.values() if target.folds_broadcast}
     masking = {target.isa for target in PRESETS.values() if target.runtime_masks}
     assert (folding, masking) == ({"avx512"}, {"avx512", "avx2"})
+    by_lane = {target.isa for target in PRESETS.values() if target.multiplies_by_lane}
+    assert by_lane == {"neon"}

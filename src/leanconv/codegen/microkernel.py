@@ -9,7 +9,13 @@ Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; the unfold
 MEC, im2win) run the same loops over their unfolded tensors. rows·vectors accumulators, `vectors`
 operands and one broadcast stay in registers.
 
-The inner loop is not unrolled: one step of 14x2 already fills the multiply-add units, and more
+Where multiply-adds take one lane of a register as a factor (`by_lane`) and the innermost loop is
+over a block of A's neighbours, each row's block is loaded once and its lanes are broadcast:
+
+    for i < rows:           a[i] = load(A + i·row_stride)                        a whole vector
+    for k < lanes: for j < vectors: for i < rows:  acc[i][j] = fma(a[i].k, b[j], acc[i][j])
+
+Other inner loops are not unrolled: one step of 14x2 already fills the multiply-add units, and more
 steps only let the scheduler hoist loads until registers spill.
 """
 
@@ -52,6 +58,7 @@ class RegisterTile:
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
         row_offsets: elements from the first row of A to each, if they are known at run time only.
+        by_lane: load vectors of A and multiply by their lanes, where its steps lie side by side.
         tail_lanes: lanes of the last vector that may be loaded from B, 0: all of them.
         b_prefetch_distance: elements from those of B that a step loads to those that it prefetches
             into L2; 0: none. For a B that is one stream from a shared L3.
@@ -71,6 +78,12 @@ class RegisterTile:
     a_prefetch_offsets: tuple[int, ...] = ()
     prefetch_offsets: tuple[Value, ...] = ()
     row_offsets: tuple[Value | int, ...] = ()
+    by_lane: bool = False
+
+    def row(self, a: Value, i: int) -> Value:
+        """The address of a row of A."""
+        to_row = self.row_offsets[i] if self.row_offsets else i * self.row_stride
+        return a.at(to_row, self.element)
 
 
 @dataclass(frozen=True)
@@ -122,11 +135,17 @@ def multiply_accumulate(
     if not loops:
         _step(e, tile, acc, rows, a, b)
         return
+    if tile.by_lane and not fetch:
+        loops = _blocks_of_lanes(loops, tile.lanes)
     loop, inner = loops[0], loops[1:]
     steps = static_steps(loops)
     if steps is not None and steps <= unroll:
         assert isinstance(loop.extent, int)
         assert isinstance(loop.start, int)
+        whole_block = (loop.start, loop.extent, loop.a_stride) == (0, tile.lanes, 1)
+        if tile.by_lane and whole_block and not inner:
+            _steps_by_lane(e, tile, acc, rows, a, b, loop.b_stride)
+            return
         for i in range(loop.start, loop.extent):
             a_i, b_i = a.at(i * loop.a_stride, tile.element), b.at(i * loop.b_stride, tile.element)
             multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
@@ -151,22 +170,66 @@ def static_steps(loops: Sequence[ReductionLoop]) -> int | None:
     return steps
 
 
+def _blocks_of_lanes(loops: Sequence[ReductionLoop], lanes: int) -> Sequence[ReductionLoop]:
+    """Take an innermost loop over neighbours of A apart into blocks, where these are whole."""
+    *outer, last = loops
+    if not isinstance(last.extent, int) or last.start != 0 or last.a_stride != 1:
+        return loops
+    blocks, rest = divmod(last.extent, lanes)
+    if rest or blocks < 2:
+        return loops
+    over = ReductionLoop(last.label, blocks, lanes, lanes * last.b_stride)
+    return [*outer, over, ReductionLoop(f"{last.label}_lane", lanes, 1, last.b_stride)]
+
+
 def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
-    operands = []
+    _prefetch(e, tile, a, b)
+    operands = [_operand(e, tile, b, j) for j in range(tile.vectors)]
+    for i in rows:
+        x = e.broadcast(tile.row(a, i), tile.kind)
+        for j, operand in enumerate(operands):
+            slot = i * tile.vectors + j
+            acc[slot] = e.fma(x, operand, acc[slot])
+
+
+def _steps_by_lane(
+    e: Function,
+    tile: RegisterTile,
+    acc: Carry,
+    rows: Sequence[int],
+    a: Value,
+    b: Value,
+    b_stride: int,
+) -> None:
+    """Emit one step for each lane: sums are as those of `_step`, bit by bit.
+
+    Vectors of B are in the outer loop: one of them is in a register at a time.
+    """
+    vectors = {i: e.load(tile.row(a, i), tile.kind) for i in rows}
+    for lane in range(tile.lanes):
+        b_lane = b.at(lane * b_stride, tile.element)
+        _prefetch(e, tile, a.at(lane, tile.element), b_lane)
+        for j in range(tile.vectors):
+            operand = _operand(e, tile, b_lane, j)
+            for i in rows:
+                slot = i * tile.vectors + j
+                x = e.shuffle(vectors[i], None, [lane] * tile.lanes)
+                acc[slot] = e.fma(x, operand, acc[slot])
+
+
+def _prefetch(e: Function, tile: RegisterTile, a: Value, b: Value) -> None:
     for distance in tile.a_prefetch_offsets:
         e.prefetch(a.at(distance, tile.element))
     for offset in tile.prefetch_offsets:
         e.prefetch(b.at(offset, tile.element), locality=2)
-    for j in range(tile.vectors):
-        live = tile.tail_lanes if tile.tail_lanes and j == tile.vectors - 1 else tile.lanes
-        operands.append(e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live))
-        if tile.b_prefetch_distance:
-            e.prefetch(b.at(j * tile.lanes + tile.b_prefetch_distance, tile.element), locality=2)
-    for i in rows:
-        to_row = tile.row_offsets[i] if tile.row_offsets else i * tile.row_stride
-        x = e.broadcast(a.at(to_row, tile.element), tile.kind)
-        for j, operand in enumerate(operands):
-            slot = i * tile.vectors + j
-            acc[slot] = e.fma(x, operand, acc[slot])
+
+
+def _operand(e: Function, tile: RegisterTile, b: Value, j: int) -> Value:
+    """One vector of B, and a prefetch of a later one."""
+    live = tile.tail_lanes if tile.tail_lanes and j == tile.vectors - 1 else tile.lanes
+    operand = e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live)
+    if tile.b_prefetch_distance:
+        e.prefetch(b.at(j * tile.lanes + tile.b_prefetch_distance, tile.element), locality=2)
+    return operand

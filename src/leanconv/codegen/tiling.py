@@ -31,6 +31,11 @@ def fits(target: Target, rows: int, vectors: int) -> bool:
     return needed <= target.usable_registers
 
 
+def by_lane(target: Target, rows: int, vectors: int) -> bool:
+    """Whether multiply-adds take lanes of A: each row keeps a vector, beside one of B."""
+    return target.multiplies_by_lane and rows * vectors + rows + 1 <= target.usable_registers
+
+
 def step_cycles(target: Target, rows: int, vectors: int) -> float:
     """Cycles of one reduction step: the largest of FMA throughput, loads, weights, latency."""
     arithmetic = rows * vectors / target.fma_units

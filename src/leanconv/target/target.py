@@ -88,6 +88,11 @@ class Target:
         return self.isa == "avx512"
 
     @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a multiply-add takes one lane of a register as its factor."""
+        return self.isa == "neon"
+
+    @property
     def runtime_masks(self) -> bool:
         """Whether vectors are loaded and stored under masks that are computed at run time."""
         return self.isa != "neon"

@@ -23,6 +23,7 @@ from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import (
     ANY_WIDTH,
     Tile,
+    by_lane,
     rank_tiles,
     rows_per_chunk,
     rows_per_chunk_of_any_width,
@@ -123,7 +124,8 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     per_row = cycles if inside else cycles / panels
     pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
     block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
-    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands)
+    lanes = by_lane(target, tile.rows, tile.vectors)
+    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands, by_lane=lanes)
 
 
 def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> tuple[float, Tile]:

@@ -117,6 +117,7 @@ class _PanelRow:
             b_prefetch_distance=conv.weights_ahead,
             a_prefetch_offsets=self._later_planes(run.pixels),
             prefetch_offsets=self._prefetch_offsets(column),
+            by_lane=conv.by_lane,
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
         a = self.x.at(first, self.element).frozen()

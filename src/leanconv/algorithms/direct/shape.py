@@ -34,6 +34,7 @@ class DirectShape(PackedConv):
         any_width: whether the code is that of all widths: tiles overlap at the end of a row.
         columns: of all rows together, where the last row may be shorter than the others and there
             are any number of columns; 0: all rows are whole.
+        by_lane: whether multiply-adds take lanes of vectors of the input.
     """
 
     tile: Tile
@@ -47,6 +48,7 @@ class DirectShape(PackedConv):
     bands: Count = 1
     any_width: bool = False
     columns: Extent = 0
+    by_lane: bool = False
 
     @property
     def flops(self) -> int:

@@ -17,7 +17,7 @@ from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.tiling import ANY_WIDTH, Tile, rank_tiles
+from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
@@ -221,13 +221,15 @@ def rows_access(rows: int, width: int, lanes: int) -> Access:
 def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
     vectors = ceil_div(problem.out_channels, target.lanes(problem.dtype))
+    tile = _tile(target, _columns(problem), vectors, problem.reduction)
     return DirectConv(
         **group_fields(problem, target),
-        tile=_tile(target, _columns(problem), vectors, problem.reduction),
+        tile=tile,
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
         any_width=bool(problem.any_size),
+        by_lane=by_lane(target, tile.rows, tile.vectors),
     )
 
 

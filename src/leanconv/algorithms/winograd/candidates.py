@@ -27,7 +27,7 @@ from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
+from leanconv.codegen.tiling import Tile, by_lane, rank_tiles, rows_per_chunk
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -217,6 +217,7 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
             rows=1,
             panels_inside=False,
             epilogue=Epilogue(),
+            by_lane=by_lane(target, tile.rows, tile.vectors),
         )
 
     whole = product(block)

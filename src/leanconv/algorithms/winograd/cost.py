@@ -12,7 +12,7 @@ from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycle
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.codegen.tiling import fits, rank_tiles, step_cycles
+from leanconv.codegen.tiling import by_lane, fits, rank_tiles, step_cycles
 from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
@@ -252,9 +252,12 @@ class _Model:
     def register_tiles(self, given: WinogradParameters) -> Iterator[tuple[int, int]]:
         """The register tiles to try: rows and vectors."""
         count = self.tile_count
+        lanes = self.target.multiplies_by_lane and not given.rows  # tiles that spill are left out
         for vectors in range(1, min(6, self.out_vectors) + 1):
             for rows in range(min(2, count), min(16, count) + 1):
                 if not fits(self.target, rows, vectors):
+                    break
+                if lanes and not by_lane(self.target, rows, vectors):
                     break
                 if given.rows in (None, rows) and given.vectors in (None, vectors):
                     yield rows, vectors

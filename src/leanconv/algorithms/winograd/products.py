@@ -7,7 +7,7 @@ from leanconv.algorithms.winograd.reduction import AtInfinity, PartialSums, part
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
-from leanconv.codegen.tiling import fits
+from leanconv.codegen.tiling import by_lane, fits
 from leanconv.codegen.types import ELEMENT
 from leanconv.dtypes import ITEMSIZE
 from leanconv.target import Target
@@ -40,6 +40,7 @@ class Products:
             conv.vectors,
             conv.lanes,
             b_prefetch_distance=_u_prefetch_distance(conv, target),
+            by_lane=by_lane(target, conv.rows, conv.vectors),
         )
 
     def panel(self, u: Value) -> None:
