@@ -257,11 +257,11 @@ def _store_phases(
             count = min(tile.lanes, live * across - index * tile.lanes)
             if count <= 0:
                 break
-            at = offset + index * tile.lanes
+            at, added = offset + index * tile.lanes, None
             if out.residual:
                 there = out.residual.at(at, tile.element)
-                value = value + e.load_first(there, tile.kind, count)
-            value = apply(e, value, out.epilogue.activation, slopes)
+                added = e.load_first(there, tile.kind, count)
+            value = finish(e, value, out.epilogue.activation, slopes, added)
             e.store_first(value, out.y.at(at, tile.element), count)
 
 

@@ -347,9 +347,11 @@ class ColumnOutput:
         """Store the first `count` lanes now; of a count that is an extent, perhaps none."""
         e, element = self.e, element_of(self.kind)
         live = e.i64(count) if isinstance(count, Symbol) else count
+        residual = None
         if self.residual:
-            value = value + e.load_first(self.residual.at(place, element), self.kind, live)
-        value = apply(e, value, self.activation, self.slopes[k] if self.slopes else None)
+            residual = e.load_first(self.residual.at(place, element), self.kind, live)
+        slope = self.slopes[k] if self.slopes else None
+        value = finish(e, value, self.activation, slope, residual)
         e.store_first(value, self.y.at(place, element), live)
 
     def finish(self, most: int) -> None:
