@@ -53,7 +53,7 @@ def test_equal_kernels_share_an_entry(folder: Path) -> None:
 
 
 def test_every_field_of_the_kernel_is_in_its_form_or_words(folder: Path) -> None:
-    kernel = conv_kernel("ic8ih6oc8kh3ph1", host())
+    kernel = conv_kernel("ic8ih6oc72kh3ph1", host())  # more than one panel on every target
     changed = [
         replace(kernel, dtype="float64", lanes=host().lanes("float64")),
         replace(kernel, rows=kernel.rows + 1),

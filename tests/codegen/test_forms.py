@@ -188,7 +188,8 @@ def test_elementwise_kernels_of_all_sizes_share_forms() -> None:
     assert shared(add(size, 72) for size in (2, 3, 200, 227, 228, 229, 1000))
     planes = [(2, 3, 8), (30, 48, 8), (30, 2250, 8), (2049, 2, 8), (3, 40000, 8)]
     assert shared(per_plane(*extents) for extents in planes)
-    assert shared(add(3, size) for size in (16, 32)) or host().lanes("float32") > 16
+    lanes = host().lanes("float32")
+    assert shared(add(3, size) for size in (2 * lanes, 4 * lanes))
     assert shared(replace(add(67), numbers=(factor,)) for factor in (0.25, 3.0))
 
 
