@@ -143,16 +143,17 @@ def test_facts(name: str) -> None:
             assert made == dict(packing.bytes)
 
 
-def test_the_inner_tensor_is_never_stored() -> None:
+@pytest.mark.parametrize("target", ["haswell", "znver4"])
+def test_the_inner_tensor_is_never_stored(target: str) -> None:
     """96 channels at 112x112 take 4.8 MB; a row at a time takes a fiftieth."""
-    runner = Runner(Block(16, 96, 24, (112, 112), stride=2))
+    runner = Runner(Block(16, 96, 24, (112, 112), stride=2), preset(target))
     layers, (best, *_) = runner.lower(LAYERS), runner.choices()
     assert sum(layers.temporaries.values()) == 4 * (96 * 112 * 112 + 96 * 56 * 56)
     fused = {choice: runner.lower(choice) for choice in runner.choices() if choice != LAYERS}
     scratch = {c: max(call.kernel.scratch_bytes for call in one.calls) for c, one in fused.items()}
     assert not fused[best].temporaries
     assert scratch[best] < 200_000
-    assert min(scratch.values()) < 4 * 96 * 112 * 112 / 50
+    assert min(scratch.values()) < 65_536
 
 
 def test_small_maps_are_split_by_channels() -> None:
