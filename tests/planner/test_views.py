@@ -158,3 +158,31 @@ def test_a_dense_block_grows_in_one_buffer() -> None:
     assert check(lowered) <= size + 2 * 16 * 24 * 24 * 4
     x = weights(1, 16, 24, 24, seed=9)
     assert relative_error(lc.load(built)(x), by_numpy(built, {"x": x})["y"]) < 1e-5
+
+
+def test_a_part_takes_over_no_memory_that_lies_otherwise() -> None:
+    """Two thirds of a dying buffer, written to the other two thirds of one of its size."""
+    built = small(
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("Slice", ["a", "starts", "stops", "axes"], ["r"]),
+            node("Sigmoid", ["r"], ["t"]),
+            node("Conv", ["t", "v"], ["u"]),
+            node("Concat", ["t", "u"], ["c"], axis=1),
+            node("Conv", ["c", "z"], ["y"]),
+        ],
+        {"x": (1, 3, 20, 20)},
+        {"y": (1, 8, 20, 20)},
+        {
+            "w": weights(48, 3, 1, 1),
+            "v": weights(16, 32, 1, 1),
+            "z": weights(8, 48, 1, 1),
+            "starts": np.array([16], np.int64),
+            "stops": np.array([48], np.int64),
+            "axes": np.array([1], np.int64),
+        },
+    )
+    for target in ("haswell", "skylake-avx512"):
+        check(lowered_network(built, preset(target)))
+    x = weights(1, 3, 20, 20, seed=9)
+    assert relative_error(lc.load(built)(x), by_numpy(built, {"x": x})["y"]) < 1e-5
