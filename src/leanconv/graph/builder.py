@@ -13,6 +13,7 @@ from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_name
+from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.records import dataclass
 from leanconv.units import shape_text
@@ -26,12 +27,17 @@ class Value:
     """A tensor that becomes part of the graph: its type, and its array when it is known already."""
 
     type: TensorType
-    array: Array | None = None
+    array: Array | None = None  # of objects where integers hold symbols: see `numbers`
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape, all extents known."""
         return self.type.shape
+
+    @property
+    def numbers(self) -> Array | None:
+        """The array with numbers for symbols: what is made of it is for these numbers only."""
+        return None if self.array is None else numbers(self.array, self.type.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +140,8 @@ class Builder:
             work = OPS[op].work
             traffic = result.bytes + sum(kind.bytes for kind in types if kind)
             self.budget.charge(traffic + (4 * work(types, attributes, result) if work else 0))
-        arrays = [value.array if value else None for value in inputs]
+        symbols = OPS[op].takes_symbols
+        arrays = [(v.array if symbols else v.numbers) if v else None for v in inputs]
         try:
             array = self.computed(lambda: evaluate(op, arrays, attributes), result)
         except ModelError as error:
@@ -153,8 +160,10 @@ class Builder:
         try:
             with np.errstate(all="ignore"):
                 array = np.asarray(function())
-                if array.dtype != object or result.dtype not in ("int32", "int64"):
-                    array = np.asarray(array, dtype=result.dtype)  # symbols stay in integers only
+                if array.dtype == object and result.dtype in SYMBOLIC_DTYPES:
+                    array = checked_symbols(array, result.dtype)
+                else:
+                    array = np.asarray(array, dtype=result.dtype)
         except (TypeError, ValueError, ArithmeticError, IndexError) as error:
             raise ModelError(
                 f"the constants do not fit the operation ({error}); expected those it takes"
@@ -258,7 +267,7 @@ class _Names:
 def _repeated(op: str, value: Value | None) -> Array | None:
     """The number of which an operation makes a filled constant, None if it makes another one."""
     array = value.array if value else None
-    if array is None or op not in _MOVES:
+    if array is None or array.dtype == object or op not in _MOVES:
         return None
     repeats = is_filled(array) or (op == "Expand" and array.size == 1)
     return array[(slice(1),) * array.ndim] if repeats else None

@@ -154,11 +154,14 @@ class Template:
         return tuple(dict.fromkeys(symbol.text for symbol in _symbols(held)))
 
     def _numbers(self, values: Values) -> Values | None:
-        """The values of all expressions; None if a guard does not hold."""
+        """The values of all expressions; None if a guard does not hold or a divisor is 0."""
         known = Evaluated(values, self.steps)
-        if any(known[text] != wanted for text, wanted in self.guards.items()):
+        try:
+            if any(known[text] != wanted for text, wanted in self.guards.items()):
+                return None
+            return tuple([known[text] for text in self._expressions])
+        except ArithmeticError:
             return None
-        return tuple([known[text] for text in self._expressions])
 
 
 class Templates:

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ir import TensorType
+from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
 from leanconv.graph.verify import FLOATS
 
 _Step = Callable[[Call, Value], Value]
@@ -108,7 +106,7 @@ def _power(call: Call) -> list[Value]:
                 f"got a base {base.type} and an exponent {exponent.type}; expected a float base "
                 "and a constant exponent, or equal dtypes"
             )
-        array = exponent.array
+        array = call.constant(1)
         exponent = call.fold(lambda: array.astype(base.type.dtype), exponent.shape, base.type.dtype)
     return [call.emit("Pow", [base, exponent])]
 
@@ -235,12 +233,11 @@ def _cast(call: Call) -> list[Value]:
         )
     if x.array is None or target == x.type.dtype:
         return [x]
-    array = x.array
-    if array.dtype == object and target in ("int32", "int64"):
-        fits = all(-(2**31) <= number < 2**31 for number in array.reshape(-1))
-        if target == "int64" or fits:
-            return [Value(TensorType(array.shape, target), array)]
-    return [call.fold(lambda: np.asarray(array).astype(target), x.shape, target)]
+    array = x.array if target in SYMBOLIC_DTYPES else x.numbers
+    assert array is not None, "a constant"
+    if array.dtype == object:
+        return [call.fold(lambda: array, x.shape, target)]
+    return [call.fold(lambda: array.astype(target), x.shape, target)]
 
 
 _NO_KINDS: dict[str, str] = {}

@@ -12,6 +12,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array, broadcast, integers
+from leanconv.graph.ops.integers import remainder
 from leanconv.units import shape_text, type_text
 
 
@@ -47,7 +48,10 @@ def _size(call: Call) -> list[Value]:
 
 def _range(call: Call) -> list[Value]:
     start, limit, delta = (call.scalar(index) for index in range(3))
+    dtypes = {call.value(index).type.dtype for index in range(3)}
     dtype = call.value(0).type.dtype
+    if len(dtypes) > 1 or np.dtype(dtype).kind not in "if":
+        raise ModelError(f"got numbers of {', '.join(sorted(dtypes))}; expected one numeric dtype")
     if dtype == "float16" and call.opset >= 27:
         raise UnsupportedError("a range of float16 is not supported; expected float32 or integers")
     finite = all(math.isfinite(number) for number in (start, limit, delta))
@@ -62,20 +66,20 @@ def _range(call: Call) -> list[Value]:
 
 
 def _where(call: Call) -> list[Value]:
-    chosen, a, b = (call.constant(index) for index in range(3))
-    if chosen.dtype != bool or a.dtype != b.dtype:
-        raise ModelError(
-            f"got {chosen.dtype}, {a.dtype} and {b.dtype}; expected bool and two alike"
-        )
+    chosen, a, b = (call.symbolic(index) for index in range(3))
+    kinds = [call.dtype(index) for index in range(3)]
+    if kinds[0].kind != "b" or kinds[1] != kinds[2]:
+        raise ModelError(f"got {', '.join(map(str, kinds))}; expected bool and two alike")
     shape = broadcast(chosen.shape, a.shape, b.shape)
-    return [call.fold(lambda: np.where(chosen, a, b), shape, a.dtype.name)]
+    return [call.fold(lambda: np.where(chosen, a, b), shape, kinds[1].name)]
 
 
 def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callable[..., Any]:
     def convert(call: Call) -> list[Value]:
-        a, b = call.constant(0), call.constant(1)
-        if a.dtype != b.dtype or a.dtype.kind not in kinds:
-            raise ModelError(f"got inputs of {a.dtype} and {b.dtype}; expected one dtype for both")
+        a, b = call.symbolic(0), call.symbolic(1)
+        kind, other = call.dtype(0), call.dtype(1)
+        if kind != other or kind.kind not in kinds:
+            raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
         shape = broadcast(a.shape, b.shape)
         return [call.fold(lambda: function(a, b), shape, "bool")]
 
@@ -83,15 +87,15 @@ def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callab
 
 
 def _modulo(call: Call) -> list[Value]:
-    a, b = call.constant(0), call.constant(1)
-    function = np.fmod if call.flag("fmod") else np.mod
-
-    def remainder() -> Array:
-        if a.dtype != b.dtype or (b.dtype.kind in "iu" and not np.all(b)):
-            raise ModelError("got a remainder by zero or of two dtypes; expected divisors not 0")
-        return np.asarray(function(a, b))
-
-    return [call.fold(remainder, broadcast(a.shape, b.shape), a.dtype.name)]
+    a, b = call.symbolic(0), call.symbolic(1)
+    kind, other, towards_zero = call.dtype(0), call.dtype(1), call.flag("fmod")
+    if kind != other:
+        raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
+    shape = broadcast(a.shape, b.shape)
+    if kind.kind in "iu":
+        return [call.fold(lambda: remainder(a, b, towards_zero), shape, kind.name)]
+    function = np.fmod if towards_zero else np.mod
+    return [call.fold(lambda: np.asarray(function(a, b)), shape, kind.name)]
 
 
 def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[Value]]:
@@ -105,7 +109,7 @@ def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[V
 
 
 def _product(call: Call) -> list[Value]:
-    x = call.constant(0)
+    x, kind = call.symbolic(0), call.dtype(0)
     over = call.reduced(x.ndim, 18)
     if over is None:
         return [call.value()]
@@ -113,7 +117,7 @@ def _product(call: Call) -> list[Value]:
     kept = [1 if axis in over else e for axis, e in enumerate(x.shape)]
     shape = kept if keep else [e for axis, e in enumerate(x.shape) if axis not in over]
     return [
-        call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, x.dtype.name)
+        call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, kind.name)
     ]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Builder, Value
-from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
+from leanconv.graph.ops.integers import numbers
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 
@@ -97,7 +97,15 @@ class Call:
         return found
 
     def constant(self, index: int) -> Array:
-        """The array of an input that must be known at load.
+        """The array of an input that must be known at load, as numbers.
+
+        Raises:
+            UnsupportedError: it is computed at run time.
+        """
+        return numbers(self.symbolic(index), self.value(index).type.dtype)
+
+    def symbolic(self, index: int) -> Array:
+        """The same, of objects where there are symbols among its integers.
 
         Raises:
             UnsupportedError: it is computed at run time.
@@ -107,18 +115,19 @@ class Call:
             raise UnsupportedError(f"input {index} is computed at run time; expected a constant")
         return found.array
 
+    def dtype(self, index: int) -> np.dtype:
+        """The dtype of an input, whatever holds it."""
+        return np.dtype(self.value(index).type.dtype)
+
     def integers(self, index: int, most: int = MAX_RANK) -> tuple[int, ...]:
         """A short list of integers that an input holds; a scalar counts as a list of one.
 
         Raises:
             ModelError: it is no such list.
         """
-        array = self.constant(index)
-        if array.ndim > 1 or array.dtype.kind not in "iuO" or array.size > most:
-            raise ModelError(
-                f"input {index} is {TensorType(array.shape, array.dtype.name)}; expected a list "
-                f"of at most {most} integers"
-            )
+        array, kind = self.symbolic(index), self.value(index).type
+        if array.ndim > 1 or np.dtype(kind.dtype).kind not in "iu" or array.size > most:
+            raise ModelError(f"input {index} is {kind}; expected a list of at most {most} integers")
         return tuple(integer(number) for number in array.reshape(-1))
 
     def listed(self, name: str, index: int, as_input: int, most: int = MAX_RANK) -> Any:
@@ -140,11 +149,11 @@ class Call:
         Raises:
             ModelError: it holds another number of elements.
         """
-        array = self.constant(index)
+        array = self.symbolic(index)
         if array.size != 1:
             raise ModelError(f"input {index} has {array.size} elements; expected one")
         number = array.reshape(-1)[0]
-        return number if isinstance(number, Symbol) else array.reshape(-1)[0].item()
+        return number if isinstance(number, Symbol | int) else number.item()
 
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""

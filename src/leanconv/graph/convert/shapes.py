@@ -125,6 +125,15 @@ def _part(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> 
     return call.emit("Slice", [x], starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
 
+def _kept(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
+    """The first element that a slice keeps, 0 if there is none, and how many it keeps."""
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+    first = min(max(start + extent if start < 0 else start, 0), high)
+    stop = min(max(end + extent if end < 0 else end, low), high)
+    size = max(-((first - stop) // step), 0)
+    return (first if size else 0), size
+
+
 def _slice(call: Call) -> list[Value]:
     x = call.value()
     rank = len(x.shape)
@@ -144,11 +153,8 @@ def _slice(call: Call) -> list[Value]:
     for start, end, step, axis in zip(starts, ends, steps, places, strict=True):
         if step == 0 or abs(step) > _FAR:
             raise ModelError(f"got the step {step}; expected a number other than 0")
-        if start < 0:
-            start = max(start + x.shape[axis], 0)
-        kept = range(*slice(start, end, step).indices(x.shape[axis]))
-        first[axis], sizes[axis] = (kept.start if kept else 0), len(kept)
-        stride[axis] = step if len(kept) > 1 else 1
+        first[axis], sizes[axis] = _kept(start, end, step, x.shape[axis])
+        stride[axis] = step if sizes[axis] > 1 else 1
     return [call.emit("Slice", [x], starts=tuple(first), steps=tuple(stride), sizes=tuple(sizes))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,7 @@ from leanconv.graph.ops.base import (
     required,
     same_dtype,
 )
+from leanconv.graph.ops.integers import quotient
 from leanconv.units import shape_text
 
 
@@ -37,6 +39,14 @@ def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
     return checked(shape, x.dtype)
 
 
+def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """The mean over axes; of integers the sum's quotient, as ONNX Runtime has it."""
+    if x.dtype.kind not in "iuO":
+        return np.asarray(np.mean(x, axis=axis, keepdims=keepdims))
+    total = np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
+    return quotient(total, np.asarray(math.prod(x.shape[each] for each in axis), np.int64))
+
+
 def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
@@ -46,7 +56,7 @@ def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
         y = function(x, axis=axes, keepdims=attributes["keepdims"])
         return np.asarray(y, dtype=x.dtype)
 
-    return Op(_infer_reduction, evaluate, attributes=("axes", "keepdims"))
+    return Op(_infer_reduction, evaluate, attributes=("axes", "keepdims"), takes_symbols=True)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -151,7 +161,7 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
 
 
 OPS: dict[str, Op] = {
-    "ReduceMean": _reduction(np.mean, empty=False),
+    "ReduceMean": _reduction(_mean, empty=False),
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),

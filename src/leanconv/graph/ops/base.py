@@ -34,6 +34,8 @@ class Op:
         least, most: how many inputs it takes; those past `least` may be absent (None).
         attributes: the names of its attributes in the normal form, all of them required.
         work: multiply-adds or comparisons beyond one per element read and written.
+        takes_symbols: whether `evaluate` gives of integers with symbols among them, arrays of
+            objects, what it gives of the numbers; to other operations symbols are their numbers.
     """
 
     infer: Infer
@@ -42,6 +44,7 @@ class Op:
     most: int = 1
     attributes: tuple[str, ...] = ()
     work: Callable[[Types, Attributes, TensorType], int] | None = None
+    takes_symbols: bool = False
 
 
 def given(items: Sequence[Any], index: int) -> Any:

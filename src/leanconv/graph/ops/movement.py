@@ -166,10 +166,17 @@ def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: At
 
 
 OPS: dict[str, Op] = {
-    "Reshape": Op(_infer_reshape, _evaluate_reshape, attributes=("shape",)),
-    "Transpose": Op(_infer_transpose, _evaluate_transpose, attributes=("perm",)),
-    "Concat": Op(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",)),
-    "Slice": Op(_infer_slice, _evaluate_slice, attributes=("starts", "steps", "sizes")),
+    "Reshape": Op(_infer_reshape, _evaluate_reshape, attributes=("shape",), takes_symbols=True),
+    "Transpose": Op(
+        _infer_transpose, _evaluate_transpose, attributes=("perm",), takes_symbols=True
+    ),
+    "Concat": Op(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",), takes_symbols=True),
+    "Slice": Op(
+        _infer_slice,
+        _evaluate_slice,
+        attributes=("starts", "steps", "sizes"),
+        takes_symbols=True,
+    ),
     "Pad": Op(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
-    "Expand": Op(_infer_expand, _evaluate_expand, attributes=("shape",)),
+    "Expand": Op(_infer_expand, _evaluate_expand, attributes=("shape",), takes_symbols=True),
 }

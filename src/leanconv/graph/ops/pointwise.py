@@ -22,6 +22,7 @@ from leanconv.graph.ops.base import (
     required,
     same_dtype,
 )
+from leanconv.graph.ops.integers import quotient
 from leanconv.spec.activation import Activation
 
 _erf_each = np.frompyfunc(math.erf, 1, 1)
@@ -125,12 +126,12 @@ def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
 
-def _unary(function: Callable[..., Array], *names: str) -> Op:
+def _unary(function: Callable[..., Array], *names: str, takes_symbols: bool = False) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return Op(_infer_same, evaluate, attributes=names)
+    return Op(_infer_same, evaluate, attributes=names, takes_symbols=takes_symbols)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -138,22 +139,17 @@ def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
     return checked(broadcast(first(types).shape, required(types, 1).shape), dtype)
 
 
-def _binary(function: Callable[[Array, Array], Array]) -> Op:
+def _binary(function: Callable[[Array, Array], Array], *, takes_symbols: bool = True) -> Op:
     def evaluate(arrays: Arrays, _attributes: Attributes) -> Array:
         a, b = array(arrays), array(arrays, 1)
-        return np.asarray(function(a, b), dtype=a.dtype)
+        return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return Op(_infer_binary, evaluate, least=2, most=2)
+    return Op(_infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols)
 
 
 def _divide(a: Array, b: Array) -> Array:
     """a / b; for integers towards zero, as C and ONNX do."""
-    if a.dtype.kind not in "iu":
-        return np.asarray(np.divide(a, b))
-    if not np.all(b):
-        raise ModelError("got an integer division by zero; expected divisors other than 0")
-    quotient = a // b
-    return np.asarray(quotient + ((a - quotient * b != 0) & ((a < 0) != (b < 0))))
+    return quotient(a, b) if a.dtype.kind in "iuO" else np.asarray(np.divide(a, b))
 
 
 def _power(a: Array, b: Array) -> Array:
@@ -175,7 +171,7 @@ def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
 
 
 UNARY: dict[str, Op] = {
-    "Relu": _unary(lambda x: np.maximum(x, 0)),
+    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True),
     "LeakyRelu": _unary(_leaky_relu, "alpha"),
     "Sigmoid": _unary(sigmoid),
     "HardSigmoid": _unary(_hard_sigmoid, "alpha", "beta"),
@@ -189,8 +185,8 @@ UNARY: dict[str, Op] = {
     "Exp": _unary(np.exp),
     "Log": _unary(np.log),
     "Erf": _unary(erf),
-    "Neg": _unary(np.negative),
-    "Abs": _unary(np.abs),
+    "Neg": _unary(np.negative, takes_symbols=True),
+    "Abs": _unary(np.abs, takes_symbols=True),
     "Reciprocal": _unary(np.reciprocal),
     "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype))),
 }
@@ -199,7 +195,7 @@ BINARY: dict[str, Op] = {
     "Sub": _binary(np.subtract),
     "Mul": _binary(np.multiply),
     "Div": _binary(_divide),
-    "Pow": _binary(_power),
+    "Pow": _binary(_power, takes_symbols=False),
     "Min": _binary(np.minimum),
     "Max": _binary(np.maximum),
 }
