@@ -15,8 +15,9 @@ import pytest
 from onnx import TensorProto
 
 import leanconv as lc
-from leanconv.cli import verify
-from leanconv.cli.images import Preprocessing, read_image, read_labels
+from leanconv.cli import samples
+from leanconv.cli.images import read_image
+from leanconv.cli.preprocessing import PRESETS, Preprocessing, read_labels
 from leanconv.errors import InputError, LeanConvError
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.onnx_import import read_model
@@ -26,6 +27,7 @@ from support.hostile import bounded, held
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "leanconv"
 MODEL = ROOT / "examples" / "digits" / "digits.onnx"
+UNIT = Preprocessing(normalisation=PRESETS["unit"].normalisation)
 PICTURE = ROOT / "examples" / "digits" / "images" / "digit_7_a.png"
 
 
@@ -47,9 +49,9 @@ def external_data(path: Path) -> None:
 READERS: dict[str, Callable[[Path, lc.Network], object]] = {
     "model": lambda path, net: lc.load(path),
     "plan": lambda path, net: read_plan(path),
-    "image": lambda path, net: read_image(path, (1, 1, 28, 28), Preprocessing()),
+    "image": lambda path, net: read_image(path, (1, 1, 28, 28), UNIT),
     "labels": lambda path, net: read_labels(str(path)),
-    "sample": lambda path, net: verify.read_sample(path, net),
+    "sample": lambda path, net: samples.read_sample(path, net),
     "weights": lambda path, net: external_data(path),
 }
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -81,9 +83,9 @@ def test_a_sample_that_grows_when_it_is_unpacked_is_an_error(
         for number in range(8):
             bundle.writestr(f"{number}.npy", bytes(1 << 20))
     assert path.stat().st_size < 1 << 20
-    monkeypatch.setattr(verify, "_MOST_BYTES", 4 << 20)
+    monkeypatch.setattr(samples, "_MOST_BYTES", 4 << 20)
     with bounded(), pytest.raises(InputError, match="when unpacked; expected at most 4194304"):
-        verify.read_sample(path, net)
+        samples.read_sample(path, net)
 
 
 def test_pictures_of_kinds_that_run_other_programs_are_refused(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_pictures_of_kinds_that_run_other_programs_are_refused(tmp_path: Path) -
     path = tmp_path / "picture.png"
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
     with pytest.raises(InputError, match="not an image that can be read; expected one of PNG"):
-        read_image(path, (1, 1, 8, 8), Preprocessing())
+        read_image(path, (1, 1, 8, 8), UNIT)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP"])
@@ -99,7 +101,7 @@ def test_pictures_of_the_usual_kinds_are_read(tmp_path: Path, kind: str) -> None
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "picture"
     image.new("RGB", (8, 8), (255, 255, 255)).save(path, kind)
-    assert read_image(path, (1, 1, 8, 8), Preprocessing()).x.max() == 1.0
+    assert read_image(path, (1, 1, 8, 8), UNIT).x.max() == 1.0
 
 
 # -- the one that opens --------------------------------------------------------------------
@@ -192,5 +194,5 @@ def test_a_named_sample_is_read(tmp_path: Path, net: lc.Network) -> None:
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", **{net.inputs[0].name: x})
     for name in ("x.npy", "x.npz"):
-        (array,) = verify.read_sample(tmp_path / name, net).values()
+        (array,) = samples.read_sample(tmp_path / name, net).values()
         np.testing.assert_array_equal(array, x)

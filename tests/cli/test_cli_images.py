@@ -11,23 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.images import Fitting, Preprocessing, read_image
+from leanconv.cli.images import Fitting, read_image
+from leanconv.cli.preprocessing import PRESETS, Normalisation, Preprocessing
 from leanconv.errors import InputError, MissingExtraError, ModelError
 
 Picture = Callable[..., str]
 GRAY = ("N", 1, 8, 8)
 COLOUR = ("N", 3, 8, 8)
+UNIT = Preprocessing(normalisation=PRESETS["unit"].normalisation)
 
 
-def test_defaults_for_gray(picture: Picture) -> None:
-    x = read_image(picture(51), GRAY, Preprocessing()).x
+def test_gray(picture: Picture) -> None:
+    x = read_image(picture(51), GRAY, UNIT).x
     assert x.dtype == np.float32
     assert x.shape == (1, 1, 8, 8)
     np.testing.assert_allclose(x, 0.2, rtol=1e-6)
 
 
-def test_defaults_for_colour_are_imagenets(picture: Picture) -> None:
-    x = read_image(picture((255, 0, 51), mode="RGB"), COLOUR, Preprocessing()).x
+def test_imagenets_numbers_in_colour(picture: Picture) -> None:
+    rules = Preprocessing(normalisation=PRESETS["imagenet"].normalisation)
+    x = read_image(picture((255, 0, 51), mode="RGB"), COLOUR, rules).x
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, (0.2 - 0.406) / 0.225]
     np.testing.assert_allclose(x[0, :, 3, 4], expected, rtol=1e-5)
 
@@ -49,13 +52,13 @@ def test_metadata_rules(picture: Picture) -> None:
 
 
 def test_resize_and_conversion(picture: Picture) -> None:
-    x = read_image(picture((255, 255, 255), size=(20, 10), mode="RGB"), GRAY, Preprocessing()).x
+    x = read_image(picture((255, 255, 255), size=(20, 10), mode="RGB"), GRAY, UNIT).x
     assert x.shape == (1, 1, 8, 8)
     np.testing.assert_allclose(x, 1.0)
 
 
 def test_open_extents_keep_the_images_size(picture: Picture) -> None:
-    x = read_image(picture(7, size=(20, 10)), ("N", 1, "H", "W"), Preprocessing()).x
+    x = read_image(picture(7, size=(20, 10)), ("N", 1, "H", "W"), UNIT).x
     assert x.shape == (1, 1, 10, 20)
 
 
@@ -69,7 +72,7 @@ def stripes(tmp_path: Path) -> str:
     return str(file)
 
 
-RAW = Preprocessing(scale=1.0)
+RAW = Preprocessing(normalisation=Normalisation())
 
 
 def test_a_letterbox_keeps_proportions_and_frames(stripes: str) -> None:
@@ -144,27 +147,27 @@ def test_metadata_that_cannot_be_read(metadata: dict[str, str]) -> None:
 
 def test_wrong_number_of_means(picture: Picture) -> None:
     with pytest.raises(InputError, match="2 numbers for 3 channels"):
-        read_image(picture(1), COLOUR, Preprocessing(mean=(1.0, 2.0)))
+        read_image(picture(1), COLOUR, Preprocessing(normalisation=Normalisation(mean=(1.0, 2.0))))
 
 
 @pytest.mark.parametrize("shape", [(1, 10), ("N", 4, 8, 8), ("N", "C", 8, 8)])
 def test_networks_that_take_no_images(picture: Picture, shape: tuple[int | str, ...]) -> None:
     with pytest.raises(InputError, match="expected|not an image"):
-        read_image(picture(1), shape, Preprocessing())
+        read_image(picture(1), shape, UNIT)
 
 
 def test_files_that_are_no_images(tmp_path: Path, picture: Picture) -> None:
     text = tmp_path / "text.png"
     text.write_text("not a picture")
     with pytest.raises(InputError, match=r"text\.png"):
-        read_image(text, GRAY, Preprocessing())
+        read_image(text, GRAY, UNIT)
     whole = Path(picture(9, size=(64, 64))).read_bytes()
     cut = tmp_path / "cut.png"
     cut.write_bytes(whole[: len(whole) - 30])
     with pytest.raises(InputError, match=r"cut\.png"):
-        read_image(cut, GRAY, Preprocessing())
+        read_image(cut, GRAY, UNIT)
     with pytest.raises(FileNotFoundError):
-        read_image(tmp_path / "absent.png", GRAY, Preprocessing())
+        read_image(tmp_path / "absent.png", GRAY, UNIT)
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bomb.png"
     file.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
     with pytest.raises(InputError, match="large|pixels"):
-        read_image(file, GRAY, Preprocessing())
+        read_image(file, GRAY, UNIT)
 
 
 def test_without_pillow_the_error_names_the_extra(
@@ -186,4 +189,4 @@ def test_without_pillow_the_error_names_the_extra(
     file = picture(1)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"leanconv\[image\]"):
-        read_image(file, GRAY, Preprocessing())
+        read_image(file, GRAY, UNIT)

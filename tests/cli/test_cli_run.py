@@ -234,7 +234,7 @@ def test_a_size_that_does_not_fit_the_layers_gets_a_hint(
     made = model(nodes, {"x": ("N", 1, "H", "W")}, ["y"], {"scales": scales})
     file.write_bytes(made.SerializeToString())
     image = picture(7, size=(9, 8))
-    result = call("run", str(file), image)
+    result = call("run", str(file), image, "--preset", "unit")
     assert result.code == 1
     assert "--multiple 32" in result.err
-    assert call("run", str(file), image, "--multiple", "2", "--repeat", "1").code == 0
+    assert call("run", str(file), image, "--preset", "unit", "--multiple", "2").code == 0

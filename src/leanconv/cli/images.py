@@ -1,12 +1,4 @@
-"""From an image file to a network's input, as the model's metadata asks (the only user of Pillow).
-
-Metadata of the ONNX file, all optional:
-    input_layout  "NCHW" (default) or "NHWC"
-    input_scale   a number that pixels of 0 to 255 are multiplied by (default 1/255)
-    input_mean    subtracted after that: a JSON list, one number or one for each channel
-                  (default ImageNet's for three channels, 0 for one)
-    input_std     divided by after that: likewise (default ImageNet's, or 1)
-    labels        a JSON list of the classes' names
+"""From an image file to a network's input (the only user of Pillow, with `pixels`).
 
 An image of another size than the network's is fitted (`FITS`): stretched, which is the default and
 does not keep its proportions; made to fit and framed ("letterbox"); or made to fill and cut
@@ -15,17 +7,16 @@ does not keep its proportions; made to fit and framed ("letterbox"); or made to 
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leanconv.errors import InputError, MissingExtraError, ModelError
-from leanconv.files import open_regular, read_whole
+from leanconv.cli.pixels import Seen, seen
+from leanconv.cli.preprocessing import Normalisation, Preprocessing, ask
+from leanconv.errors import InputError, MissingExtraError
+from leanconv.files import open_regular
 from leanconv.graph.file_kinds import file_kind
 from leanconv.records import dataclass
 from leanconv.units import shape_text
@@ -34,52 +25,10 @@ FITS = ("stretch", "letterbox", "crop")
 _FRAME = 114  # gray of a letterbox's frame, as detectors are trained with
 _PIXEL_LIMIT = 100_000_000
 _FILE_BYTES = 2**30
-_LABEL_BYTES = 16 * 2**20  # as much as a model's metadata may take
 # Pillow would hand PostScript to Ghostscript, and has decoders that hardly anybody looks at.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000")
 _HEAD_BYTES = 4096  # that are looked at to tell what another file is
 _MODES = {1: "L", 3: "RGB"}
-_MEANS = {1: (0.0,), 3: (0.485, 0.456, 0.406)}
-_DEVIATIONS = {1: (1.0,), 3: (0.229, 0.224, 0.225)}
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How pixels become numbers: `(pixel * scale - mean) / std`.
-
-    Attributes:
-        layout: `"NCHW"` or `"NHWC"`.
-        scale: multiplies pixels of 0 to 255.
-        mean, std: one number, or one for each channel; None where the model does not say.
-        labels: names of the classes; empty when the model has none.
-    """
-
-    layout: str = "NCHW"
-    scale: float = 1.0 / 255.0
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    labels: tuple[str, ...] = ()
-
-    @staticmethod
-    def from_metadata(metadata: Mapping[str, str]) -> Preprocessing:
-        """Read the metadata of a model.
-
-        Raises:
-            ModelError: a key that is there cannot be read.
-        """
-        layout = metadata.get("input_layout", "NCHW")
-        if layout not in ("NCHW", "NHWC"):
-            raise ModelError(f"metadata input_layout is {layout!r}; expected NCHW or NHWC")
-        std = _numbers(metadata, "input_std")
-        if std and 0.0 in std:
-            raise ModelError(f"metadata input_std is {std}; expected numbers other than 0")
-        return Preprocessing(
-            layout=layout,
-            scale=(_numbers(metadata, "input_scale") or (1.0 / 255.0,))[0],
-            mean=_numbers(metadata, "input_mean"),
-            std=std,
-            labels=_labels(metadata.get("labels", "[]")),
-        )
 
 
 @dataclass(frozen=True)
@@ -90,11 +39,14 @@ class Fitting:
         fit: one of `FITS`.
         fill: the gray, 0 to 255, of a letterbox's frame.
         multiple: open heights and widths become the nearest multiple of this.
+        background: the gray behind transparent parts; None is white, or black behind ink that
+            would not be seen on white.
     """
 
     fit: str = "stretch"
     fill: int = _FRAME
     multiple: int = 1
+    background: int | None = None
 
 
 _AS_IT_IS = Fitting()
@@ -105,17 +57,19 @@ class Picture:
     """An image as a network's input, and its place there.
 
     Attributes:
-        x: float32, of the input's shape, with batch 1.
-        size: height and width of the image.
+        x: of the input's shape and dtype, with batch 1.
+        size: height and width of the image, upright.
         scale: the input's pixels for one of the image, down and to the right.
         offset: the place of the image's top left corner in the input, in its pixels; negative where
             it was cut off.
+        notes: what was done to the image before it was fitted, as text for a user.
     """
 
     x: np.ndarray
     size: tuple[int, int]
     scale: tuple[float, float]
     offset: tuple[float, float]
+    notes: tuple[str, ...] = ()
 
 
 def read_image(
@@ -123,6 +77,7 @@ def read_image(
     shape: tuple[int | str | None, ...] | None,
     preprocessing: Preprocessing,
     fitting: Fitting = _AS_IT_IS,
+    dtype: str = "float32",
 ) -> Picture:
     """Decode an image and make it a batch of one.
 
@@ -130,13 +85,49 @@ def read_image(
         file: PNG, JPEG, BMP, GIF, PPM, TIFF, WEBP or JPEG2000; the first picture of several.
         shape: of the network's input, four extents; height and width may be open (no ints), which
             keeps the image's own.
-        preprocessing: layout and numbers.
+        preprocessing: layout, order of channels, numbers.
         fitting: what becomes of an image of another size.
+        dtype: of the network's input. Integers take pixels as they are, if nobody says otherwise.
 
     Raises:
-        InputError: the file is no image, too large, or the network takes no images.
+        InputError: the file is no image, too large, or of a kind that is no light; the network
+            takes no images; nobody says how pixels become numbers.
         MissingExtraError: Pillow is not installed.
         OSError: the file cannot be opened.
+    """
+    channels, extents = image_shape(shape, preprocessing)
+    numbers = preprocessing.normalisation
+    if numbers is None:
+        if np.dtype(dtype).kind not in "iu":
+            raise InputError(ask())
+        numbers = Normalisation()
+    for name, values in (("mean", numbers.mean), ("std", numbers.std)):
+        if len(values) not in (1, channels):
+            raise InputError(
+                f"{name} holds {len(values)} numbers for {channels} channels ({numbers.source}); "
+                "expected one, or one for each"
+            )
+    image = _decode(Path(file), _MODES[channels], fitting)
+    pixels, place = _fitted(image.image, extents, fitting)
+    if preprocessing.order == "BGR":
+        pixels = pixels[:, :, ::-1]
+    scaled = pixels.astype(np.float64) * numbers.scale
+    scaled = (scaled - np.array(numbers.mean)) / np.array(numbers.std)
+    ordered = scaled.transpose(2, 0, 1) if preprocessing.layout == "NCHW" else scaled
+    x = _as_dtype(np.ascontiguousarray(ordered[np.newaxis]), np.dtype(dtype), numbers)
+    return Picture(x, *place, image.notes)
+
+
+_Extents = tuple[int | str | None, int | str | None]
+
+
+def image_shape(
+    shape: tuple[int | str | None, ...] | None, preprocessing: Preprocessing
+) -> tuple[int, _Extents]:
+    """Return the channels, 1 or 3, and the height and width of a network's input.
+
+    Raises:
+        InputError: the network takes no images.
     """
     if shape is None or len(shape) != 4:
         raise InputError(
@@ -150,29 +141,24 @@ def read_image(
         raise InputError(
             f"the network takes {channels} channels; expected 1 or 3 for an image{hint}"
         )
-    mean = preprocessing.mean or _MEANS[channels]
-    std = preprocessing.std or _DEVIATIONS[channels]
-    for name, values in (("mean", mean), ("std", std)):
-        if len(values) not in (1, channels):
+    return channels, (height, width)
+
+
+def _as_dtype(x: np.ndarray, dtype: np.dtype[Any], numbers: Normalisation) -> np.ndarray:
+    """Convert to a network's dtype; integers must hold the numbers exactly."""
+    if dtype.kind in "iu":
+        held = np.iinfo(dtype)
+        if (x != np.rint(x)).any() or x.min() < held.min or x.max() > held.max:
             raise InputError(
-                f"metadata input_{name} holds {len(values)} numbers for {channels} channels; "
-                "expected one, or one for each"
+                f"the network takes {dtype}, and {numbers.formula} ({numbers.source}) gives "
+                f"numbers from {x.min():.4g} to {x.max():.4g}; expected integers that {dtype} "
+                "holds, such as those of --preset bytes"
             )
-    pixels, size, scale, offset = _decode(Path(file), _MODES[channels], (height, width), fitting)
-    scaled = pixels.astype(np.float64) * preprocessing.scale
-    scaled = (scaled - np.array(mean)) / np.array(std)
-    ordered = scaled.transpose(2, 0, 1) if nchw else scaled
-    x = np.ascontiguousarray(ordered[np.newaxis], dtype=np.float32)
-    return Picture(x, size, scale, offset)
+    return x.astype(dtype)
 
 
-_Placed = tuple[np.ndarray, tuple[int, int], tuple[float, float], tuple[float, float]]
-
-
-def _decode(
-    file: Path, mode: str, wanted: tuple[int | str | None, int | str | None], fitting: Fitting
-) -> _Placed:
-    """Return pixels, uint8 (height, width, channels), and what a `Picture` says of them."""
+def _decode(file: Path, mode: str, fitting: Fitting) -> Seen:
+    """Return a file's picture as it is seen, of mode L or RGB."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -192,7 +178,7 @@ def _decode(
                     f"image {file} has {image.width}x{image.height} pixels; "
                     f"expected at most {_PIXEL_LIMIT:,}: make it smaller first"
                 )
-            return _fitted(image.convert(mode), wanted, fitting)
+            return seen(image, mode, fitting.background)
     except UnidentifiedImageError as error:
         with open_regular(file) as raw:
             kind = file_kind(raw.read(_HEAD_BYTES))
@@ -210,10 +196,11 @@ def _decode(
         ) from error
 
 
-def _fitted(
-    image: Any, wanted: tuple[int | str | None, int | str | None], fitting: Fitting
-) -> _Placed:
-    """Resize an image of Pillow's as requested."""
+_Place = tuple[tuple[int, int], tuple[float, float], tuple[float, float]]
+
+
+def _fitted(image: Any, wanted: _Extents, fitting: Fitting) -> tuple[np.ndarray, _Place]:
+    """Return pixels, uint8 (height, width, channels), and size, scale and offset of a `Picture`."""
     from PIL import Image
 
     own = image.height, image.width
@@ -248,53 +235,8 @@ def _fitted(
         framed.paste(image, (int(left), int(top)))
         image = framed
     pixels = np.asarray(image, dtype=np.uint8)
-    return pixels.reshape(height, width, -1), own, scale, (top, left)
+    return pixels.reshape(height, width, -1), (own, scale, (top, left))
 
 
 def _rounded(extent: int, multiple: int) -> int:
     return max(1, (extent + multiple // 2) // multiple) * multiple
-
-
-def _numbers(metadata: Mapping[str, str], key: str) -> tuple[float, ...] | None:
-    text = metadata.get(key)
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-        numbers = tuple(float(v) for v in (value if isinstance(value, list) else [value]))
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        numbers = ()
-    if not numbers or not all(math.isfinite(number) for number in numbers):
-        raise ModelError(f"metadata {key} is {text[:80]!r}; expected a number or a list of them")
-    return numbers
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
-        raise ModelError(f"metadata labels is {text[:80]!r}; expected a JSON list of text")
-    return tuple(value)
-
-
-def read_labels(file: str) -> tuple[str, ...]:
-    """Read the classes' names from a file: a JSON list, or one name on each line.
-
-    Raises:
-        InputError: the file holds no text, is no regular file, or is too large.
-        OSError: it cannot be read.
-    """
-    try:
-        with open_regular(
-            file, _LABEL_BYTES, what="labels", advice="give names of classes"
-        ) as data:
-            text = read_whole(data).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"labels {file} is no text in UTF-8; expected one name on each line, or a JSON list"
-        ) from error
-    if text.lstrip().startswith("["):
-        return _labels(text)
-    return tuple(line.strip() for line in text.splitlines() if line.strip())

@@ -9,9 +9,13 @@ from typing import Any
 from leanconv.cli.answers import Summary
 from leanconv.cli.images import Picture
 from leanconv.cli.output import print_table, print_text
+from leanconv.cli.preprocessing import Normalisation, Preprocessing
 from leanconv.cli.table import Column
 from leanconv.records import dataclass
 from leanconv.units import format_bytes, format_ns, shape_text
+
+_AS_THEY_ARE = "the input, which takes integers"
+_FITTED = {"stretch": "stretched", "letterbox": "framed", "crop": "cut"}
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,60 @@ class Answer:
             document["image_size"] = list(picture.size)
             document["image_scale"] = list(picture.scale)
             document["image_offset"] = list(picture.offset)
+            document["image_notes"] = list(picture.notes)
         document["outputs"] = [summary.to_json() for summary in self.outputs]
         answers = classes.best if classes else ()
         document["answers"] = [{"label": label, "probability": p} for label, p in answers]
         return document
 
 
+def preprocessing_json(
+    answers: list[Answer], preprocessing: Preprocessing, options: argparse.Namespace
+) -> dict[str, Any] | None:
+    """What was done to the pictures, as a JSON object; None where there were only arrays."""
+    if not any(answer.picture for answer in answers):
+        return None
+    numbers = preprocessing.normalisation or Normalisation(source=_AS_THEY_ARE)
+    return {
+        "layout": preprocessing.layout,
+        "channels": preprocessing.order,
+        "scale": numbers.scale,
+        "mean": list(numbers.mean),
+        "std": list(numbers.std),
+        "source": numbers.source,
+        "fit": options.fit,
+    }
+
+
+def _preprocessing_lines(
+    answers: list[Answer], preprocessing: Preprocessing, options: argparse.Namespace
+) -> list[str]:
+    """What was done to the pictures, as text."""
+    shown = [answer for answer in answers if answer.picture]
+    if not shown:
+        return []
+    numbers = preprocessing.normalisation or Normalisation(source=_AS_THEY_ARE)
+    pictures = [answer.picture for answer in shown if answer.picture]
+    channels = pictures[0].x.shape[1 if preprocessing.layout == "NCHW" else 3]
+    order = "gray" if channels == 1 else preprocessing.order
+    line = f"pictures: {order}, {numbers.formula}, from {numbers.source}"
+    if any(picture.scale != (1.0, 1.0) for picture in pictures):
+        line += f"; {_FITTED[options.fit]} to the network's size (--fit)"
+    notes = [
+        f"{answer.image}: {'; '.join(picture.notes)}"
+        for answer, picture in zip(shown, pictures, strict=True)
+        if picture.notes
+    ]
+    return [line, *notes]
+
+
 def print_answers(
-    answers: list[Answer], report: Mapping[str, Any], options: argparse.Namespace
+    answers: list[Answer],
+    report: Mapping[str, Any],
+    preprocessing: Preprocessing,
+    options: argparse.Namespace,
 ) -> None:
-    """Print classes, or what the outputs hold, then times and memory."""
+    """Print classes, or what the outputs hold, then what was done to pictures, times and memory."""
     if all(len(answer.outputs) == 1 and answer.classes for answer in answers):
         _print_classes(answers, options.wide)
     else:
@@ -66,6 +114,7 @@ def print_answers(
     predicted, used = report["memory_predicted_bytes"], report["memory_used_bytes"]
     verdict = "as predicted" if predicted == used else "NOT as predicted"
     lines = [
+        *_preprocessing_lines(answers, preprocessing, options),
         f"loaded in {format_ns(report['load_ns'])}; latency is the median of {options.repeat} run"
         f"{'s' if options.repeat > 1 else ''}",
         f"memory predicted {predicted:,} bytes ({format_bytes(predicted)}), "

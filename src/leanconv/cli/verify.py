@@ -20,15 +20,11 @@ from leanconv.cli.common import (
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.errors import InputError
-from leanconv.files import open_regular
-from leanconv.graph.file_kinds import FileKind, file_kind
+from leanconv.cli.samples import read_sample
 
 if TYPE_CHECKING:
     from leanconv import Network
 
-_MOST_BYTES = 4 * 2**30  # of one file of samples
-_HEAD_BYTES = 4096  # that are looked at to tell what another file is
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -107,16 +103,6 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
-    """What is said of a sample that NumPy cannot read."""
-    other = found if found and not found.arrays else None
-    return InputError(
-        f"sample {name} {f'is {other.what}' if other else f'cannot be read ({error})'}; expected "
-        ".npy or .npz of numbers: write them with np.save or np.savez"
-        + ("; pictures are for `leanconv run`" if other and other.picture else "")
-    )
-
-
 def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Arrays]]:
     if not options.samples:
         shapes = input_shapes(network, options.shape)
@@ -124,45 +110,3 @@ def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[st
             yield f"random {seed}", random_inputs(network, shapes, seed)
     for path in options.samples:
         yield Path(path).name, read_sample(Path(path), network)
-
-
-def _check_unpacked(path: Path, bundle: np.lib.npyio.NpzFile) -> None:
-    """Refuse a bundle that is small only as long as it is compressed."""
-    size = sum(member.file_size for member in bundle.zip.infolist()) if bundle.zip else 0
-    if size > _MOST_BYTES:
-        raise InputError(
-            f"sample {path.name} has {size} bytes when unpacked; expected at most {_MOST_BYTES} "
-            "bytes; split it into several files"
-        )
-
-
-def read_sample(path: Path, network: Network) -> dict[str, np.ndarray]:
-    """The arrays of a file, which is not trusted: nothing in it is unpickled."""
-    names = [port.name for port in network.inputs]
-    file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
-    try:
-        with file:
-            held = np.load(file, allow_pickle=False)
-            if isinstance(held, np.lib.npyio.NpzFile):
-                _check_unpacked(path, held)
-            arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
-    except InputError:
-        raise
-    except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to
-        with open_regular(path) as file:
-            found = file_kind(file.read(_HEAD_BYTES))
-        raise _unread(path.name, found, error) from error
-    if set(arrays) != set(names):
-        raise InputError(
-            f"sample {path.name} holds {', '.join(sorted(arrays))}; expected {', '.join(names)}: "
-            f"write them with np.savez(FILE, {', '.join(f'{n}=…' for n in names)})"
-        )
-    for name, array in arrays.items():
-        kind = getattr(array, "dtype", np.dtype(object))  # bytes, where NumPy knows no better
-        if kind.kind not in "biuf":
-            raise InputError(
-                f"sample {path.name} holds {name} of {kind}; expected real numbers: convert it "
-                "with astype"
-            )
-    dtypes = {port.name: port.dtype for port in network.inputs}
-    return {name: array.astype(dtypes[name]) for name, array in arrays.items()}
