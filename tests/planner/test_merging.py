@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS
@@ -20,6 +21,7 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import error_units
 from leanconv.planner.solver import fastest, smallest
 from leanconv.target import preset
+from support.onnx_models import model as onnx_model
 
 SHAPE = (1, 3, 96, 96)
 
@@ -123,6 +125,47 @@ def test_only_blocks_that_are_there_are_merged() -> None:
     for count in (-1, 1, mergeable(plans.unmerged.graph) + 1):
         with pytest.raises(SpecError, match="cannot be merged"):
             plans.merging(count)
+
+
+def residual_blocks(channels: int, stem: int = 0) -> bytes:
+    """Two blocks, each of which adds its own input: the network's, or what a stem makes of it."""
+    random = np.random.default_rng(0)
+    constants: dict[str, np.ndarray] = {}
+    nodes = []
+
+    def conv(x: str, *shape: int, relu: bool = False, **attributes: object) -> str:
+        out = f"v{len(nodes)}"
+        constants[f"w{out}"] = (random.standard_normal(shape) * 0.2).astype("f4")
+        nodes.append(helper.make_node("Conv", [x, f"w{out}"], [out], **attributes))
+        if relu:
+            nodes.append(helper.make_node("Relu", [out], [f"r{out}"]))
+        return f"r{out}" if relu else out
+
+    x = conv("x", channels, stem, 3, 3, pads=[1] * 4) if stem else "x"
+    for _ in range(2):
+        y = conv(x, 24, channels, 1, 1, relu=True)
+        y = conv(y, 24, 1, 3, 3, relu=True, group=24, pads=[1] * 4)
+        y = conv(y, channels, 24, 1, 1)
+        nodes.append(helper.make_node("Add", [y, x], [f"{y}+{x}"]))
+        x = f"{y}+{x}"
+    shape = [1, stem or channels, 24, 32]
+    return onnx_model(nodes, {"x": shape}, [x], constants).SerializeToString()
+
+
+@pytest.mark.parametrize("channels", [8, 16, 20])
+@pytest.mark.parametrize("stem", [0, 2])
+def test_merged_blocks_that_add_their_own_plain_input(channels: int, stem: int) -> None:
+    """The residual is read by another kernel than the input: each in the format that it takes."""
+    model = residual_blocks(channels, stem)
+    free = lc.load(model)
+    x = np.random.default_rng(1).standard_normal((1, stem or channels, 24, 32)).astype("f4")
+    expected = free(x)
+    with pytest.raises(lc.BudgetError) as caught:
+        lc.load(model, memory_limit=1)
+    least = caught.value.smallest_bytes
+    for limit in np.linspace(least, free.plan.memory_bytes, 4).astype(int).tolist():
+        found = lc.load(model, memory_limit=limit)(x)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_merged_plan_runs_is_explained_and_saved(

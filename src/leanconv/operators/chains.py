@@ -33,8 +33,14 @@ class ChainOperator(Operator):
         return True
 
     def accepts_mixed(self, node: Node) -> bool:
-        """True if the first block begins with a convolution that reads the input once."""
-        return len(blocks_of(node)[0].stages) > 2
+        """True if a first convolution reads the input, and nothing else does.
+
+        Only that convolution takes both formats. A residual is read as y lies, so a first block
+        that adds its own input needs that in blocks.
+        """
+        first = blocks_of(node)[0]
+        itself = first.adds and (node.op == "BlockChain" or node.input(1) == node.inputs[0])
+        return len(first.stages) > 2 and not itself
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
         """All weights and biases."""

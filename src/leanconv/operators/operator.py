@@ -90,7 +90,11 @@ class Operator(ABC):
         """
 
     def accepts_mixed(self, node: Node) -> bool:
-        """Whether the first input may have another format than the others and the output."""
+        """Whether the first input may have another format than the others and the output.
+
+        Everything that reads this input must take both formats: also what the node's attributes
+        say, such as a block inside that adds its own input.
+        """
         del node
         return False
 

@@ -177,6 +177,7 @@ class BlockStream(Kernel):
             if block.has_residual:
                 # The kernel goes to the residual's image and block as if it lay like y.
                 given, made_y = (block.expand or block.depthwise).x, block.projects[0].y
+                assert given.block == made_y.block, "a residual in another format than the result"
                 start = x.start.at(image * (given.image - made_y.image), element)
                 block_gap = given.block_stride - made_y.block_stride
                 tensors["residual"] = replace(x, start=start, block_gap=block_gap)

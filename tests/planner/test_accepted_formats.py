@@ -1,0 +1,60 @@
+"""Every format that an operator accepts is one in which its kernels read all operands rightly.
+
+An operand has several readers where a node takes it twice, and where a block inside of a node adds
+its own input: the nodes come with every two operands of one type as one value, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.host import host
+from leanconv.operators import OPERATORS
+from support.format_cases import cases, choices
+
+ALLOWED = 1e-4  # of the largest number; what is read in another format is wrong by about 1
+# Runs of an operation at least: nodes by formats by choices, of which other machines have fewer.
+LEAST = {
+    "Conv": 100,
+    "ConvTranspose": 20,
+    "ConvChain": 40,
+    "BlockChain": 24,
+    "Add": 30,
+    "Concat": 2,
+}
+
+
+@pytest.mark.parametrize("op", sorted(OPERATORS))
+def test_every_accepted_format_is_read_rightly(op: str) -> None:
+    runs, seen = 0, set[str]()
+    for case in cases(op):
+        expected = case.expected()
+        for context in case.contexts(host()):
+            for choice in choices(context):
+                found = case.run(context, choice)
+                error = np.abs(found - expected).max() / max(1e-30, np.abs(expected).max())
+                assert error <= ALLOWED, f"{case}, {choice}: off by {error:.1e}, {context.formats}"
+                runs += 1
+                seen.add(choice.algorithm)
+    assert runs >= LEAST.get(op, 1)
+    if op in ("Conv", "ConvChain", "BlockChain"):
+        assert seen == set(OPERATORS[op].algorithms)
+
+
+def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
+    blocked = {
+        op
+        for op in OPERATORS
+        for case in cases(op)
+        for context in case.contexts(host())
+        if any(form.block for form in context.formats.values())
+    }
+    # Their windows run across channels, or their operands are matrices.
+    assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"}
+
+
+def test_some_nodes_read_one_value_in_two_ways() -> None:
+    for op in ("Conv", "ConvChain", "BlockChain", "Add", "Concat"):
+        found = [case for case in cases(op) if case.reads_twice]
+        assert found, f"no {op} reads a value twice"

@@ -1,0 +1,271 @@
+"""Nodes of every operator, with every pair of operands that may be one value, in all formats."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from leanconv.algorithms.parameters import Choice
+from leanconv.errors import SpecError
+from leanconv.graph.interpret import interpret
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.merge_blocks import merge_blocks
+from leanconv.graph.verify import verify
+from leanconv.kernels import elementwise
+from leanconv.operators import NodeContext, operator_of
+from leanconv.planner.formats import FormatRules
+from leanconv.spec import PLAIN, Activation, Format
+from leanconv.target import Target
+from support import single_nodes
+from support.graph_builder import Builder, feed
+from support.nodes import one_node, run_lowered
+
+IMAGE = (2, 20, 5, 4)  # more channels than lanes, and no multiple of them
+OPERANDS = ((2, 20, 1, 1), (1, 20, 1, 1), (2, 1, 5, 4), (1, 1, 1, 4), (1, 1, 1, 1), (1,))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of one node, and values for its inputs."""
+
+    node: Node
+    graph: Graph
+    inputs: dict[str, np.ndarray]
+
+    @property
+    def reads_twice(self) -> bool:
+        """Whether an input has two readers, of which the node's inputs may show only one."""
+        names = [name for name in self.node.inputs if name]
+        hidden = self.node.op == "BlockChain" and self.node.attributes["blocks"][0].adds
+        return len(set(names)) < len(names) or hidden
+
+    def __str__(self) -> str:
+        shapes = [self.graph.types[name].shape for name in self.graph.inputs]
+        return f"{self.node.op}{self.node.inputs} of {shapes}"
+
+    def contexts(self, target: Target) -> Iterator[NodeContext]:
+        """The node in all formats that its operator accepts."""
+        rules = FormatRules(self.graph, Format(target.lanes("float32")))
+        for reads, writes in rules.possible(self.node):
+            formats = dict.fromkeys(self.graph.types, PLAIN) | reads
+            formats[self.node.outputs[0]] = writes
+            yield NodeContext(self.node, self.graph, formats, target)
+
+    def expected(self) -> np.ndarray:
+        """What the node computes, in float64."""
+        graph = self.graph
+        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
+        wide = replace(graph, types=types, constants=constants)
+        inputs = {name: array.astype(np.float64) for name, array in self.inputs.items()}
+        return interpret(wide, inputs)[graph.outputs[0]]
+
+    def run(self, context: NodeContext, choice: Choice) -> np.ndarray:
+        """What its kernels compute by one of the operator's choices."""
+        lowered = operator_of(self.node).lower(context, choice)
+        target = context.target
+        return run_lowered(lowered, self.graph, context.formats, self.inputs, target, (1 / 3,))
+
+
+def choices(context: NodeContext) -> list[Choice]:
+    """The choices for a node, and the algorithms that it takes on request only."""
+    operator = operator_of(context.node)
+    found = list(operator.choices(context, vary_parameters=False))
+    known = {choice.algorithm for choice in found}
+    for name in sorted(operator.algorithms.keys() - known):
+        with contextlib.suppress(SpecError):
+            found.append(operator.estimated(context, operator.choice_named(name)))
+    return found
+
+
+def cases(op: str) -> list[Case]:
+    """Nodes of an operation, those of which some operands are the same value among them."""
+    found = [
+        *_shared(op),
+        *_of_images(op),
+        *_moved(op),
+        *_convolutions(op),
+        *_transposed(op),
+        *_chains(op),
+    ]
+    return found + [same for case in found for same in _repeated(case)]
+
+
+def _repeated(case: Case) -> Iterator[Case]:
+    """The same node, reading one value by two operands of one type."""
+    node, graph = case.node, case.graph
+    given = [i for i, name in enumerate(node.inputs) if name in graph.inputs]
+    for first, other in combinations(given, 2):
+        kept, gone = node.inputs[first], node.inputs[other]
+        if kept == gone or graph.types[kept] != graph.types[gone]:
+            continue
+        names = tuple(kept if name == gone else name for name in node.inputs)
+        one = replace(node, inputs=names)
+        inputs = tuple(name for name in graph.inputs if name != gone)
+        types = {name: kind for name, kind in graph.types.items() if name != gone}
+        values = {name: case.inputs[name] for name in inputs}
+        yield Case(one, replace(graph, nodes=(one,), inputs=inputs, types=types), values)
+
+
+def _shared(op: str) -> Iterator[Case]:
+    for name, inputs, attributes, *rest in single_nodes.nodes():
+        if name == op:
+            constants, order = (*rest, {}, ())[:2]
+            given = {f"x{number}": array for number, array in enumerate(inputs)}
+            names = tuple(order) or (*given, *constants)
+            yield Case(*one_node(op, given, constants, names, attributes), given)
+
+
+def _of_images(op: str) -> Iterator[Case]:
+    """Operations on one number each, on images and on what is spread over them."""
+    if op not in elementwise.OPS:
+        return
+    (_, inputs, attributes, *_), *_ = (row for row in single_nodes.nodes() if row[0] == op)
+    x = single_nodes.array(*IMAGE, positive=True)
+    if len(inputs) == 1:
+        yield Case(*one_node(op, {"x0": x}, {}, ("x0",), attributes), {"x0": x})
+        return
+    for shape in (IMAGE, *OPERANDS):
+        other = single_nodes.array(*shape, positive=True)
+        for order in (("x0", "x1"), ("x1", "x0")):
+            if op == "PRelu" and order[0] == "x1" and shape != IMAGE:
+                continue  # slopes are not spread the other way
+            given = {"x0": x, "x1": other}
+            yield Case(*one_node(op, given, {}, order, attributes), given)
+            inputs_of = {"x0": x}
+            yield Case(*one_node(op, inputs_of, {"x1": other}, order, attributes), inputs_of)
+
+
+def _moved(op: str) -> Iterator[Case]:
+    """Operations whose operands may be in blocks: all of these are."""
+    for name, shapes, attributes in (
+        ("ReduceMax", (IMAGE,), {"axes": (2, 3), "keepdims": False}),
+        ("ReduceMin", (IMAGE,), {"axes": (0, 3), "keepdims": True}),
+        ("ReduceSum", (IMAGE,), {"axes": (2,), "keepdims": True}),
+        ("Expand", ((1, 20, 1, 4),), {"shape": IMAGE}),
+        ("Reshape", ((2, 32, 5, 4),), {"shape": (2, 32, 20)}),
+        ("Reshape", ((1, 20, 1, 1),), {"shape": (1, 20)}),
+        ("Reshape", ((1, 20),), {"shape": (1, 20, 1)}),
+        ("Concat", (IMAGE, IMAGE, IMAGE), {"axis": 1}),
+        ("Concat", ((1, 32, 3, 4), (1, 32, 3, 4)), {"axis": 1}),
+        ("Concat", (IMAGE, IMAGE), {"axis": 2}),
+        (
+            "Slice",
+            (IMAGE,),
+            {"starts": (0, 16, 4, 0), "steps": (1, 1, -2, 1), "sizes": (2, 3, 3, 4)},
+        ),
+        ("Pad", (IMAGE,), {"pads": (0, 3, 1, 0, 0, 2, 0, 1), "mode": "constant", "value": 1.5}),
+        ("Transpose", (IMAGE,), {"perm": (0, 1, 3, 2)}),
+    ):
+        if name == op:
+            given = {
+                f"x{number}": single_nodes.array(*shape) for number, shape in enumerate(shapes)
+            }
+            yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+
+
+def _one(builder: Builder, out: str) -> Case:
+    graph = builder.graph(out)
+    (node,) = graph.nodes
+    return Case(node, graph, feed(graph))
+
+
+def _convolutions(op: str) -> Iterator[Case]:
+    """Images of one to three axes, one group or several, with a residual or without."""
+    if op != "Conv":
+        return
+    relu, clip = Activation("relu"), Activation("clip", (0.0, 6.0))
+    for inputs, outputs, groups, size, kernel, activation in (
+        (20, 20, 1, (7, 9), (3, 3), relu),
+        (20, 20, 1, (7, 9), (1, 1), None),
+        (3, 20, 1, (9, 11), (5, 5), clip),
+        (32, 64, 2, (7, 6), (1, 1), None),
+        (32, 32, 8, (7, 6), (3, 3), clip),
+        (20, 20, 20, (9, 8), (3, 3), relu),
+        (20, 40, 20, (9, 8), (3, 3), None),
+        (20, 20, 1, (19,), (3,), None),
+        (20, 20, 1, (3, 5, 4), (3, 1, 3), relu),
+    ):
+        b = Builder("float32")
+        x = b.input(2, inputs, *size)
+        more = (b.normal(outputs), b.input(2, outputs, *size))
+        w = b.normal(outputs, inputs // groups, *kernel)
+        pads = tuple(k // 2 for k in kernel) * 2
+        yield _one(b, b.conv(x, w, *more, group=groups, pads=pads, activation=activation))
+    for residual in (False, True):
+        b = Builder("float32")
+        x = b.input(1, 20, 8, 7)
+        added = b.input(1, 20, 8, 7) if residual else ""
+        w, prelu = b.normal(20, 20, 3, 3), Activation("prelu")
+        more = (b.normal(20), added, b.normal(20))
+        yield _one(b, b.conv(x, w, *more, pads=(1,) * 4, activation=prelu))
+
+
+def _transposed(op: str) -> Iterator[Case]:
+    """Phases of one window and of several, of one group and of more."""
+    if op != "ConvTranspose":
+        return
+    for inputs, outputs, groups, kernel, stride, pad in (
+        (20, 20, 1, 2, 2, 0),
+        (20, 20, 1, 3, 2, 1),
+        (20, 3, 1, 4, 2, 1),
+        (32, 32, 2, 2, 2, 0),
+        (16, 16, 16, 3, 2, 1),
+    ):
+        b = Builder("float32")
+        x = b.input(2, inputs, 5, 6)
+        w, bias = b.normal(inputs, outputs // groups, kernel, kernel), b.normal(outputs)
+        settings = {"strides": (stride,) * 2, "pads": (pad,) * 4, "group": groups}
+        yield _one(b, b.conv(x, w, bias, op=op, **settings))
+
+
+def _chains(op: str) -> Iterator[Case]:
+    """Blocks with a first convolution or without, each with no residual, its input or another."""
+    if op not in ("ConvChain", "BlockChain"):
+        return
+    for channels, inners in ((20, (0, 40)), (32, (48,))):
+        for inner in inners:
+            for adds in ("nothing", "itself", "another"):
+                b = Builder("float32")
+                x = b.input(1, channels, 9, 8)
+                added = (x,) if adds == "itself" else ()
+                if adds == "another":
+                    added = (b.input(1, channels, 9, 8),)
+                y = _block(b, x, inner, added)
+                if op == "ConvChain":
+                    yield _fused(b, y, 1)
+                elif adds != "another":
+                    for second in (False, True):
+                        held = _copied(b)
+                        z = _block(held, y, 32, (y,) if second else ())
+                        yield _fused(held, z, 2)
+
+
+def _copied(builder: Builder) -> Builder:
+    """A builder with the same nodes, to which others are added."""
+    made = Builder(builder.dtype)
+    made.types, made.constants = dict(builder.types), dict(builder.constants)
+    made.inputs, made.nodes = list(builder.inputs), list(builder.nodes)
+    return made
+
+
+def _block(b: Builder, x: str, inner: int, added: tuple[str, ...]) -> str:
+    width, relu = b.types[x].shape[1], Activation("relu")
+    y, channels = x, inner or width
+    if inner:
+        y = b.conv(y, b.normal(inner, width, 1, 1), b.normal(inner), activation=relu)
+    depthwise = {"group": channels, "pads": (1,) * 4, "activation": relu}
+    y = b.conv(y, b.normal(channels, 1, 3, 3), b.normal(channels), **depthwise)
+    return b.conv(y, b.normal(width, channels, 1, 1), b.normal(width), *added)
+
+
+def _fused(b: Builder, out: str, blocks: int) -> Case:
+    graph = fuse_blocks(b.graph(out))
+    graph = verify(graph if blocks == 1 else merge_blocks(graph, blocks))
+    (node,) = graph.nodes
+    return Case(node, graph, feed(graph))
