@@ -14,6 +14,7 @@ from leanconv.settings import Settings
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 
 
 PAGES = sorted(
@@ -28,19 +29,51 @@ def commands() -> set[str]:
     return set(choices)
 
 
+def run_blocks(page: str, folder: Path) -> dict[str, object]:
+    """Run the Python of a page, one block after the other, in a folder beside the examples."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.M)):
+        exec(compile(block, f"{page}, Python block {number}", "exec"), names)
+    return names
+
+
 def test_the_python_of_the_readme_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)  # an example writes a file
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
-    names: dict[str, object] = {}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"README.md, Python block {number}", "exec"), names)
+    monkeypatch.chdir(tmp_path)
+    names = run_blocks("README.md", tmp_path)
     predicted, used = capsys.readouterr().out.split()[:2]
     assert predicted == used
     assert getattr(names["y"], "shape", None) == (1, 128, 28, 28)
+
+
+def test_the_python_of_the_guide_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # an example writes a file
+    run_blocks("docs/guide.md", tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    smallest = int(lines[-1])
+    assert 10 << 10 < smallest < int(lines[-2]) <= 600 << 10
+    assert (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_for_pytorch_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    run_blocks("docs/from-pytorch.md", tmp_path)
+    assert (tmp_path / "old.onnx").exists()
+    assert (tmp_path / "new.onnx").exists()
+
+
+def test_the_readme_can_be_read_in_one_go() -> None:
+    assert len(README.splitlines()) <= 110
 
 
 def test_the_commands_of_the_readme_are_those_that_there_are() -> None:
@@ -48,8 +81,8 @@ def test_the_commands_of_the_readme_are_those_that_there_are() -> None:
     assert set(re.findall(r"^    leanconv (\w+)", section, re.MULTILINE)) == commands()
 
 
-def test_the_settings_of_the_readme_are_those_that_there_are() -> None:
-    told = set(re.findall(r"^\| `(LEANCONV_\w+)`", README, re.MULTILINE))
+def test_the_settings_of_the_guide_are_those_that_there_are() -> None:
+    told = set(re.findall(r"^\| `(LEANCONV_\w+)`", GUIDE, re.MULTILINE))
     there = {f"LEANCONV_{field.name.upper()}" for field in dataclasses.fields(Settings)}
     assert told == there
 
