@@ -120,9 +120,11 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
 # -- refused at load ---------------------------------------------------------------------------
 
 
-def test_values_without_elements_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="'y' has the shape .*without elements"):
-        lc.load(model([node("Relu", "c")], {"x": ("N", 4)}, ["y"], {"c": np.zeros((0, 2), "f4")}))
+def test_outputs_without_elements_are_given() -> None:
+    empty = lc.load(
+        model([node("Relu", "c")], {"x": ("N", 4)}, ["y"], {"c": np.zeros((0, 2), "f4")})
+    )
+    assert empty(np.zeros((3, 4), "f4")).shape == (0, 2)
     slices = {"starts": np.array([2]), "ends": np.array([2]), "axes": np.array([1])}
     proto = model(
         [node("Slice", "x starts ends axes", "e"), node("Relu", "e")],
@@ -130,14 +132,31 @@ def test_values_without_elements_are_refused() -> None:
         ["y"],
         slices,
     )
-    with pytest.raises(UnsupportedError, match="'y' has the shape 1x0x8x8, without elements"):
-        lc.load(proto)
+    assert lc.load(proto)(np.zeros((1, 4, 8, 8), "f4")).shape == (1, 0, 8, 8)
 
 
-def test_an_input_without_elements_is_refused() -> None:
-    network = lc.load(small_cnn())
-    with pytest.raises(InputError, match="without elements"):
-        network(np.zeros((0, 3, 16, 16), "f4"))
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"memory_limit": 1 << 20}, {"reproducible": True}, {"max_error": 1e-3}, {"tune": True}],
+)
+def test_no_images_give_no_images(options: dict[str, Any], tmp_path: Path) -> None:
+    network = lc.load(small_cnn(), **options)
+    wanted = network(np.ones((2, 3, 16, 16), "f4")).shape
+    empty = network(np.zeros((0, 3, 16, 16), "f4"))
+    assert (empty.shape, empty.dtype) == ((0, *wanted[1:]), np.float32)
+    assert network.report()["memory_bytes"] == network.plan.memory_bytes == 0
+    assert len(network.profile(np.zeros((0, 3, 16, 16), "f4"))) == len(network.plan.steps)
+    network.plan.save(tmp_path / "plan.json")
+    if "tune" not in options:
+        again = lc.load(small_cnn(), plan=tmp_path / "plan.json")
+        assert again(np.zeros((0, 3, 16, 16), "f4")).shape == empty.shape
+
+
+def test_what_is_computed_from_no_elements_is_refused() -> None:
+    network = lc.load(model([node("GlobalAveragePool", "x")], {"x": ("N", 4, "H", "W")}, ["y"]))
+    assert network(np.zeros((0, 4, 8, 8), "f4")).shape == (0, 4, 1, 1)
+    with pytest.raises(UnsupportedError, match="'x' has the shape 1x4x0x8, without elements"):
+        network(np.zeros((1, 4, 0, 8), "f4"))
 
 
 def test_batch_norms_that_would_explode_are_refused() -> None:

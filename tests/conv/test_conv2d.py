@@ -147,3 +147,18 @@ def test_guards_notice_what_they_are_for() -> None:
     x = _ends(given.array)
     assert np.isnan(x[[0, 5]]).all()
     assert (x[1:5] == 1).all()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_no_images_give_no_images(layout: str) -> None:
+    w = np.ones((4, 3, 3, 3), "f4")
+    shapes = {"NCHW": ((0, 3, 8, 9), (0, 4, 8, 9)), "NHWC": ((0, 8, 9, 3), (0, 8, 9, 4))}
+    x, y = (np.zeros(shape, "f4") for shape in shapes[layout])
+    found = lc.conv2d(x, w, padding="same", layout=layout, residual=y)
+    assert (found.shape, found.dtype) == (y.shape, y.dtype)
+    with pytest.raises(lc.InputError, match="expected float32"):
+        lc.conv2d(x.astype("f8"), w, layout=layout)
+    with pytest.raises(lc.InputError, match="residual"):
+        lc.conv2d(x, w, layout=layout, residual=y)
+    with pytest.raises(lc.SpecError, match="input extents of at least 1"):
+        lc.conv2d(np.zeros((2, 3, 0, 9), "f4"), w)

@@ -101,6 +101,12 @@ for op in ("MaxPool", "AveragePool"):
         pads=[1, 1, 1, 1],
         ceil_mode=1,
     )
+    small = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    case("ceil-smaller", (10, 19, 22), op, normal(1, 2, 2, 2), **small)
+    case("ceil-padded", (19, 22), op, normal(1, 2, 2, 1), **small, pads=[0, 1, 0, 0])
+    case(
+        "ceil-far", (19,), op, normal(1, 2, 1, 2), kernel_shape=[5, 4], strides=[5, 3], ceil_mode=1
+    )
     case("1d", (11,), op, normal(1, 2, 10), kernel_shape=[3], strides=[2], pads=[1, 1])
     case("3d", (11,), op, normal(1, 2, 5, 6, 4), kernel_shape=[2, 3, 2], strides=[1, 2, 1])
     for auto in ("SAME_UPPER", "SAME_LOWER", "VALID"):
@@ -151,6 +157,14 @@ case("plain", (7, 22), "HardSigmoid", 4 * IMAGE)
 case("alpha", (7, 22), "HardSigmoid", 4 * IMAGE, alpha=0.3, beta=0.4)
 case("plain", (7, 22), "Elu", IMAGE)
 case("alpha", (7,), "Elu", IMAGE, alpha=0.7)
+for alpha in (-2.0, -0.5, 0.3, 1.0):
+    case(f"alpha {alpha}", (12,), "Celu", 2 * IMAGE, alpha=alpha)
+for number in (-2.0, 0.0, 3.0):
+    case(f"alpha {number}", (7,), "LeakyRelu", IMAGE, alpha=number)
+    case(f"odd alpha {number}", (7,), "Elu", IMAGE, alpha=number)
+    case(f"alpha {number}", (7,), "HardSigmoid", IMAGE, alpha=number, beta=-number)
+    case(f"alpha {number}", (7,), "Selu", IMAGE, alpha=number, gamma=-number)
+    case(f"min {number}", (13,), "Clip", IMAGE, floats(number), floats(0.5))
 case("plain", (20, 22), "Gelu", 2 * IMAGE)
 case("tanh", (20, 22), "Gelu", 2 * IMAGE, approximate="tanh")
 case("attributes", (7, 10), "Clip", 4 * IMAGE, min=0.0, max=6.0)

@@ -67,6 +67,8 @@ CASES = [
     ((1, 16, 6, 7, 8), attributes_of((3, 3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil=True)),
     ((1, 1, 1, 1), attributes_of((1, 1))),
     ((1, 16, 4, 4), attributes_of((2, 2), (5, 5), (0, 0, 1, 1), ceil=True)),
+    ((1, 17, 2, 2), attributes_of((3, 3), (2, 2), (0, 0, 0, 0), ceil=True)),
+    ((1, 3, 1, 2), attributes_of((5, 4), (5, 3), (1, 0, 0, 0), ceil=True)),
 ]
 
 

@@ -362,7 +362,7 @@ def random_shapes(random: Random, count: int) -> list[Shape]:
     def extent() -> int:
         return random.choice((random.randint(1, 4), random.randint(1, 40), random.randint(5, 17)))
 
-    shapes = [(random.choice((1, 1, 2, 3)), 3, extent(), extent()) for _ in range(count)]
+    shapes = [(random.choice((0, 1, 1, 1, 2, 2, 3)), 3, extent(), extent()) for _ in range(count)]
     return [*shapes, *random.sample(shapes, count // 2)]
 
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from leanconv.api.conv import ConvPlan
-from leanconv.api.conv_arguments import Constants, checked_spec
+from leanconv.api.conv_arguments import Constants, checked_spec, fitting_array
 from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
@@ -15,7 +15,7 @@ from leanconv.api.weight_changes import KeptPlan, copied_bytes
 from leanconv.errors import InputError, SpecError
 from leanconv.progress import working
 from leanconv.settings import current_settings
-from leanconv.spec import Activation
+from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
 
 
@@ -53,7 +53,8 @@ def conv2d(
             `plan_conv2d`. Calls that differ in one of them have plans of their own.
 
     Returns:
-        y, a new array in the layout of x; for an array of a GPU another one there.
+        y, a new array in the layout of x, without elements where x has no images; for an array of
+        a GPU another one there.
 
     Raises:
         SpecError, InputError, BudgetError: as `plan_conv2d` and `ConvPlan.__call__` do.
@@ -75,7 +76,11 @@ def conv2d(
         raise InputError(
             f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, 'float32')}"
         )
-    spec = checked_spec(x.shape, constants, arguments, residual is not None)
+    no_images = x.shape[:1] == (0,)
+    shape = (1, *x.shape[1:]) if no_images else x.shape
+    spec = checked_spec(shape, constants, arguments, residual is not None)
+    if no_images:
+        return _of_no_images(spec, x, residual)
     # Layers of one shape have a plan each, found by the address of their weights.
     key = spec, options, w.ctypes.data
     cache = _cache()
@@ -93,6 +98,15 @@ def conv2d(
         return kept.plan(x, residual=residual)
     finally:
         cache.put(key, kept, kept.held_bytes)
+
+
+def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
+    """The output for arrays of a batch of 0; `spec` is that of one image."""
+    (_, *size), (_, *kept) = spec.input_shape, spec.output_shape
+    fitting_array("x", x, (0, *size), spec.dtype)
+    if residual is not None:
+        fitting_array("residual", residual, (0, *kept), spec.dtype)
+    return np.empty((0, *kept), spec.dtype)
 
 
 @functools.cache

@@ -57,11 +57,6 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
             f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
             f"{type_text(spec.dtype, spec.shape)}{_mend(array, spec)}"
         )
-    if 0 in array.shape:
-        raise InputError(
-            f"input {spec.name!r} has the shape {shape_text(array.shape)}, without elements, which "
-            "is not supported; expected extents of at least 1: leave out calls with empty arrays"
-        )
     if widened:
         array = array.astype(np.float64)
     flags = array.flags

@@ -9,10 +9,12 @@ from typing import Any
 
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import InputError, short
+from leanconv.graph.ops.base import MAX_TENSOR_BYTES
 from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 MOST_SHAPES = 20_000  # that are looked at one by one
+_MOST_EXTENT = MAX_TENSOR_BYTES  # no tensor is longer
 _FORM = "a number, (least, most) or (least, most, step)"
 
 
@@ -138,7 +140,7 @@ def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
         )
     axes = tuple(_axis(name, number, extent) for number, extent in enumerate(given))
     for number, (axis, declared) in enumerate(zip(axes, spec.shape or (), strict=False)):
-        if isinstance(declared, int) and list(axis) != [declared]:
+        if isinstance(declared, int) and axis != range(declared, declared + 1):
             raise InputError(
                 f"shapes gives {_text(axis)} for axis {number} of {name!r}; expected {declared}, "
                 "which the file fixes"
@@ -149,10 +151,11 @@ def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
 def _axis(name: str, number: int, given: Any) -> range:
     parts = given if isinstance(given, tuple | list) else (given, given)
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in parts)
-    if not whole or len(parts) not in (2, 3) or min(parts) < 1:
+    if not whole or len(parts) not in (2, 3) or min(parts) < 1 or max(parts) > _MOST_EXTENT:
         what = "is open in the file" if isinstance(given, str) or given is None else short(given)
         raise InputError(
-            f"axis {number} of {name!r} in shapes: got {what}; expected {_FORM}, all at least 1"
+            f"axis {number} of {name!r} in shapes: got {what}; expected {_FORM}, all at least 1 "
+            f"and at most {_MOST_EXTENT}"
         )
     least, most, step = (*parts, 1)[:3]
     if least > most or (most - least) % step:

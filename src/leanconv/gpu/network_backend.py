@@ -82,7 +82,7 @@ class DeviceBackend(Unpicklable):
         names = (spec.name for spec in self.model.inputs)
         graph = self.model.bind(dict(zip(names, shapes, strict=True)), dtype=self._graph_dtype)
         compiled = CompiledDeviceNetwork(
-            check_flowing(run_passes(graph, GPU_PASSES)),
+            check_flowing(run_passes(graph, GPU_PASSES), empty_outputs=False),
             self._driver,
             self.dtype,
             self._precision,

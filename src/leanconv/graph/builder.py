@@ -110,10 +110,10 @@ class Builder:
         still = moves_nothing(op, len(inputs), result.shape, attributes)
         if first and still and len(first.shape) == len(result.shape) and first.type == result:
             return first
-        if all(value is None or value.array is not None for value in inputs):
-            return self._fold(op, inputs, result, attributes)
         if not result.elements:
             return Value(result, self.computed(lambda: np.empty(result.shape), result))
+        if all(value is None or value.array is not None for value in inputs):
+            return self._fold(op, inputs, result, attributes)
         if result.dtype != self.dtype:
             raise UnsupportedError(
                 f"a tensor {result} would flow at run time; expected {self.dtype} only: compute it "

@@ -169,14 +169,14 @@ def _fitted(
     name = shown(declared.name)
     if any(extent < 0 for extent in given):
         raise InputError(
-            f"input {name!r} got the shape {list(given)}; expected extents of at least 1"
+            f"input {name!r} got the shape {list(given)}; expected extents that are not negative"
         )
     try:
         checked(given, "float64")
     except ModelError as error:
         raise InputError(f"input {name!r}: {error}") from error
     if declared.shape is None:
-        return _not_empty(name, given)
+        return given
     fits = len(given) == len(declared.shape)
     for extent, wanted in zip(given, declared.shape, strict=False):
         if isinstance(wanted, str):
@@ -190,16 +190,6 @@ def _fitted(
             + shape_text(declared.shape)
             + (f" with {', '.join(f'{s} = {n}' for s, n in known.items())}" if known else "")
             + (f": give arrays as {axes}" if axes else "")
-        )
-    return _not_empty(name, given)
-
-
-def _not_empty(name: str, given: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape, which the file allows, if it has elements."""
-    if 0 in given:
-        raise InputError(
-            f"input {name!r} got the shape {shape_text(given)}, without elements, which is not "
-            "supported; expected extents of at least 1: leave out calls with empty arrays"
         )
     return given
 

@@ -46,11 +46,15 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def check_flowing(graph: Graph) -> Graph:
+def check_flowing(graph: Graph, *, empty_outputs: bool = True) -> Graph:
     """Return the graph if everything in it can be planned.
 
+    Args:
+        graph: after the passes.
+        empty_outputs: whether outputs may have no elements.
+
     Raises:
-        UnsupportedError: an output holds no floats, a value without elements flows at run time,
+        UnsupportedError: an output holds no floats, a node reads a value without elements,
             or a BatchNormalization is left, which only happens when folding would make many times
             the file's constants.
     """
@@ -60,8 +64,8 @@ def check_flowing(graph: Graph) -> Graph:
                 f"output {name!r} holds {graph.types[name].dtype}; expected {' or '.join(FLOATS)}; "
                 "leave it out, or cast it in the network"
             )
-    read = {name for node in graph.nodes for name in node.inputs if name}
-    for name in (*graph.outputs, *(n for node in graph.nodes for n in node.outputs), *sorted(read)):
+    names = [name for node in graph.nodes for name in (*node.outputs, *node.inputs) if name]
+    for name in dict.fromkeys((*names, *(() if empty_outputs else graph.outputs))):
         if not graph.types[name].elements:
             raise UnsupportedError(
                 f"the value {name!r} has the shape {shape_text(graph.types[name].shape)}, without "

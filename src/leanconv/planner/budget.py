@@ -128,7 +128,8 @@ class Planner:
         if fast is None:
             raise self._inaccurate()
         fast = self._fastest_point(fast.bytes) or fast
-        low = min(filter(None, (planner.least_bytes for planner in self.family)))
+        sizes = [planner.least_bytes for planner in self.family]
+        low = min(size for size in sizes if size is not None)
         found: list[FrontPoint] = []
         for index in range(points):
             limit = low + (fast.bytes - low) * index // max(1, points - 1)

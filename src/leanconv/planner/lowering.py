@@ -261,8 +261,10 @@ class _Lowering(ValuePlacer[Format]):
     ) -> None:
         kind = self.graph.types[name]
         shape = kind.shape if len(kind.shape) >= 2 else (1, kind.elements)
-        call = reorder_call(shape, kind.dtype, source, result, source_form, form)
-        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", (call,), result))
+        calls: tuple[Call, ...] = ()
+        if kind.elements:
+            calls = (reorder_call(shape, kind.dtype, source, result, source_form, form),)
+        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", calls, result))
 
 
 def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:

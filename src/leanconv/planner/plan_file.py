@@ -395,8 +395,8 @@ def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
     shapes = _object(value, "inputs")
     for name, shape in shapes.items():
         extents = _list(shape, f"the shape of {short(name)}")
-        if any(isinstance(e, bool) or not isinstance(e, int) or e < 1 for e in extents):
+        if any(isinstance(e, bool) or not isinstance(e, int) or e < 0 for e in extents):
             raise _WrongError(
-                f"the shape of {short(name)} is {short(shape)}, expected extents of at least 1"
+                f"the shape of {short(name)} is {short(shape)}, expected extents of at least 0"
             )
     return {name: tuple(shape) for name, shape in shapes.items()}

@@ -50,14 +50,22 @@ def _selu(call: Call) -> list[Value]:
 
 
 def _celu(call: Call) -> list[Value]:
-    """alpha · Elu(x / alpha; 1)."""
+    """|alpha| · Elu(x / |alpha|; 1), and for a negative alpha times e^Relu(x / alpha).
+
+    Below zero that is alpha · (e^(x / alpha) - 1) for either sign: e^z - 1 = (1 - e^-z) · e^z.
+    """
     x, alpha = _float(call), call.attribute("alpha", 1.0)
     if not alpha:
         raise ModelError("attribute alpha is 0; expected another number")
     if alpha == 1:
         return [call.emit("Elu", [x], alpha=1.0)]
-    elu = call.emit("Elu", [call.emit("Div", [x, call.number(alpha, x)])], alpha=1.0)
-    return [call.emit("Mul", [elu, call.number(alpha, x)])]
+    step = call.number(abs(alpha), x)
+    elu = call.emit("Elu", [call.emit("Div", [x, step])], alpha=1.0)
+    y = call.emit("Mul", [elu, step])
+    if alpha < 0:
+        growth = call.emit("Relu", [call.emit("Div", [x, call.number(alpha, x)])])
+        y = call.emit("Mul", [y, call.emit("Exp", [growth])])
+    return [y]
 
 
 def _mish(call: Call) -> list[Value]:

@@ -12,7 +12,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.cubic import cubic_resize
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
+from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES, check_sizes
 from leanconv.symbols import Symbol
 from leanconv.units import shape_text
 
@@ -115,10 +115,10 @@ def _emit_resize(
         sizes = tuple(_scaled(e, s) for e, s in zip(x.shape, scales, strict=True))
     else:
         assert sizes is not None
-        scales = tuple(size / extent for size, extent in zip(sizes, x.shape, strict=True))
+        pairs = zip(sizes, x.shape, strict=True)
+        scales = tuple(size / extent if extent else 1.0 for size, extent in pairs)
+    check_sizes(sizes, x.type)
     if mode == "cubic":
-        if any(size < 1 for size in sizes):
-            raise ModelError(f"got sizes {tuple(sizes)}; expected positive numbers")
         return [cubic_resize(call, x, sizes, scales, coordinates)]
     return [
         call.emit(

@@ -28,7 +28,7 @@ def _flatten(call: Call) -> list[Value]:
 
 def _reshape(call: Call) -> list[Value]:
     x, given = call.value(), call.integers(1)
-    shape = list(given)
+    shape, copied = list(given), set()
     if not call.flag("allowzero"):
         for axis, extent in enumerate(shape):
             if extent == 0:
@@ -38,18 +38,21 @@ def _reshape(call: Call) -> list[Value]:
                         "axis that is there"
                     )
                 shape[axis] = x.shape[axis]
+                copied.add(axis)
     if shape.count(-1) > 1 or any(extent < -1 for extent in shape):
         raise ModelError(
             f"got the shape {given}; expected extents of at least 0 and at most one -1"
         )
     if -1 in shape:
-        known = math.prod(extent for extent in shape if extent != -1)
-        if not known or x.type.elements % known:
+        # What is copied fills itself, be it 0.
+        known = math.prod(e for axis, e in enumerate(shape) if e != -1 and axis not in copied)
+        left = math.prod(extent for axis, extent in enumerate(x.shape) if axis not in copied)
+        if not known or left % known:
             raise ModelError(
                 f"got the shape {given}, which the input {x.type} does not fill; expected as many "
                 "elements"
             )
-        shape[shape.index(-1)] = x.type.elements // known
+        shape[shape.index(-1)] = left // known
     return [call.reshape(x, shape)]
 
 

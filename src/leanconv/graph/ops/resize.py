@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -86,6 +87,15 @@ def linear_cells(extent: int, size: int, scale: float, mode: str) -> tuple[Array
     return low, np.minimum(low + 1, extent - 1), place - low
 
 
+def check_sizes(sizes: Sequence[int], x: TensorType) -> None:
+    """Raise unless the sizes are positive, but for axes that have no elements."""
+    if any(size < 0 or (size == 0) != (e == 0) for size, e in zip(sizes, x.shape, strict=True)):
+        raise ModelError(
+            f"got sizes {tuple(sizes)} of the input {x}; expected positive numbers, and 0 where "
+            "the input has no elements"
+        )
+
+
 def _infer_resize(types: Types, attributes: Attributes) -> TensorType:
     x = first(types)
     check_rank(x, 1, 5)
@@ -95,8 +105,9 @@ def _infer_resize(types: Types, attributes: Attributes) -> TensorType:
             f"got sizes {sizes} and scales {scales}; expected one of each for every axis of the "
             f"input {x}"
         )
-    if any(not (math.isfinite(s) and s > 0) for s in scales) or any(s < 1 for s in sizes):
-        raise ModelError(f"got sizes {sizes} and scales {scales}; expected positive numbers")
+    if any(not (math.isfinite(s) and s > 0) for s in scales):
+        raise ModelError(f"got scales {scales}; expected positive numbers")
+    check_sizes(sizes, x)
     if attributes["mode"] not in ("nearest", "linear"):
         raise ModelError(f"attribute mode is {attributes['mode']!r}; expected nearest or linear")
     mode, nearest = attributes["coordinate_transformation_mode"], attributes["nearest_mode"]

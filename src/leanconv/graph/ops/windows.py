@@ -19,23 +19,23 @@ def window_extent(
 ) -> int:
     """How many windows fit along one axis.
 
-    With `ceil` a last, partly empty window counts as well, unless it would begin in the
-    padding behind the input (the rule of PyTorch and of ONNX since opset 22).
+    With `ceil` a last, partly empty window counts as well, be it the only one, unless it would
+    begin in the padding behind the input (the rule of PyTorch and of ONNX since opset 22).
 
     Raises:
         ModelError: not even one window fits.
     """
     count = output_extent(extent, kernel, stride, dilation, before + after)
+    if ceil:
+        covered = (count - 1) * stride + effective_extent(kernel, dilation)
+        if covered < extent + before + after and count * stride < extent + before:
+            count += 1
     if count < 1:
         raise ModelError(
             f"a kernel of extent {kernel} (dilation {dilation}) does not fit an input of extent "
             f"{extent} padded by {before} and {after}; bind a larger input"
         )
-    if not ceil:
-        return count
-    covered = (count - 1) * stride + effective_extent(kernel, dilation)
-    partial = covered < extent + before + after and count * stride < extent + before
-    return count + 1 if partial else count
+    return count
 
 
 def transposed_extent(
