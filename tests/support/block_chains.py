@@ -19,6 +19,8 @@ from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from support.graph_builder import Builder
+from support.guarded import Guarded
+from support.kernel_runner import Guard
 from support.nodes import run_lowered
 
 RELU6 = Activation("clip", (0.0, 6.0))
@@ -124,15 +126,17 @@ class Runner:
         choice: Choice,
         cuts: Sequence[float] = (),
         order: Callable[[int], Sequence[int]] | None = None,
+        guard: Guard = Guarded,
     ) -> np.ndarray:
         """Run one of them, each grid cut at these parts of it, on buffers full of NaN.
 
-        With an order, chunks are done one by one in the order that it makes of their number.
+        With an order, chunks are done one by one in the order that it makes of their number. Each
+        array is copied into a guard.
         """
         target = None if self.target is host() else self.target
         inputs = {"x0": self.block.input()}
         lowered = self.lower(choice)
-        return run_lowered(lowered, self.graph, self.formats, inputs, target, cuts, order)
+        return run_lowered(lowered, self.graph, self.formats, inputs, target, cuts, order, guard)
 
 
 def chain_node(graph: Graph) -> Node:

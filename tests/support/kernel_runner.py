@@ -17,7 +17,9 @@ from leanconv.codegen.machine_code import compile_text
 from leanconv.target import Target
 from support.emulated import LoadedObject, call
 from support.guarded import Guarded
+from support.paged import Paged
 
+Guard = Callable[[np.ndarray], Guarded | Paged]
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
@@ -28,6 +30,7 @@ def run_kernel(
     parts: Sequence[int] | None = None,
     singly: Sequence[int] | None = None,
     in_place: int | None = None,
+    guard: Guard = Guarded,
 ) -> np.ndarray:
     """Run a kernel's whole grid and return a copy of its last operand.
 
@@ -39,13 +42,14 @@ def run_kernel(
         singly: all chunk numbers, in the order in which one thread does one after the other, told
             where it goes on.
         in_place: an operand in whose memory the result is written; the result's array is left out.
+        guard: what each array is copied into.
     """
     shared = in_place is not None
     assert len(arrays) + shared == len(kernel.operands), f"operands are {kernel.operands}"
-    guarded = [Guarded(a) for a in arrays]
+    guarded = [guard(a) for a in arrays]
     result = guarded[-1 if in_place is None else in_place]
     addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
-    scratch = Guarded(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
+    scratch = guard(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
     reached = [g.memory for g in (*guarded, scratch)]
     if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
         library = load([kernel], target)

@@ -19,7 +19,8 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from support.kernel_runner import run_kernel
+from support.guarded import Guarded
+from support.kernel_runner import Guard, run_kernel
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
@@ -111,6 +112,7 @@ def run_lowered(
     target: Target | None = None,
     cuts: Sequence[float] = (),
     order: Callable[[int], Sequence[int]] | None = None,
+    guard: Guard = Guarded,
 ) -> np.ndarray:
     """Run a node's kernels on buffers full of NaN, and return the graph's one output.
 
@@ -122,6 +124,7 @@ def run_lowered(
         target: what to compile for, this machine by default.
         cuts: where to cut each kernel's grid, as fractions; the parts are run backwards.
         order: makes, of the number of chunks, the order in which they are done one by one.
+        guard: what each array is copied into.
     """
     (out,) = graph.outputs
     kind = graph.types[out]
@@ -143,6 +146,7 @@ def run_lowered(
             target=target,
             parts=sorted({int(chunks * cut) for cut in cuts}),
             singly=order(chunks) if order else None,
+            guard=guard,
         )
     return from_memory(memory[out], kind.shape, formats[out])
 

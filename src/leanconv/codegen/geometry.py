@@ -163,6 +163,16 @@ class Window:
         """Whether every tap touches the input at every output position."""
         return self.pad[axis] <= 0 and self.full(axis) == (0, self.out[axis])
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether output position o is input position o times one weight, at all positions.
+
+        One tap, stride 1 and nothing imagined before are not enough: what is imagined behind shows
+        only in an output that is larger than the input.
+        """
+        steps = self.kernel == (1, 1, 1) == self.stride and self.pad == (0, 0, 0)
+        return steps and self.out == self.size
+
     def sometimes_empty(self, axis: int) -> bool:
         """Whether at some output position no tap touches the input."""
         size, step, apart = self.size[axis], self.stride[axis], self.dilation[axis]
@@ -226,8 +236,7 @@ def merge_rows(
     Returns:
         The same problem over (1, positions / width, width), or as it was.
     """
-    plain = prod(window.kernel) == 1 and window.stride == (1, 1, 1) and window.pad == (0, 0, 0)
-    if not plain or window.out != window.size:
+    if not window.is_pointwise:
         return window, x, y
     d, h, w = window.out
     for access in (x, y):

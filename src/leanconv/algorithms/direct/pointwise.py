@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
@@ -251,7 +250,7 @@ def plan_direct_pointwise(
         too small.
     """
     window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
-    if prod(window.kernel) > 1 or prod(window.stride) > 1 or any(window.pad):
+    if not window.is_pointwise:
         return None
     planes = all(a.block == 1 == a.spatial[2] for a in (x, y))
     rows = kernel.lanes * max(1, _ROWS // kernel.lanes)

@@ -87,8 +87,7 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
     window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
     row = (1, 1, window.out[2])
-    plain = window.kernel == (1, 1, 1) == window.stride and window.pad == (0, 0, 0)
-    if plain and not isinstance(problem.y, PhasedAccess) and window.size == window.out == row:
+    if window.is_pointwise and window.out == row and not isinstance(problem.y, PhasedAccess):
         return plan_planar_pointwise(_pointwise(problem, window, target), target)
     general = _general(problem, target)
     cycles = _cycles(general, target)

@@ -88,7 +88,7 @@ class OutputTransform:
         that over tiles inside: neighbouring tiles write the same lines.
         """
         conv, e = self.conv, self.e
-        for j, channels in self._each_vector(panel):
+        for j, channels, live in self._each_vector(panel):
             number = panel * conv.vectors + j
             start = conv.y.panel(number, conv.lanes) + conv.y_offset
             start = start + self.group * conv.y.channel(conv.outputs)
@@ -97,18 +97,19 @@ class OutputTransform:
                 height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
                 at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
                 at = at + tx * (conv.m[1] * conv.y.spatial[2])
-                self._columns(self._m_address(i + m_first, panel, j), channels, narrow)
+                self._columns(self._m_address(i + m_first, panel, j), live, narrow)
                 self._rows(_Part(at, height, tx, channel, channels, narrow[1]))
 
-    def _each_vector(self, panel: Value) -> Iterator[tuple[Value, int]]:
+    def _each_vector(self, panel: Value) -> Iterator[tuple[Value, int, int]]:
         """Emit the body for the whole vectors of a panel, and for the tail of the last panel.
 
         Yields:
-            The vector's number in the panel, and its channels.
+            The vector's number in the panel, the channels to store, and those that M has.
         """
         conv, e = self.conv, self.e
         whole, tail = divmod(conv.outputs, conv.lanes)
-        if conv.y.block > 1:  # the unused lanes of the last vector may be written
+        in_blocks = conv.y.block > 1  # the unused lanes of the last vector may be written
+        if in_blocks and not self.gapless:
             whole, tail = ceil_div(conv.outputs, conv.lanes), 0
         stop = e.smin(e.const("i64", whole) - panel * conv.vectors, conv.vectors)
         if whole:
@@ -116,10 +117,11 @@ class OutputTransform:
             empty = tail and whole % conv.vectors == 0
             with e.when(stop.compare("sgt", 0)) if empty else nullcontext():
                 with e.loop("vector", stop) as j:
-                    yield j, conv.lanes
+                    yield j, conv.lanes, conv.lanes
         if tail:
             with e.when(panel.compare("eq", conv.panels - 1)):
-                yield e.const("i64", whole % conv.vectors), tail
+                stored = conv.lanes if in_blocks else tail
+                yield e.const("i64", whole % conv.vectors), stored, tail
 
     def _m_address(self, t: Value, panel: Value, j: Value) -> Value:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
@@ -128,14 +130,12 @@ class OutputTransform:
             return self.m.at(t * conv.outputs + (panel + j) * conv.lanes, self.element)
         return self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
 
-    def _columns(
-        self, source: Value, channels: int, narrow: tuple[Value | None, Value | None]
-    ) -> None:
-        """Transform a vector of `channels` channels along the height."""
+    def _columns(self, source: Value, live: int, narrow: tuple[Value | None, Value | None]) -> None:
+        """Transform a vector along the height, of which M has `live` channels."""
         conv, e = self.conv, self.e
-        step, live = conv.m_stride, conv.lanes
-        if self.gapless:
-            step, live = conv.tile_count * conv.outputs, channels
+        step = conv.tile_count * conv.outputs if self.gapless else conv.m_stride
+        if not self.gapless:
+            live = conv.lanes  # panels are whole vectors
         start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * width
