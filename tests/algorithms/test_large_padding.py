@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.algorithms import ALGORITHMS
+from leanconv.errors import SpecError
 from support.padded_cases import chosen_cases
 from support.paged import Paged
 
@@ -48,6 +50,25 @@ def test_columns_behind_the_image_are_zeros(
     found = lc.conv2d(x, w, padding=padding, algorithm="direct")
     products = np.einsum("kc,ncw->nkw", w[:, :, 0], x)
     assert np.array_equal(found, np.pad(products, ((0, 0), (0, 0), padding)))
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+@pytest.mark.parametrize("algorithm", [None, *(a.name for a in ALGORITHMS)])
+def test_a_depth_of_one_may_lie_in_the_padding(algorithm: str | None, groups: int) -> None:
+    """One plane, one tap, one result, and yet the tap touches nothing."""
+    draw = np.random.default_rng(groups)
+    x = draw.integers(-3, 4, (1, 16, 1, 9, 9)).astype(np.float32)
+    w = draw.integers(-3, 4, (16, 16 // groups, 1, 3, 3)).astype(np.float32)
+    padding = (1, 1, 1, 0, 1, 1)
+    try:
+        found = lc.conv2d(
+            x, w, stride=(2, 1, 1), padding=padding, groups=groups, algorithm=algorithm
+        )
+    except SpecError:
+        assert algorithm in ("winograd", "fft", "depthwise")
+        return
+    assert found.shape == (1, 16, 1, 9, 9)
+    assert not found.any()
 
 
 def test_every_method_reads_its_input_only(tmp_path: Path) -> None:

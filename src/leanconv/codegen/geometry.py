@@ -173,6 +173,12 @@ class Window:
         steps = self.kernel == (1, 1, 1) == self.stride and self.pad == (0, 0, 0)
         return steps and self.out == self.size
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether the depth axis is one position that its one tap touches: an image of two axes."""
+        one = self.size[0] == self.kernel[0] == self.out[0] == 1
+        return one and self.always_full(0)
+
     def sometimes_empty(self, axis: int) -> bool:
         """Whether at some output position no tap touches the input."""
         size, step, apart = self.size[axis], self.stride[axis], self.dilation[axis]

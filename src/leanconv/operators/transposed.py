@@ -117,7 +117,7 @@ def together(
         return None
     if (one.y.spatial[1], one.y.spatial[2]) != (down * item[1], across * item[2]):
         return None
-    if window.size[0] > 1 or window.out[0] > 1:
+    if not window.is_flat:
         return None
     if y.block != 1 and (y.block != lanes or one.groups > 1):
         return None

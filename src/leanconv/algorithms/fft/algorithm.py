@@ -38,7 +38,7 @@ def error_of(layout: FftLayout) -> float:
 def _reject(problem: Problem, target: Target) -> str | None:
     window = problem.window
     lanes = target.lanes(problem.dtype)
-    if window.kernel[0] != 1 or window.size[0] != 1 or window.out[0] != 1:
+    if not window.is_flat:
         return "there are three spatial axes; the transforms have two"
     depthwise = problem.group_inputs == problem.group_outputs == 1
     for access, channels, side in (

@@ -91,16 +91,11 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
         return plan_planar_pointwise(_pointwise(problem, window, target), target)
     general = _general(problem, target)
     cycles = _cycles(general, target)
-    if problem.group_inputs == problem.group_outputs == 1 < problem.groups and _flat(window):
+    if problem.group_inputs == problem.group_outputs == 1 < problem.groups and window.is_flat:
         planned = plan_planar_depthwise(_depthwise(problem, target), target)
         if planned and planned[1] < cycles:
             return planned
     return general, cycles
-
-
-def _flat(window: Window) -> bool:
-    """Whether the depth axis has one position only."""
-    return window.size[0] == window.kernel[0] == window.out[0] == 1
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:

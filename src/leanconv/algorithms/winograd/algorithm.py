@@ -58,7 +58,7 @@ _AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 def _reject(problem: Problem, target: Target) -> str | None:
     """Why fused Winograd cannot compute a problem; None if it can."""
     window = problem.window
-    if window.size[0] != 1 or window.kernel[0] != 1 or window.out[0] != 1:
+    if not window.is_flat:
         return "a depth axis"
     if problem.y_offset:
         return "the output is written with an offset"
