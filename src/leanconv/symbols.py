@@ -12,21 +12,22 @@ So what was made, the expressions in it and the guards together serve every othe
 variables answer the guards alike, and nothing that steered the making can be forgotten. Making is
 deterministic: at most one of several things that were made so fits.
 
-Expressions are Python text over `v`, the variables' values in order.
+What an expression is, and how large it may become, is in `expressions`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, TypeAlias, TypeVar
 
+from leanconv.errors import UnsupportedError
+from leanconv.expressions import Expression, Expressions, fits_64_bits
 from leanconv.records import dataclass
 
 _Number = TypeVar("_Number", int, float)
 Scalars: TypeAlias = tuple[float, ...]  # in a record: its kernel reads them as symbols
-Steps = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 @dataclass
@@ -36,16 +37,20 @@ class Trace:
     Attributes:
         guards: expressions and what they were, in the order in which they were asked.
         words: the table's words, an expression and LLVM's type each, and their positions.
-        steps: how each expression is found: a function and its operands, expressions or numbers.
+        table: of the expressions; traces that share one have equal expressions in common.
     """
 
-    guards: dict[str, float] = field(default_factory=dict)
-    words: dict[tuple[str, str], int] = field(default_factory=dict)
-    steps: Steps = field(default_factory=dict)
+    guards: dict[Expression, float] = field(default_factory=dict)
+    words: dict[tuple[Expression, str], int] = field(default_factory=dict)
+    table: Expressions = field(default_factory=Expressions)
+
+    def variable(self, index: int, value: float) -> Symbol:
+        """The symbol of a variable that has this value now."""
+        return Symbol(self, self.table.variable(index), value)
 
     def word(self, symbol: Symbol, kind: str) -> int:
         """The position of a word in the table; a new one if no other has its expression."""
-        return self.words.setdefault((symbol.text, kind), len(self.words))
+        return self.words.setdefault((symbol.expression, kind), len(self.words))
 
 
 class Symbol:
@@ -58,41 +63,52 @@ class Symbol:
 
     Attributes:
         trace: where guards and words are kept.
-        text: the expression.
+        expression: its node in the trace's table.
         value: what it is this time; reading it is no guard, so nothing made may follow from it.
+            One that int64 does not have raises UnsupportedError: graphs compute with int64.
         base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
             other. The code multiplies: a word for each multiple of a stride would fill the table.
     """
 
-    __slots__ = ("_offset", "_start", "base", "factor", "text", "trace", "value")
+    __slots__ = ("_offset", "_start", "base", "expression", "factor", "trace", "value")
 
-    def __init__(self, trace: Trace, text: str, value: float) -> None:
-        self.trace, self.text, self.value = trace, text, value
+    def __init__(self, trace: Trace, expression: Expression, value: float) -> None:
+        if type(value) is int and not fits_64_bits(value):
+            raise UnsupportedError(
+                f"got a size of {value.bit_length()} bits; expected at most 63, as int64 has: "
+                "give smaller shapes"
+            )
+        self.trace, self.expression, self.value = trace, expression, value
         self.base, self.factor = self, 1
-        self._start, self._offset = text, 0  # the text is their sum
+        self._start, self._offset = expression, 0  # the expression is their sum
+
+    @property
+    def text(self) -> str:
+        """The expression for people."""
+        return self.expression.text
 
     # -- expressions -----------------------------------------------------------------------
     def __add__(self, other: Any) -> Any:
         if isinstance(other, int):
             return self._moved(other)
-        return self._made("+", operator.add, self, other)
+        return self._made(operator.add, self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if isinstance(other, int):
             return self._moved(-other)
-        if isinstance(other, Symbol) and other.text == self.text:
+        if isinstance(other, Symbol) and other.expression is self.expression:
             return 0
-        return self._made("-", operator.sub, self, other)
+        return self._made(operator.sub, self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._made("-", operator.sub, other, self)
+        return self._made(operator.sub, other, self)
 
     def __mul__(self, other: Any) -> Any:
         if _is(other, 0):
             return 0
-        made = self if _is(other, 1) else self._made("*", operator.mul, self, other)
+        made = self if _is(other, 1) else self._made(operator.mul, self, other)
         if isinstance(other, int) and made is not self:
             made.base, made.factor = self.base, self.factor * other
         return made
@@ -100,16 +116,16 @@ class Symbol:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return self if _is(other, 1) else self._made("//", operator.floordiv, self, other)
+        return self if _is(other, 1) else self._made(operator.floordiv, self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return 0 if _is(other, 0) else self._made("//", operator.floordiv, other, self)
+        return 0 if _is(other, 0) else self._made(operator.floordiv, other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return 0 if _is(other, 1) else self._made("%", operator.mod, self, other)
+        return 0 if _is(other, 1) else self._made(operator.mod, self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        return self._made("%", operator.mod, other, self)
+        return self._made(operator.mod, other, self)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -118,15 +134,14 @@ class Symbol:
         return other // self, other % self
 
     def __truediv__(self, other: Any) -> Any:
-        return self._made("/", operator.truediv, self, other)
+        return self._made(operator.truediv, self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._made("/", operator.truediv, other, self)
+        return self._made(operator.truediv, other, self)
 
     def __neg__(self) -> Symbol:
-        text = f"(-{self.text})"
-        self.trace.steps[text] = operator.neg, (self.text,)
-        return Symbol(self.trace, text, -self.value)
+        made = self.trace.table.node(operator.neg, self.expression)
+        return Symbol(self.trace, made, -self.value)
 
     def __abs__(self) -> Symbol:
         return self if self >= 0 else -self
@@ -135,65 +150,61 @@ class Symbol:
         return self
 
     def _moved(self, by: int) -> Symbol:
-        """This plus a number: x + 2 - 3 + 1 is x, so that what is equal has one text."""
+        """This plus a number: x + 2 - 3 + 1 is x, so that what is equal is one node."""
         if by == 0:
             return self
         offset = self._offset + by
-        text = self._start
-        if offset:
-            text = f"({text} + {offset})"
-            self.trace.steps[text] = operator.add, (self._start, offset)
-        made = Symbol(self.trace, text, self.value + by)
+        start = self._start
+        node = self.trace.table.node(operator.add, start, offset) if offset else start
+        made = Symbol(self.trace, node, self.value + by)
         made._start, made._offset = self._start, offset
         return made
 
-    def _made(self, sign: str, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
+    def _made(self, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
         if not (isinstance(a, (int, Symbol)) and isinstance(b, (int, Symbol))):
             return NotImplemented
-        text = f"({_text(a)} {sign} {_text(b)})"
-        self.trace.steps[text] = apply, (_operand(a), _operand(b))
-        return Symbol(self.trace, text, apply(plain(a), plain(b)))
+        node = self.trace.table.node(apply, _operand(a), _operand(b))
+        return Symbol(self.trace, node, apply(plain(a), plain(b)))
 
     # -- decisions -------------------------------------------------------------------------
     def __lt__(self, other: Any) -> Any:
-        return self._decide("<", operator.lt, other)
+        return self._decide(operator.lt, other)
 
     def __le__(self, other: Any) -> Any:
-        return self._decide("<=", operator.le, other)
+        return self._decide(operator.le, other)
 
     def __gt__(self, other: Any) -> Any:
-        return self._decide(">", operator.gt, other)
+        return self._decide(operator.gt, other)
 
     def __ge__(self, other: Any) -> Any:
-        return self._decide(">=", operator.ge, other)
+        return self._decide(operator.ge, other)
 
     def __eq__(self, other: object) -> Any:
-        return self._decide("==", operator.eq, other)
+        return self._decide(operator.eq, other)
 
     def __ne__(self, other: object) -> Any:
-        return self._decide("!=", operator.ne, other)
+        return self._decide(operator.ne, other)
 
     def __bool__(self) -> bool:
         return bool(self != 0)
 
-    def _decide(self, sign: str, apply: Callable[[Any, Any], bool], other: object) -> Any:
+    def _decide(self, apply: Callable[[Any, Any], bool], other: object) -> Any:
         if not isinstance(other, (int, float, Symbol)):
             return NotImplemented
-        if isinstance(other, Symbol) and other.text == self.text:
+        if isinstance(other, Symbol) and other.expression is self.expression:
             return apply(0, 0)
-        text = f"({self.text} {sign} {_text(other)})"
-        self.trace.steps[text] = apply, (self.text, _operand(other))
-        return self.trace.guards.setdefault(text, apply(self.value, plain(other)))
+        node = self.trace.table.node(apply, self.expression, _operand(other))
+        return self.trace.guards.setdefault(node, apply(self.value, plain(other)))
 
     def __index__(self) -> int:
         assert isinstance(self.value, int), f"{self!r} is no integer"
-        self.trace.guards.setdefault(self.text, self.value)
+        self.trace.guards.setdefault(self.expression, self.value)
         return self.value
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        return float(self.trace.guards.setdefault(self.text, self.value))
+        return float(self.trace.guards.setdefault(self.expression, self.value))
 
     # -- what it has not -------------------------------------------------------------------
     __hash__ = None  # type: ignore[assignment]
@@ -208,60 +219,24 @@ class Symbol:
         return format(self)
 
 
-Values = tuple[float, ...]
-
-
-def guarded(
-    guards: Mapping[str, float], expressions: Iterable[str]
-) -> Callable[[Values], tuple[float, ...] | None]:
-    """A function of the variables that gives the expressions' values, None where a guard fails.
-
-    Args:
-        guards: expressions and what they must be, checked in this order.
-        expressions: as `Symbol.text` has them.
-    """
-    tests = "".join(f"{text} == {wanted!r} and " for text, wanted in guards.items())
-    results = "".join(f"{text}, " for text in expressions)
-    found = eval(f"lambda v: ({tests}(({results}),)) or (None,)", {})
-    return lambda values: found(values)[0]
-
-
 def least(*numbers: Any) -> Any:
     """The smallest of some numbers; with symbols among them an expression, and no guard."""
-    return _extreme("min", min, numbers)
+    return _extreme(min, numbers)
 
 
 def most(*numbers: Any) -> Any:
     """The largest of some numbers; with symbols among them an expression, and no guard."""
-    return _extreme("max", max, numbers)
+    return _extreme(max, numbers)
 
 
-def _extreme(name: str, apply: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+def _extreme(apply: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
     trace = next((n.trace for n in numbers if isinstance(n, Symbol)), None)
     if trace is None:
         return apply(numbers)
-    text = f"{name}({', '.join(map(_text, numbers))})"
-    trace.steps[text] = apply, tuple(map(_operand, numbers))
-    return Symbol(trace, text, apply(map(plain, numbers)))
-
-
-class Evaluated(dict[str, float]):
-    """Numbers of expressions for values of the variables, each found when it is asked for.
-
-    Args:
-        values: of the variables.
-        steps: how expressions are found, of the traces that they come from.
-    """
-
-    def __init__(self, values: Values, steps: Steps) -> None:
-        super().__init__({f"v[{index}]": value for index, value in enumerate(values)})
-        self._steps = steps
-
-    def __missing__(self, text: str) -> float:
-        apply, operands = self._steps[text]
-        number = apply(*[self[each] if type(each) is str else each for each in operands])
-        self[text] = number
-        return number  # type: ignore[no-any-return]
+    if len(numbers) == 1:
+        return numbers[0]
+    node = trace.table.node(apply, *map(_operand, numbers))
+    return Symbol(trace, node, apply(map(plain, numbers)))
 
 
 def plain(value: _Number | Symbol) -> Any:
@@ -273,7 +248,7 @@ def key(value: Any) -> Any:
     """A value that can be hashed: symbols in tuples by their expressions."""
     if isinstance(value, tuple):
         return tuple(key(item) for item in value)
-    return (Symbol, value.text) if isinstance(value, Symbol) else value
+    return (Symbol, value.expression) if isinstance(value, Symbol) else value
 
 
 def _is(value: object, number: int) -> bool:
@@ -281,9 +256,5 @@ def _is(value: object, number: int) -> bool:
 
 
 def _operand(value: Any) -> Any:
-    """What `Trace.steps` has of a symbol or a number."""
-    return value.text if isinstance(value, Symbol) else value
-
-
-def _text(value: object) -> str:
-    return value.text if isinstance(value, Symbol) else repr(value)
+    """What an expression has of a symbol or a number."""
+    return value.expression if isinstance(value, Symbol) else value

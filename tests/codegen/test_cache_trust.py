@@ -238,7 +238,7 @@ def one_of_another_user(path: Path) -> None:
 
 def whole() -> bytes:
     """What the cache itself would have written."""
-    return b"leanconv object 1\n" + hashlib.sha256(BODY).digest() + BODY
+    return b"leanconv object 2\n" + hashlib.sha256(f"{KEY}.o\n".encode() + BODY).digest() + BODY
 
 
 WRONG = (

@@ -62,6 +62,35 @@ def test_damage_is_a_miss_with_a_warning(
     assert len(caplog.records) == 1
 
 
+def test_another_entrys_content_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Objects and forms are run as what their names say."""
+    other, cache = KEY[::-1], DiskCache(tmp_path)
+    cache.put(KEY, BODY)
+    cache.put(other, BODY[::-1])
+    paths = [tmp_path / f"{key}.o" for key in (KEY, other)]
+    paths[0].rename(tmp_path / "aside")
+    paths[1].rename(paths[0])
+    (tmp_path / "aside").rename(paths[1])
+    assert not cache.get_all([KEY, other])
+    assert [record.getMessage().count("damaged") for record in caplog.records] == [1, 1]
+    assert not list(tmp_path.iterdir())
+    cache.put(KEY, BODY)
+    paths[0].rename(tmp_path / f"{KEY}.forms")
+    assert DiskCache(tmp_path, suffix=".forms").get(KEY) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_its_reader_refuses_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = DiskCache(tmp_path)
+    cache.put(KEY, BODY)
+    cache.refuse(KEY)
+    assert KEY in caplog.text
+    assert cache.get(KEY) is None
+    cache.refuse(KEY)  # another process was faster
+    DiskCache(None).refuse(KEY)
+    DiskCache(tmp_path / "absent").refuse(KEY)
+
+
 def test_killed_at_any_moment_every_entry_is_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +181,26 @@ def test_the_size_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     kept = sorted(int(p.stem, 16) for p in tmp_path.iterdir())
     assert kept == list(range(300 - len(kept), 300))
     assert len(kept) > 40
+
+
+@pytest.mark.parametrize("ahead_s", [3600, 10 * 365 * 86400])
+def test_entries_of_the_future_go_first(tmp_path: Path, ahead_s: float) -> None:
+    """A clock that was set back: what is written now must not go before what lies there."""
+    cache, then = DiskCache(tmp_path, 10 * len(BODY)), time.time() + ahead_s
+    for i in range(8):
+        cache.put(f"{i:040x}", BODY)
+        os.utime(tmp_path / f"{i:040x}.o", (then, then))
+    for i in range(8, 16):
+        cache.put(f"{i:040x}", BODY)
+    assert all(cache.get(f"{i:040x}") == BODY for i in range(8, 16))
+
+
+def test_a_part_of_the_future_goes(tmp_path: Path) -> None:
+    part, then = tmp_path / f"{1:024x}.part", time.time() + 3600
+    part.write_bytes(bytes(50))
+    os.utime(part, (then, then))
+    DiskCache(tmp_path).put(KEY, BODY)
+    assert not part.exists()
 
 
 def test_an_old_cache_that_is_too_large_shrinks_at_the_first_entry(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
+from leanconv.evaluation import Evaluated
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
@@ -30,7 +31,7 @@ from leanconv.kernels.reorder import reorder
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
-from leanconv.symbols import Evaluated, Symbol, Trace, least, most
+from leanconv.symbols import Symbol, Trace, least, most
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
 from support.forms import constant, same_bits, shared
@@ -62,7 +63,7 @@ def per_plane(*extents: int) -> Elementwise:
 
 # -- symbols -------------------------------------------------------------------------------
 def symbol(value: float = 12) -> Symbol:
-    return Symbol(Trace(), "v[0]", value)
+    return Trace().variable(0, value)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_what_steers_the_generator_becomes_a_guard() -> None:
     assert not n < 3
     assert n + 1 == n + 1
     assert n - n == 0
-    assert n.trace.guards == {
+    assert {guard.text: answer for guard, answer in n.trace.guards.items()} == {
         "(v[0] > 3)": True,
         "(v[0] % 5)": 2,
         "((v[0] // 4) == 3)": True,
@@ -105,7 +106,7 @@ def test_multiples_share_a_word() -> None:
     e, n = Function("kernel"), symbol()
     assert str(e.const("i64", n)) == "i64 %word0"
     assert str(e.const("i64", n * 2 * 3)) != "i64 %word0"
-    assert list(n.trace.words) == [("v[0]", "i64")]
+    assert [(word.text, kind) for word, kind in n.trace.words] == [("v[0]", "i64")]
 
 
 @pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lambda n: n * 0.5])
@@ -404,7 +405,7 @@ def test_pools_words_give_the_bits_of_constants(size: tuple[int, int], average: 
 
 def test_expressions_are_found_for_other_values_as_their_texts_say() -> None:
     trace = Trace()
-    x, y = (Symbol(trace, f"v[{index}]", value) for index, value in enumerate((20, 7)))
+    x, y = (trace.variable(index, value) for index, value in enumerate((20, 7)))
     made = [
         least(x * 3 - 5, most(y, 9), 1000) // 4,
         (-x) % y + (x + 2 - 3) * (100 // y) - (x + 1 - 1),
@@ -414,6 +415,6 @@ def test_expressions_are_found_for_other_values_as_their_texts_say() -> None:
     assert x > y
     assert x != 3 * y
     for values in [(20, 7), (3, 11), (1, 1), (977, 64)]:
-        numbers = Evaluated(values, trace.steps)
-        for text in [*(symbol.text for symbol in made), *trace.guards]:
-            assert numbers[text] == eval(text, {"v": values}), (text, values)
+        numbers = Evaluated(values)
+        for each in [*(symbol.expression for symbol in made), *trace.guards]:
+            assert numbers[each] == eval(each.text, {"v": values}), (each, values)

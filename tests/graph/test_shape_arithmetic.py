@@ -80,7 +80,7 @@ def test_as_onnx_runtime_has_it(seed: int) -> None:
 
 def _symbols(*numbers: int) -> np.ndarray:
     trace = Trace()
-    return integers([Symbol(trace, f"v[{i}]", n) for i, n in enumerate(numbers)])
+    return integers([trace.variable(i, n) for i, n in enumerate(numbers)])
 
 
 @given(a=_NUMBERS, b=_NUMBERS.filter(bool))
@@ -101,7 +101,7 @@ def test_quotients_and_remainders_of_any_signs(a: int, b: int) -> None:
 def test_slices_keep_what_python_keeps(start: int, end: int, step: int, extent: int) -> None:
     start = max(start, -extent)  # what ONNX makes of a start before the first element
     kept = range(extent)[start:end:step] if extent else range(0)
-    for given_extent in (extent, Symbol(Trace(), "v[0]", extent)):
+    for given_extent in (extent, Trace().variable(0, extent)):
         first, size = _kept(start, end, step, given_extent)
         assert int(size) == len(kept)
         assert int(first) == (kept.start if kept else 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
 
+from leanconv import expressions
 from leanconv.errors import InputError, ModelError
 from leanconv.graph import template
 from leanconv.graph.onnx_import import Model, read_model
@@ -185,3 +188,78 @@ def test_two_inputs_of_one_symbol() -> None:
         assert templates.graph([(batch, 4), (batch, 4)]).types["y"].shape == (batch, 4)
     with pytest.raises(InputError, match="N = 2"):
         templates.graph([(2, 4), (3, 4)])
+
+
+# -- files whose expressions grow ----------------------------------------------------------
+def doubled_sum(count: int, op: str = "Add") -> Counted:
+    """As many columns as a width, less six, that is doubled or squared again and again."""
+    nodes = [node("Shape", ["x"], "s"), node("Gather", ["s", "three"], "w")]
+    nodes += [node("Sub", ["w", "six"], "d0")]
+    nodes += [node(op, [f"d{i}"] * 2, f"d{i + 1}") for i in range(count)]
+    nodes += [node("Unsqueeze", [f"d{count}", "zero"], "u")]
+    nodes += [node("Slice", ["x", "zero", "u", "axes"], "y")]
+    held = {"three": np.array(3), "six": np.array(6), "zero": np.array([0])}
+    held["axes"] = np.array([3])
+    proto = model(nodes, {"x": (1, 3, "H", "W")}, ["y"], held)
+    return Counted(read_model(proto.SerializeToString()))
+
+
+def doubled_map(count: int) -> Counted:
+    """A map that is put beside itself and pooled again and again."""
+    pool = {"kernel_shape": [1, 2], "strides": [1, 2]}
+    nodes = []
+    for i in range(count):
+        nodes.append(node("Concat", [f"x{i}" if i else "x"] * 2, f"c{i}", axis=3))
+        nodes.append(node("MaxPool", [f"c{i}"], f"x{i + 1}", **pool))
+    proto = model(nodes, {"x": (1, 3, "H", "W")}, [f"x{count}"], {})
+    return Counted(read_model(proto.SerializeToString()))
+
+
+def halved_and_doubled_map(count: int) -> Counted:
+    """A map that is pooled and resized again and again."""
+    pool = {"kernel_shape": [1, 2], "strides": [1, 2]}
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nodes = []
+    for i in range(count):
+        nodes.append(node("MaxPool", [f"x{i}" if i else "x"], f"p{i}", **pool))
+        nodes.append(node("Resize", [f"p{i}", "", "scales"], f"x{i + 1}", **how))
+    held = {"scales": np.array([1, 1, 1, 2], np.float32)}
+    proto = model(nodes, {"x": (1, 3, "H", "W")}, [f"x{count}"], held)
+    return Counted(read_model(proto.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("network", "times"),
+    [
+        (lambda: doubled_sum(28), 2),  # the end of a slice is a guard
+        (lambda: doubled_map(24), 1),
+        (lambda: halved_and_doubled_map(60), 1),
+        (lambda: doubled_sum(70), 4),  # int64 has no such sum: each shape is bound by itself
+        (lambda: doubled_sum(70, "Mul"), 4),
+    ],
+)
+def test_no_file_makes_large_expressions(network: Callable[[], Counted], times: int) -> None:
+    counted = network()
+    tracemalloc.start()
+    try:
+        counted.templates.graph([(1, 3, 8, 8)])
+        counted.templates.graph([(1, 3, 8, 12)])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4e6
+    assert counted.times == times
+
+
+def test_beyond_the_bound_each_shape_is_bound_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "MOST_NODES", 100)
+    network = halved_and_doubled_map(60)
+    for width, times in ((8, 2), (12, 4)):
+        assert network.check(1, 3, 8, width) == times
+
+
+def test_shapes_whose_numbers_int64_has_not_are_bound_by_themselves() -> None:
+    """A template of a small width must not compute what int64 computes otherwise."""
+    for network in (doubled_sum(62), doubled_sum(6, "Mul")):
+        assert network.check(1, 3, 8, 7) == 1
+        assert network.check(1, 3, 8, 5000) == 3

@@ -22,10 +22,11 @@ from leanconv.settings import current_settings
 
 log = logging.getLogger(__name__)
 
-_MAGIC = b"leanconv object 1\n"
+_MAGIC = b"leanconv object 2\n"
 _DIGEST = 32
 MOST_ENTRY_BYTES = 64 * 2**20  # the largest objects have 1 MiB
 _PART_S = 600  # nobody takes longer to write an entry; older ones are of processes that were killed
+_AHEAD_S = 60  # by which other machines' clocks, and those of file servers, may be ahead
 _PART_NAME = re.compile(rf"(tmp\w{{8}}|[0-9a-f]{{24}}){re.escape(PART)}")  # earlier versions, now
 _warned: set[tuple[Path, str]] = set()  # caches that are not used, and why
 
@@ -34,8 +35,10 @@ class DiskCache:
     """Entries under their content's key: compiled objects, results of tuning.
 
     An entry is written aside and renamed, so that a process killed at any moment leaves it whole
-    or absent; it carries a checksum, so that a damaged one is a miss with a warning. The oldest
-    entries go when the bound is passed.
+    or absent; it carries a checksum of its name and its content, so that a damaged one, or another
+    one's under its name, is a miss with a warning and is removed. The oldest entries go when the
+    bound is passed; one that is dated in the future is older than all others, as nobody knows when
+    it was written.
 
     A checksum does not say who wrote an entry, and objects are run: a folder that others may write
     is not used at all (`own_folder` says what is checked), and an entry is a regular file of this
@@ -86,12 +89,13 @@ class DiskCache:
 
     def put(self, key: str, body: bytes) -> None:
         """Store an entry; a folder that cannot be used is one warning, not an error."""
-        data = _MAGIC + _digest(body) + body
+        name = f"{key}{self._suffix}"
+        data = _MAGIC + _digest(name, body) + body
         if self._folder is None or len(data) > self._most:
             return
         try:
             with own_folder(self._folder, make=True) as folder:
-                folder.write(f"{key}{self._suffix}", data)
+                folder.write(name, data)
                 if self._written == 0 or self._written > self._limit // 16:
                     self._written = 0
                     self._shrink(folder)
@@ -107,6 +111,24 @@ class DiskCache:
                 raise
             self._warn(error.strerror or str(error))
 
+    def refuse(self, key: str) -> None:
+        """Remove an entry whose content is not what its reader expects, with a warning."""
+        if self._folder is None:
+            return
+        try:
+            with own_folder(self._folder) as folder:
+                self._drop_damaged(folder, f"{key}{self._suffix}")
+        except NotOursError as error:
+            self._refuse(str(error))
+        except OSError as error:
+            if error.errno is None:  # a signal handler's own
+                raise
+
+    @staticmethod
+    def _drop_damaged(folder: OwnFolder, name: str) -> None:
+        log.warning("cache entry %s is damaged; it is made anew", name)
+        folder.remove(name)
+
     def _checked(self, folder: OwnFolder, name: str) -> bytes | None:
         """The body of an entry; one that is damaged, or not as this user writes them, goes."""
         try:
@@ -120,10 +142,9 @@ class DiskCache:
                 raise
             return None  # not there, or not to be read
         body = data[len(_MAGIC) + _DIGEST :]
-        whole = data.startswith(_MAGIC) and data[len(_MAGIC) :][:_DIGEST] == _digest(body)
-        if not whole:
-            log.warning("cache entry %s is damaged; it is made anew", name)
-            folder.remove(name)
+        digest = data[len(_MAGIC) :][:_DIGEST]
+        if not (data.startswith(_MAGIC) and digest == _digest(name, body)):
+            self._drop_damaged(folder, name)
             return None
         return body
 
@@ -162,14 +183,14 @@ class DiskCache:
 
         Files of other names are somebody else's: they neither count nor go.
         """
-        now, ours, total = time.time(), [], 0
+        now, ours, total = time.time(), list[Entry](), 0
         for entry in folder.entries():
             if self._left_over(entry, now):
                 folder.remove(entry.name)
             elif self._entry_name.fullmatch(entry.name) or _PART_NAME.fullmatch(entry.name):
                 ours.append(entry)
                 total += entry.size_bytes
-        for entry in sorted(ours):
+        for entry in sorted(ours, key=lambda entry: (entry.written_s <= now + _AHEAD_S, entry)):
             if total <= self._limit:
                 break
             folder.remove(entry.name)
@@ -177,7 +198,7 @@ class DiskCache:
 
     @staticmethod
     def _left_over(entry: Entry, now: float) -> bool:
-        old = now - entry.written_s > _PART_S
+        old = abs(now - entry.written_s) > _PART_S
         return old and _PART_NAME.fullmatch(entry.name) is not None
 
 
@@ -189,5 +210,8 @@ def entries_in(folder: str, most_bytes: int) -> DiskCache:
     return DiskCache(path, min(settings.cache_bytes, most_bytes), ".json")
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()
+def _digest(name: str, body: bytes) -> bytes:
+    """The checksum of a file's name and content: of two exchanged files both are damaged."""
+    digest = hashlib.sha256(name.encode() + b"\n")
+    digest.update(body)
+    return digest.digest()

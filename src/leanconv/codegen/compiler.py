@@ -15,7 +15,14 @@ from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.form_entries import KnownForm
-from leanconv.codegen.forms import adopt, emitted, form_of, forms_of_skeleton, known_form
+from leanconv.codegen.forms import (
+    adopt,
+    emitted,
+    extent_count,
+    form_of,
+    forms_of_skeleton,
+    known_form,
+)
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
@@ -103,16 +110,29 @@ def _known(kernels: Sequence[Kernel], target: Target) -> tuple[dict[Kernel, Know
     text = form_entries.description(kernels)
     if text is None:
         return found, False
-    body = form_entries.entries_beside(object_cache()).get(key_of(text, target))
+    entries, key = form_entries.entries_beside(object_cache()), key_of(text, target)
+    body = entries.get(key)
     forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
     if forms:
         return dict(zip(kernels, forms, strict=True)), True
+    if body is not None:
+        entries.refuse(key)
     missing = [kernel for kernel in kernels if kernel not in found]
-    keys = _skeleton_keys(missing, target)
-    bodies = form_entries.skeletons_beside(object_cache()).get_all(keys.values())
-    for kernel, key in keys.items():
-        adopt(kernel, target, form_entries.unpacked_forms(bodies.get(key, b"[]")) or ())
+    _adopt_kept(_skeleton_keys(missing, target), target)
     return found | _known_here(missing, target), False
+
+
+def _adopt_kept(keys: Mapping[Kernel, str], target: Target) -> None:
+    """Take over the forms on disk of kernels' skeletons."""
+    skeletons = form_entries.skeletons_beside(object_cache())
+    bodies = skeletons.get_all(keys.values())
+    for kernel, key in keys.items():
+        if key in bodies:
+            forms = form_entries.unpacked_forms(bodies[key], extent_count(kernel))
+            if forms is None:
+                skeletons.refuse(key)
+            else:
+                adopt(kernel, target, forms)
 
 
 def _known_here(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:

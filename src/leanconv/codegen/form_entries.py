@@ -8,10 +8,11 @@ endian:
     words                        64 bits each, the first one nearest to the argument table
 
 Those of the other kind belong to a skeleton: its forms, in JSON, with the expressions of words and
-guards, for kernels that no process has loaded together.
+guards as steps (`expressions`), for kernels that no process has loaded together.
 
 What is not exactly of this form is a miss: a digest only names an object, which the cache has or
-has not, and an expression is made of numbers, variables and arithmetic alone.
+has not, and an expression is made of bounded numbers, variables and arithmetic alone, of which
+Python compiles and evaluates nothing as text.
 """
 
 from __future__ import annotations
@@ -30,13 +31,11 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.forms import WORD_KINDS, Form, skeleton
 from leanconv.codegen.kernel import Kernel
+from leanconv.expressions import index_within, is_bounded_number, read_steps
 
 MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_EXPRESSION = re.compile(
-    r"(?:v\[\d+\]|min|max|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\*(?!\*)|[-+/%<>=!(), ])+"
-)
 
 
 class KnownForm(NamedTuple):
@@ -113,33 +112,33 @@ def unpacked(body: bytes, count: int) -> list[KnownForm] | None:
 
 def packed_forms(forms: Sequence[Form]) -> bytes:
     """The entry of a skeleton's forms."""
-    held = [[form.digest, form.words, list(form.guards.items())] for form in forms]
-    return json.dumps(held, separators=(",", ":")).encode()
+    return json.dumps([form.record for form in forms], separators=(",", ":")).encode()
 
 
-def unpacked_forms(body: bytes) -> list[Form] | None:
-    """The forms of an entry; None if it holds anything else."""
+def unpacked_forms(body: bytes, variables: int) -> list[Form] | None:
+    """The forms of an entry; None if it holds anything else.
+
+    Args:
+        body: the entry.
+        variables: extents of the skeleton.
+    """
     try:
-        return [_form(*held) for held in json.loads(body)]
+        entry = json.loads(body)
+        return [_form(variables, *held) for held in entry] if isinstance(entry, list) else None
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-def _form(digest: Any, words: Any, guards: Any) -> Form:
+def _form(variables: int, digest: Any, steps: Any, words: Any, guards: Any) -> Form:
     """A form of what an entry holds.
 
     Raises:
         ValueError, TypeError: it is not one.
     """
-    pairs = tuple((_expression(text), kind) for text, kind in words)
-    wanted = {_expression(text): number for text, number in guards}
-    plain = all(isinstance(number, (bool, int, float)) for number in wanted.values())
+    found = read_steps(steps, variables)
+    pairs = tuple((found[index_within(number, len(found))], kind) for number, kind in words)
+    wanted = {found[index_within(number, len(found))]: answer for number, answer in guards}
+    plain = all(map(is_bounded_number, wanted.values()))
     if not (plain and _DIGEST.fullmatch(digest) and all(kind in WORD_KINDS for _, kind in pairs)):
         raise ValueError("no form")
     return Form(digest, pairs, wanted)
-
-
-def _expression(text: Any) -> str:
-    if not _EXPRESSION.fullmatch(text):
-        raise ValueError(f"no expression: {text[:50]}")
-    return str(text)

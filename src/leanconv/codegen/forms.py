@@ -17,11 +17,13 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from leanconv.codegen.kernel import Kernel
+from leanconv.evaluation import guarded
+from leanconv.expressions import Expression, Step, Values, steps_of
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol, Trace, Values, guarded
+from leanconv.symbols import Trace
 from leanconv.target import Target
 
 _ANNOTATED = re.compile(r"\b(Count|Extents?|Sizes|Strides|Scalars)\b")
@@ -43,27 +45,62 @@ class Form:
     """
 
     digest: str
-    words: tuple[tuple[str, str], ...]
-    guards: Mapping[str, float]
+    words: tuple[tuple[Expression, str], ...]
+    guards: Mapping[Expression, float]
 
     @functools.cached_property
     def _values(self) -> Callable[[Values], Values | None]:
-        return guarded(self.guards, (text for text, _ in self.words))
+        return guarded(self.guards, (expression for expression, _ in self.words))
+
+    @functools.cached_property
+    def record(self) -> FormRecord:
+        """The form as data: equal for equal forms, whichever process has made them."""
+        words = [expression for expression, _ in self.words]
+        steps, numbers = steps_of((*self.guards, *words))
+        guards = tuple(zip(numbers, self.guards.values(), strict=False))
+        kinds = (kind for _, kind in self.words)
+        pairs = tuple(zip(numbers[len(guards) :], kinds, strict=True))
+        return FormRecord(self.digest, steps, pairs, guards)
 
     def words_for(self, values: Values) -> tuple[int, ...] | None:
-        """The words for extents of these values, as integers; None if a guard does not hold."""
+        """The words for extents of these values, as integers.
+
+        None if a guard does not hold, or if a word is no number of its type.
+        """
         found = self._values(values)
         if found is None:
             return None
-        kinds = (kind for _, kind in self.words)
-        return tuple(_bits(value, kind) for value, kind in zip(found, kinds, strict=True))
+        try:
+            kinds = (kind for _, kind in self.words)
+            return tuple([_bits(value, kind) for value, kind in zip(found, kinds, strict=True)])
+        except (OverflowError, struct.error):
+            return None
+
+
+class FormRecord(NamedTuple):
+    """A form as data.
+
+    Attributes:
+        digest: of the text.
+        steps: of all expressions, see `expressions`.
+        words: which steps they are, and their types.
+        guards: which steps they are, and their numbers.
+    """
+
+    digest: str
+    steps: tuple[Step, ...]
+    words: tuple[tuple[int, str], ...]
+    guards: tuple[tuple[int, float], ...]
 
 
 def _bits(value: float, kind: str) -> int:
-    """A word as the 64-bit integer of the same bits."""
-    if kind == "i64":
-        return int(value)
-    (bits,) = struct.unpack("<q", struct.pack(_FORMATS[kind], value))
+    """A word as the 64-bit integer of the same bits.
+
+    Raises:
+        OverflowError, struct.error: it does not have that type.
+    """
+    number = int(value) if kind == "i64" else value
+    (bits,) = struct.unpack("<q", struct.pack(_FORMATS[kind], number))
     return int(bits)
 
 
@@ -100,7 +137,7 @@ def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
     """Take forms that another process has emitted for a kernel's skeleton."""
     held = _room_for(skeleton(kernel), target)
     # One text may come of several answers to guards.
-    known = {(f.digest, f.words, tuple(f.guards.items())): f for f in (*forms, *held)}
+    known = {form.record: form for form in (*forms, *held)}
     held[:] = list(known.values())[-_MOST_FORMS:]
 
 
@@ -149,6 +186,11 @@ def skeleton(kernel: Kernel) -> Any:
     return _split(kernel)[0]
 
 
+def extent_count(kernel: Kernel) -> int:
+    """How many extents a kernel has, whose values are the variables of its forms."""
+    return len(_split(kernel)[1])
+
+
 def _split(kernel: Kernel) -> tuple[Any, Values]:
     """A kernel's skeleton, a key, and its extents' values."""
     values: list[float] = []
@@ -178,7 +220,7 @@ def _lifted(kernel: Kernel, trace: Trace) -> Kernel:
         nonlocal count
         if kind and _lifts(value, kind):
             count += 1
-            return Symbol(trace, f"v[{count - 1}]", value)
+            return trace.variable(count - 1, value)
         if type(value) is tuple:
             kinds = _kinds(kind, len(value))
             return tuple([lift(item, each) for item, each in zip(value, kinds, strict=True)])

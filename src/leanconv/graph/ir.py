@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.expressions import Values
 from leanconv.records import dataclass
-from leanconv.symbols import Trace, Values
+from leanconv.symbols import Trace
 from leanconv.units import type_text
 
 Attributes = Mapping[str, Any]

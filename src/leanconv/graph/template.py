@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import LeanConvError
+from leanconv.evaluation import guarded
+from leanconv.expressions import Expression, Values
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
-from leanconv.symbols import Evaluated, Steps, Symbol, Trace, Values
+from leanconv.symbols import Symbol, Trace
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +50,10 @@ class Template:
     Attributes:
         graph: shapes, attributes and constants may hold symbols.
         guards: what binding and simplifying decided.
-        steps: how the expressions of both are found.
     """
 
     graph: Graph
-    guards: Mapping[str, float]
-    steps: Steps
+    guards: Mapping[Expression, float]
 
     def at(self, values: Values) -> Graph | None:
         """The graph for open extents of these values, None if a guard does not hold."""
@@ -92,11 +92,13 @@ class Template:
     def _symbolic(self, numbers: Values, trace: Trace) -> Graph:
         """The graph with symbols of a trace, which have these numbers.
 
-        Each expression is a variable: what is made of it has a short text.
+        Each expression is a variable: what is made of it is a short expression.
         """
         symbols = {
-            text: Symbol(trace, f"v[{index}]", number)
-            for index, (text, number) in enumerate(zip(self._expressions, numbers, strict=True))
+            expression: trace.variable(index, number)
+            for index, (expression, number) in enumerate(
+                zip(self._expressions, numbers, strict=True)
+            )
         }
         graph = self.graph
         types = {
@@ -117,7 +119,7 @@ class Template:
             name: known.get(_content(array), array) for name, array in self.graph.constants.items()
         }
         graph = replace(self.graph, constants=MappingProxyType(constants))
-        return Template(graph, self.guards, self.steps)
+        return Template(graph, self.guards)
 
     @cached_property
     def _open_axes(self) -> Mapping[str, tuple[int, ...]]:
@@ -143,7 +145,7 @@ class Template:
         return tuple(n for n, array in self.graph.constants.items() if array.dtype == object)
 
     @cached_property
-    def _expressions(self) -> tuple[str, ...]:
+    def _expressions(self) -> tuple[Expression, ...]:
         """Every expression of the graph, once."""
         graph = self.graph
         held = (
@@ -151,17 +153,12 @@ class Template:
             *(graph.nodes[index].attributes for index in self._symbolic_nodes),
             *(tuple(graph.constants[name].reshape(-1)) for name in self._symbolic_constants),
         )
-        return tuple(dict.fromkeys(symbol.text for symbol in _symbols(held)))
+        return tuple(dict.fromkeys(symbol.expression for symbol in _symbols(held)))
 
-    def _numbers(self, values: Values) -> Values | None:
+    @cached_property
+    def _numbers(self) -> Callable[[Values], Values | None]:
         """The values of all expressions; None if a guard does not hold or a divisor is 0."""
-        known = Evaluated(values, self.steps)
-        try:
-            if any(known[text] != wanted for text, wanted in self.guards.items()):
-                return None
-            return tuple([known[text] for text in self._expressions])
-        except ArithmeticError:
-            return None
+        return guarded(self.guards, self._expressions)
 
 
 class Templates:
@@ -191,7 +188,7 @@ class Templates:
             symbolic[declared.name] = extents
             for axis, extent in enumerate(known[: len(shape)]):
                 if not isinstance(extent, int) and shape[axis] > 1:
-                    extents[axis] = Symbol(trace, f"v[{len(values)}]", shape[axis])
+                    extents[axis] = trace.variable(len(values), shape[axis])
                     values.append(shape[axis])
         pattern = tuple(
             (*("open" if isinstance(n, Symbol) else n for n in extents), None)
@@ -208,7 +205,7 @@ class Templates:
         made = graph = None
         try:
             made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
-            graph = (template := Template(made, trace.guards, trace.steps)).at(tuple(values))
+            graph = (template := Template(made, trace.guards)).at(tuple(values))
         except NO_NUMBER as error:
             log.debug("the network is bound to this shape by itself: %s", error)
             made = None
@@ -270,10 +267,10 @@ def _symbolic(value: Any) -> bool:
     return next(_symbols(value), None) is not None
 
 
-def _without(value: Any, numbers: Mapping[str, Any]) -> Any:
+def _without(value: Any, numbers: Mapping[Expression, Any]) -> Any:
     """The same with numbers for symbols."""
     if isinstance(value, Symbol):
-        return numbers[value.text]
+        return numbers[value.expression]
     if isinstance(value, (tuple, list)):
         return type(value)([_without(item, numbers) for item in value])
     if isinstance(value, Mapping):

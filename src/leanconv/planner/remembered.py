@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from leanconv.evaluation import guarded
 from leanconv.graph.ir import Graph
 from leanconv.graph.template import NO_NUMBER
-from leanconv.symbols import Trace, guarded
+from leanconv.symbols import Trace
 
 _Result = TypeVar("_Result")
 _MOST_KEPT = 16  # of one question; sizes that answer in more ways are asked one by one

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from leanconv.codegen.lowered import Lowered, Packing
+from leanconv.evaluation import Evaluated
+from leanconv.expressions import Expression, Expressions, Values
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.template import NO_NUMBER
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
 from leanconv.records import dataclass
-from leanconv.symbols import Evaluated, Steps, Symbol, Trace, Values
+from leanconv.symbols import Symbol, Trace
 from leanconv.target import Target
 
 _MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one
@@ -46,8 +48,8 @@ class TracedLowering:
         self._positions: dict[int, int] = {}
         if graph.origin is not None:
             self._memo = graph.origin.memo.setdefault((target, accuracy), {})
-            self._steps: Steps = graph.origin.memo.setdefault("steps", {})
-            self._numbers = Evaluated(graph.origin.values, self._steps)
+            self._table: Expressions = graph.origin.memo.setdefault("table", Expressions())
+            self._numbers = Evaluated(graph.origin.values)
             self._positions = {id(node): i for i, node in enumerate(graph.origin.nodes)}
 
     def __call__(self, node: Node, decision: Decision) -> Lowered:
@@ -74,7 +76,7 @@ class TracedLowering:
     @cached_property
     def _symbolic(self) -> tuple[Trace, Graph]:
         assert self._origin is not None
-        trace = Trace(steps=self._steps)
+        trace = Trace(table=self._table)
         return trace, self._origin.symbolic(trace)
 
     def _traced(self, position: int, decision: Decision) -> tuple[Lowered | None, Trace]:
@@ -132,9 +134,9 @@ class _Traced:
         TypeError: symbols may hide where they are not found.
     """
 
-    def __init__(self, lowered: Lowered, guards: Mapping[str, float]) -> None:
+    def __init__(self, lowered: Lowered, guards: Mapping[Expression, float]) -> None:
         self._guards = dict(guards)
-        self._symbols: dict[str, Symbol] = {}
+        self._symbols: dict[Expression, tuple[int, Symbol]] = {}  # positions, symbols
         for packing in lowered.packings:
             if self._filler(packing.recipe) is not None:
                 raise TypeError("a recipe that follows the sizes")
@@ -146,24 +148,28 @@ class _Traced:
 
     def here(self) -> Lowered:
         """For the values that the symbols have now."""
-        values = tuple(symbol.value for symbol in self._symbols.values())
+        values = tuple(symbol.value for _, symbol in self._symbols.values())
         return self._lowered if self._fill is None else self._fill(values)
 
     def at(self, numbers: Evaluated) -> Lowered | None:
         """For these numbers of expressions; None if a guard does not hold."""
-        for text, wanted in self._guards.items():
-            if numbers[text] != wanted:
-                return None
+        try:
+            for expression, wanted in self._guards.items():
+                if numbers[expression] != wanted:
+                    return None
+            found = tuple([numbers[expression] for expression in self._symbols])
+        except ArithmeticError:  # a division by nothing
+            return None
         if self._fill is None:
             return self._lowered
-        filled: Lowered = self._fill(tuple([numbers[text] for text in self._symbols]))
+        filled: Lowered = self._fill(found)
         return filled
 
     def _filler(self, value: Any) -> _Fill | None:
         """What puts the expressions' numbers into a value; None if it has no symbol."""
         if isinstance(value, Symbol):
-            self._symbols.setdefault(value.text, value)
-            return itemgetter(list(self._symbols).index(value.text))
+            entry = len(self._symbols), value
+            return itemgetter(self._symbols.setdefault(value.expression, entry)[0])
         if isinstance(value, tuple):
             return self._filler_of_tuple(value)
         if isinstance(value, Mapping):

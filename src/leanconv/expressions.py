@@ -1,0 +1,239 @@
+"""Expressions over variables: shared nodes of bounded size (`evaluation` has their numbers).
+
+A node is an operation and its operands, each a number or another node. A table makes each node
+once, so an expression that reads another one twice does not hold it twice, and two expressions of
+one table are equal where they are the same object. A file decides what is computed with its
+extents: a table has at most `MOST_NODES` nodes, and an operation on integers whose result is no
+int64 has no number.
+
+On disk, and where expressions of two tables are compared, they are steps: lists of an operation's
+sign and its operands, where an integer is the number of an earlier step and `[7]` the number 7.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from leanconv.errors import UnsupportedError
+
+MOST_NODES = 2**18  # of one table, of some 300 bytes each; a network of 1,000 layers has 10,000
+BEYOND = 2**63  # the least positive integer that int64 has not
+_SHOWN = 40  # nodes that a text has; what lies below is "…"
+VARIABLE = "v"
+SIGNS: dict[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.truediv: "/",
+    operator.neg: "neg",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+    min: "min",
+    max: "max",
+}
+_OPERATIONS = {sign: operation for operation, sign in SIGNS.items()}
+MANY = (min, max)  # of two operands or more
+# Those whose number may be larger than their operands.
+GROWING = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg})
+
+Values = tuple[float, ...]
+Operand: TypeAlias = "Expression | float"
+Step = tuple[Any, ...]
+
+
+class Expression:
+    """A node; made by `Expressions` and `read_steps` alone.
+
+    Attributes:
+        apply: the operation, None for a variable.
+        operands: nodes and numbers; of a variable its index alone.
+        depth: operations on the longest way down to a variable.
+    """
+
+    __slots__ = ("apply", "depth", "operands")
+
+    def __init__(self, apply: Callable[..., Any] | None, operands: tuple[Any, ...]) -> None:
+        self.apply, self.operands = apply, operands
+        self.depth = 0 if apply is None else 1 + max(map(depth_of, operands))
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The expression as Python over `v`, for people; what is long is cut."""
+        return _text(self, [_SHOWN])
+
+
+class Expressions:
+    """A table of nodes, each of which is made once."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[Any, ...], Expression] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def variable(self, index: int) -> Expression:
+        """The variable of that index."""
+        key = None, index
+        found = self._nodes.get(key)
+        return found or self._keep(key, Expression(None, (index,)))
+
+    def node(self, apply: Callable[..., Any], *operands: Operand) -> Expression:
+        """An operation on nodes of this table and numbers.
+
+        Raises:
+            UnsupportedError: the table is full.
+        """
+        key = (apply, *operands)
+        if apply in MANY:  # which give back an operand: 2 is not 2.0
+            key += tuple(map(type, operands))
+        found = self._nodes.get(key)
+        return found or self._keep(key, Expression(apply, operands))
+
+    def _keep(self, key: tuple[Any, ...], made: Expression) -> Expression:
+        if len(self._nodes) >= MOST_NODES:
+            raise UnsupportedError(
+                f"got more than {MOST_NODES} different expressions of open extents; expected "
+                "fewer: give the file fixed extents"
+            )
+        self._nodes[key] = made
+        return made
+
+
+# -- as data -------------------------------------------------------------------------------
+def steps_of(expressions: Iterable[Expression]) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Expressions as steps, each after those that it reads, and which of them they are.
+
+    Two sequences of expressions have the same steps exactly if they are equal one by one.
+    """
+    numbers: dict[Expression, int] = {}
+    steps: list[Step] = []
+    roots = tuple(expressions)
+    for root in roots:
+        pending = [root]
+        while pending:
+            node = pending[-1]
+            missing = [e for e in _nodes(node) if e not in numbers]
+            if missing and node not in numbers:
+                pending += missing
+                continue
+            pending.pop()
+            if node not in numbers:
+                numbers[node] = len(steps)
+                steps.append(_step(node, numbers))
+    return tuple(steps), tuple(numbers[root] for root in roots)
+
+
+def read_steps(steps: object, variables: int) -> list[Expression]:
+    """The expressions of steps that come from elsewhere, all of them.
+
+    Args:
+        steps: anything; lists and tuples are the same.
+        variables: how many there are.
+
+    Raises:
+        ValueError: it is anything else than steps over so many variables, or over the bounds.
+    """
+    table, found = Expressions(), list[Expression]()
+    if not isinstance(steps, (list, tuple)):
+        raise ValueError("no list of steps")
+    for step in steps:
+        if not (isinstance(step, (list, tuple)) and len(step) > 1 and isinstance(step[0], str)):
+            raise ValueError("no step")
+        sign, *operands = step
+        if sign == VARIABLE:
+            (index,) = operands
+            found.append(table.variable(index_within(index, variables)))
+            continue
+        apply = _OPERATIONS.get(sign)
+        if apply is None or not _fits(apply, len(operands)):
+            raise ValueError(f"no operation on {len(operands)} operands: {sign[:20]!r}")
+        try:
+            made = table.node(apply, *(_operand(each, found) for each in operands))
+        except UnsupportedError as error:
+            raise ValueError(str(error)) from error
+        found.append(made)
+    return found
+
+
+def fits_64_bits(number: int) -> bool:
+    """Whether int64 has this number."""
+    return -BEYOND <= number < BEYOND
+
+
+def is_bounded_number(value: object) -> bool:
+    """Whether it is a number that a guard may ask for: finite, and an int64 if an integer."""
+    if isinstance(value, int):
+        return fits_64_bits(value)
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def index_within(index: object, count: int) -> int:
+    """The same, checked.
+
+    Raises:
+        ValueError: it is no index of so many things.
+    """
+    if type(index) is not int or not 0 <= index < count:
+        raise ValueError(f"no index below {count}")
+    return index
+
+
+def _nodes(node: Expression) -> list[Expression]:
+    return [each for each in node.operands if type(each) is Expression]
+
+
+def _step(node: Expression, numbers: Mapping[Expression, int]) -> Step:
+    if node.apply is None:
+        return (VARIABLE, node.operands[0])
+    operands = (
+        numbers[each] if isinstance(each, Expression) else (each,) for each in node.operands
+    )
+    return (SIGNS[node.apply], *operands)
+
+
+def _operand(value: object, earlier: Sequence[Expression]) -> Operand:
+    if isinstance(value, (list, tuple)):
+        (number,) = value
+        if not is_bounded_number(number):
+            raise ValueError("no number of bounded size")
+        return number  # type: ignore[no-any-return]
+    return earlier[index_within(value, len(earlier))]
+
+
+def _fits(apply: Callable[..., Any], count: int) -> bool:
+    if apply in MANY:
+        return count > 1
+    return count == (1 if apply is operator.neg else 2)
+
+
+# -- texts ---------------------------------------------------------------------------------
+def depth_of(operand: Operand) -> int:
+    """Operations on the longest way down to a variable; 0 for a number."""
+    return operand.depth if isinstance(operand, Expression) else 0
+
+
+def _text(operand: Operand, left: list[int]) -> str:
+    """An operand for people; `left` counts the nodes that still have a text."""
+    if not isinstance(operand, Expression):
+        return repr(operand)
+    left[0] -= 1
+    if operand.apply is None:
+        return f"{VARIABLE}[{operand.operands[0]}]"
+    if left[0] < 0:
+        return "…"
+    texts, sign = [_text(each, left) for each in operand.operands], SIGNS[operand.apply]
+    if operand.apply in MANY:
+        return f"{sign}({', '.join(texts)})"
+    return f"(-{texts[0]})" if len(texts) == 1 else f"({texts[0]} {sign} {texts[1]})"
