@@ -17,7 +17,7 @@ from leanconv.graph.ops.base import integers
 from leanconv.graph.ops.integers import quotient, remainder
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
-from leanconv.symbols import Symbol, Trace
+from leanconv.symbols import Trace
 from support.shape_programs import ShapeProgram
 
 _NUMBERS = st.integers(-30, 30)
