@@ -14,6 +14,10 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 # Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
 MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
+# What runs kernels, with guard pages round every buffer; and half a minute of it.
+GUARDED_TESTS := tests/kernels tests/algorithms tests/conv tests/networks tests/planner tests/api
+GUARDED_SAMPLE := tests/planner/test_accepted_formats.py tests/planner/test_limits.py \
+	tests/conv/test_conv2d.py tests/networks/test_edges.py tests/algorithms/test_inverted_residual.py
 # An AArch64 Python, emulated, and what it runs: kernels against float64 and whole numbers, networks,
 # the same bits for any threads. Emulated code is some 20 times slower.
 ARM := build/aarch64
@@ -24,10 +28,10 @@ BENCH_ARGS ?=
 REPLAY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines test-arm lint replay format bench clean
+.PHONY: help demo test test-machines test-guarded test-guarded-sample test-arm lint replay format bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +58,14 @@ test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the m
 
 .test-%: $(VENV)/.installed-dev
 	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
+
+test-guarded: .guarded-end .guarded-start ## run those of kernels with guard pages round every buffer
+
+test-guarded-sample: ## run a few of these
+	$(MAKE) --keep-going test-guarded PYTEST_ARGS="$(GUARDED_SAMPLE)"
+
+.guarded-%: $(VENV)/.installed-dev
+	TEST_GUARDED=$* $(PYTEST) $(or $(PYTEST_ARGS),$(GUARDED_TESTS))
 
 test-arm: $(VENV)/.installed-dev ## run the kernels' and networks' tests on an emulated AArch64
 	$(BIN)/python tests/arm/prepare.py $(ARM)

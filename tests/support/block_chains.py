@@ -19,8 +19,7 @@ from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from support.graph_builder import Builder
-from support.guarded import Guarded
-from support.kernel_runner import Guard
+from support.kernel_runner import Guard, guarded_operand
 from support.nodes import run_lowered
 
 RELU6 = Activation("clip", (0.0, 6.0))
@@ -126,7 +125,7 @@ class Runner:
         choice: Choice,
         cuts: Sequence[float] = (),
         order: Callable[[int], Sequence[int]] | None = None,
-        guard: Guard = Guarded,
+        guard: Guard = guarded_operand,
     ) -> np.ndarray:
         """Run one of them, each grid cut at these parts of it, on buffers full of NaN.
 

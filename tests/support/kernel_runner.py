@@ -14,13 +14,21 @@ from leanconv.codegen.forms import emitted, form_of
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.machine_code import compile_text
+from leanconv.spec.format import aligned
 from leanconv.target import Target
+from support import guard_pages
 from support.emulated import LoadedObject, call
 from support.guarded import Guarded
 from support.paged import Paged
 
 Guard = Callable[[np.ndarray], Guarded | Paged]
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def guarded_operand(array: np.ndarray) -> Guarded | Paged:
+    """A copy between zones, or at a page that nobody may touch in a session that wants that."""
+    side = guard_pages.side()
+    return Paged(array, at_end=side == "end") if side else Guarded(array)
 
 
 def run_kernel(
@@ -30,7 +38,7 @@ def run_kernel(
     parts: Sequence[int] | None = None,
     singly: Sequence[int] | None = None,
     in_place: int | None = None,
-    guard: Guard = Guarded,
+    guard: Guard = guarded_operand,
 ) -> np.ndarray:
     """Run a kernel's whole grid and return a copy of its last operand.
 
@@ -49,7 +57,7 @@ def run_kernel(
     guarded = [guard(a) for a in arrays]
     result = guarded[-1 if in_place is None else in_place]
     addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
-    scratch = guard(np.full(max(1, kernel.scratch_bytes), 0xFF, np.uint8))
+    scratch = guard(np.full(aligned(max(1, kernel.scratch_bytes)), 0xFF, np.uint8))
     reached = [g.memory for g in (*guarded, scratch)]
     if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
         library = load([kernel], target)

@@ -19,8 +19,7 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from support.guarded import Guarded
-from support.kernel_runner import Guard, run_kernel
+from support.kernel_runner import Guard, guarded_operand, run_kernel
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
@@ -112,7 +111,7 @@ def run_lowered(
     target: Target | None = None,
     cuts: Sequence[float] = (),
     order: Callable[[int], Sequence[int]] | None = None,
-    guard: Guard = Guarded,
+    guard: Guard = guarded_operand,
 ) -> np.ndarray:
     """Run a node's kernels on buffers full of NaN, and return the graph's one output.
 

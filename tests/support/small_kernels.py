@@ -45,6 +45,28 @@ class Scale(Kernel):
         return e.finish()
 
 
+@dataclass(frozen=True)
+class Shifted(Kernel):
+    """y[i] = x[i + by] for eight float32, wherever that leads."""
+
+    by: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def chunks(self) -> int:
+        return 8
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        x, y = e.pointer(0), e.pointer(1)
+        with e.chunks(8) as (i,):
+            e.store(e.load(x.at(i + self.by, "float"), "float"), y.at(i, "float"))
+        return e.finish()
+
+
 def problem(text: str, target: Target, blocked: bool, **changes: Any) -> Problem:
     """A problem whose tensors stand plain or in blocks of the target's lanes."""
     spec = ConvSpec.parse(text, **changes)

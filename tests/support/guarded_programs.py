@@ -1,0 +1,363 @@
+"""A mode of the whole test session: every buffer that a kernel is given lies between guard pages.
+
+With TEST_GUARDED=end (or start) in the environment, each buffer ends (or begins) at a page that
+nobody may touch: the user's arrays, packed weights, each value in the arena, each thread's scratch.
+
+Nothing in `src` knows of this. The mode replaces the memory of `Block`, and `Program` where plans,
+networks and packing make theirs: a `GuardedProgram` is told how large each operand is, has memory
+of its own for all of them, and copies what its caller gives and gets, before and after a run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.algorithms import Candidate
+from leanconv.api import conv
+from leanconv.planner import candidate_program, compiled_network, tuner, weights
+from leanconv.planner.constant_pool import ConstantPool
+from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.storage import Storage
+from leanconv.runtime import native
+from leanconv.runtime.memory import Block
+from leanconv.runtime.program import Place, Program, Slot, Stage
+from leanconv.runtime.shared_arena import ArenaPart
+from leanconv.spec.format import ALIGNMENT, aligned_offsets
+from leanconv.target import Target
+from support import guard_pages
+from support.guard_pages import Region
+
+_SCRATCH, _STRIDE = 4, 5  # words of a stage in a program's table
+
+
+@dataclass
+class Sizes:
+    """How many bytes the operands of a program have.
+
+    Attributes:
+        slots: of each of the caller's arrays; none where they have guards already.
+        given: of what is read and stays the same, by address.
+        made: of what is written for somebody who reads it at this address.
+        between: of what only kernels read and write, by address.
+        values: the buffers of an arena.
+    """
+
+    slots: Sequence[int] = ()
+    given: Mapping[int, int] = field(default_factory=dict)
+    made: Mapping[int, int] = field(default_factory=dict)
+    between: Mapping[int, int] = field(default_factory=dict)
+    values: ArenaValues | None = None
+
+
+class ArenaValues:
+    """The buffers of an arena: how many bytes of each its values take, without padding.
+
+    Args:
+        lowered: the network.
+        storage: where its values are.
+    """
+
+    def __init__(self, lowered: LoweredGraph, storage: Storage) -> None:
+        self._buffers = storage.buffers
+        self.bytes: dict[str, int] = {}
+        calls = [call for step in lowered.steps for call in step.calls]
+        for time, call in enumerate(calls):
+            for name in call.values:
+                if name in storage.offsets:
+                    place = storage.offsets[name]
+                    buffer, start = self.find(time, place)
+                    end = place - start + lowered.bytes[name]
+                    self.bytes[buffer] = max(self.bytes.get(buffer, 0), end)
+
+    def find(self, time: int, offset: int) -> tuple[str, int]:
+        """The buffer that holds a byte of the arena during a call, and where it begins."""
+        for buffer, start in self._buffers:
+            alive = buffer.first <= time <= buffer.last and not buffer.scratch
+            if alive and start <= offset < start + max(1, buffer.bytes):
+                return buffer.name, start
+        raise AssertionError(f"call {time} has no value at byte {offset} of the arena")
+
+
+class GuardedProgram(Program):
+    """A program whose operands and scratch all lie between guard pages.
+
+    Args:
+        stages, library, slots, scratch, scratch_stride, threads, paced, arena: as of `Program`.
+        sizes: of the operands.
+
+    Attributes:
+        regions: the memory of all of them.
+        addresses: where the operands of all stages are, the caller's arrays apart.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        library: Any,
+        slots: int,
+        scratch: int,
+        scratch_stride: int,
+        threads: int,
+        paced: bool = True,
+        arena: ArenaPart | None = None,
+        *,
+        sizes: Sizes,
+    ) -> None:
+        self._sizes = sizes
+        self._at: dict[object, Region] = {}  # by address, or by the name of an arena's buffer
+        self._slots = [Region(size) for size in sizes.slots]
+        moved = [self._moved(stage, time) for time, stage in enumerate(stages)]
+        operands = [operand for stage in moved for operand in stage.operands]
+        self.addresses = [
+            operand.offset if isinstance(operand, Place) else operand
+            for operand in operands
+            if not isinstance(operand, Slot)
+        ]
+        part = None if arena is None else _AtZero(arena)
+        super().__init__(moved, library, slots, scratch, scratch_stride, threads, paced, part)
+        self._written = {
+            stage.operands[-1].number for stage in stages if isinstance(stage.operands[-1], Slot)
+        }
+        self._given = [address for address in sizes.given if address in self._at]
+        self._made = [address for address in sizes.made if address in self._at]
+        self._scratches: list[Region] = []
+        for number, stage in enumerate(stages):
+            if stage.kernel.scratch_bytes:
+                self._guard_scratch(number, stage.kernel.scratch_bytes)
+        self._callers: list[int] = []
+        self._inner, self._native = self._native, _Between(self)
+
+    @property
+    def regions(self) -> list[Region]:
+        """All memory but the threads' scratch."""
+        return [*self._slots, *self._at.values()]
+
+    def _moved(self, stage: Stage, time: int) -> Stage:
+        operands = tuple(self._operand(operand, time) for operand in stage.operands)
+        return replace(stage, operands=operands, scratch=None)
+
+    def _operand(self, operand: int | Slot | Place, time: int) -> int | Slot | Place:
+        sizes = self._sizes
+        if isinstance(operand, Slot):
+            return operand
+        if isinstance(operand, Place):
+            assert sizes.values is not None
+            name, start = sizes.values.find(time, operand.offset)
+            # Its kernels also serve the user's arrays, which are aligned to one element.
+            region = self._region(name, sizes.values.bytes[name], 1)
+            return Place(region.address + operand.offset - start)
+        for known in (sizes.given, sizes.made, sizes.between):
+            if operand in known:
+                alignment = min(ALIGNMENT, operand & -operand)
+                return self._region(operand, known[operand], alignment).address
+        raise AssertionError(f"an operand of call {time} has no known size")
+
+    def _region(self, key: object, size: int, alignment: int) -> Region:
+        if key not in self._at:
+            self._at[key] = Region(size, alignment)
+        return self._at[key]
+
+    def _guard_scratch(self, number: int, size: int) -> None:
+        """Give each thread scratch between guards, at equal distances."""
+        region = Region(size, ALIGNMENT, count=self.threads)
+        self._scratches.append(region)
+        first = number * native.STAGE_WORDS
+        self._table[first + _SCRATCH] = region.address
+        self._table[first + _STRIDE] = region.stride
+
+    def enter(self) -> None:
+        """Bring what the caller gives into the regions, and let operands be these."""
+        self._callers = [
+            self._arguments[places[0][0]] - places[0][1] if places else 0
+            for places in self._patches[: len(self._slots)]
+        ]
+        for number, region in self._each_slot():
+            ctypes.memmove(region.address, self._callers[number], region.data.size)
+            self._point(number, region.address)
+        for address in self._given:
+            ctypes.memmove(self._at[address].address, address, self._at[address].data.size)
+
+    def leave(self) -> None:
+        """Bring what was made to the caller, and check the rest.
+
+        Raises:
+            AssertionError: bytes beside a buffer were changed, or an input was.
+        """
+        written = {self._callers[number] for number in self._written if self._slots}
+        for number, region in self._each_slot():
+            caller, size = self._callers[number], region.data.size
+            if caller in written:
+                ctypes.memmove(caller, region.address, size)
+            else:
+                given = (ctypes.c_char * size).from_address(caller)
+                same = np.array_equal(region.data, np.frombuffer(given, np.uint8))
+                assert same, f"the input {number} was changed"
+            self._point(number, caller)
+        for address in self._made:
+            ctypes.memmove(address, self._at[address].address, self._at[address].data.size)
+        for region in (*self.regions, *self._scratches):
+            region.check()
+
+    def _each_slot(self) -> Iterator[tuple[int, Region]]:
+        """The caller's arrays with their regions: one for a result in an operand's place."""
+        first: dict[tuple[int, int], Region] = {}
+        for number, region in enumerate(self._slots):
+            if self._callers[number]:
+                yield number, first.setdefault((self._callers[number], region.data.size), region)
+
+    def _point(self, number: int, address: int) -> None:
+        for position, offset in self._patches[number]:
+            self._arguments[position] = address + offset
+
+
+class _Between:
+    """The entry points of native code, with copies before and after."""
+
+    def __init__(self, program: GuardedProgram) -> None:
+        self._program = program
+
+    def run(self, header: int) -> int:
+        return int(self._called("run", header))
+
+    def run_alone(self, header: int) -> None:
+        self._called("run_alone", header)
+
+    def _called(self, name: str, header: int) -> Any:
+        program = self._program
+        program.enter()
+        result = getattr(program._inner, name)(header)
+        program.leave()
+        return result
+
+
+class _AtZero:
+    """A part of an arena whose places are addresses."""
+
+    def __init__(self, part: ArenaPart) -> None:
+        self.arena, self._part = part.arena, part
+
+    def address(self) -> int:
+        self._part.address()
+        return 0
+
+
+_pending = threading.local()  # `sizes` of the next program, `slots` of the next plan
+_weights: dict[int, int] = {}  # of all networks: the bytes of each constant, by address
+
+
+def install(patch: pytest.MonkeyPatch, side: str) -> None:
+    """Let all programs be guarded from now on, until the patch is undone.
+
+    Args:
+        patch: keeps what is replaced.
+        side: where buffers meet a guard, one of `guard_pages.SIDES`.
+    """
+    patch.setattr(guard_pages, "_side", [])
+    guard_pages.use(side)
+    patch.setattr(Block, "__init__", _block_of(Block.__init__))
+    patch.setattr(Block, "view", _view)
+    for module in (candidate_program, compiled_network, weights):
+        patch.setattr(module, "Program", _program)
+    patch.setattr(compiled_network, "place", _placing(compiled_network.place))
+    patch.setattr(compiled_network, "fill_weights", _filling(compiled_network.fill_weights))
+    patch.setattr(weights.Packer, "run", _packing(weights.Packer.run))
+    patch.setattr(conv.ConvPlan, "_make_program", _planning(conv.ConvPlan._make_program))
+    guarded = _binding(candidate_program.candidate_program)
+    for module in (conv, tuner):
+        patch.setattr(module, "candidate_program", guarded)
+
+
+def _program(*arguments: Any, **more: Any) -> Program:
+    return GuardedProgram(*arguments, **more, sizes=_pending.sizes)
+
+
+def _block_of(plain: Callable[[Block, int], None]) -> Callable[[Block, int], None]:
+    def make(self: Block, size: int) -> None:
+        try:
+            region = Region(size, ALIGNMENT, fill=0)
+        except (OSError, ValueError, OverflowError):
+            plain(self, size)  # says what to do
+            raise
+        self.bytes, self.address, self._region = size, region.address, region
+
+    return make
+
+
+def _view(self: Block, offset: int, size: int) -> np.ndarray:
+    assert offset + size <= self.bytes
+    return self._region.data[offset : offset + size]
+
+
+def _placing(plain: Callable[..., Storage]) -> Callable[..., Storage]:
+    def place(lowered: LoweredGraph, *more: Any) -> Storage:
+        storage = plain(lowered, *more)
+        slots = [lowered.bytes[name] for name in (*lowered.inputs, *lowered.outputs)]
+        _pending.network = Sizes(slots, _weights, values=ArenaValues(lowered, storage))
+        return storage
+
+    return place
+
+
+def _filling(plain: Callable[..., None]) -> Callable[..., None]:
+    def fill(block: Block, pool: ConstantPool, places: Mapping[str, int], *more: Any) -> None:
+        _weights.update({block.address + place: pool.bytes[n] for n, place in places.items()})
+        plain(block, pool, places, *more)
+        _pending.sizes = _pending.network
+
+    return fill
+
+
+def _packing(plain: Callable[[weights.Packer], None]) -> Callable[[weights.Packer], None]:
+    def run(self: weights.Packer) -> None:
+        given: dict[int, int] = {}
+        waiting = []
+        for call, address in self._waiting:
+            tables = call.tables()
+            arrays = (call.source, *tables)
+            given.update({array.ctypes.data: array.nbytes for array in arrays})
+            waiting.append((replace(call, tables=lambda kept=tables: kept), address))
+        self._waiting = waiting
+        _pending.sizes = Sizes((), given, {address: call.bytes for call, address in waiting})
+        plain(self)
+
+    return run
+
+
+def _planning(plain: Callable[..., Program]) -> Callable[..., Program]:
+    def make(self: conv.ConvPlan, workspace: int) -> Program:
+        spec = self.spec
+        residual = [spec.output_bytes] if spec.residual else []
+        _pending.slots = [spec.input_bytes, *residual, spec.output_bytes]
+        try:
+            return plain(self, workspace)
+        finally:
+            _pending.slots = ()
+
+    return make
+
+
+def _binding(plain: Callable[..., Program]) -> Callable[..., Program]:
+    def bind(
+        candidate: Candidate,
+        target: Target,
+        threads: int,
+        operands: Mapping[str, int | Slot],
+        workspace: int,
+        paced: bool = True,
+    ) -> Program:
+        packed = candidate.constant_bytes
+        given = {at: packed[role] for role, at in operands.items() if isinstance(at, int)}
+        offsets, _ = aligned_offsets(candidate.temporaries)
+        between = {workspace + at: candidate.temporaries[role] for role, at in offsets.items()}
+        slots = getattr(_pending, "slots", ())
+        _pending.sizes = Sizes(slots, given, between=between)
+        return plain(candidate, target, threads, operands, workspace, paced)
+
+    return bind
