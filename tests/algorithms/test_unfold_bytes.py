@@ -19,6 +19,7 @@ from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target, preset
+from support import guard_pages
 from support.problems import EXACT, Problem, problems
 
 # MiB of the lowered tensors at batch 1, float32: im2col, MEC and im2win alike.
@@ -170,6 +171,7 @@ METHODS = (
 )
 
 
+@pytest.mark.skipif(bool(guard_pages.side()), reason="kernels work in guarded memory instead")
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
 @given(problem=problems(EXACT, ("float32", "float64")))
