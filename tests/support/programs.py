@@ -8,7 +8,9 @@ import sys
 
 # A little network: every program begins with it.
 HEAD = """
-import os, sys, threading, time
+import os, sys, threading, time, warnings
+# Python 3.12 and later warn of every fork beside threads, as the workers are.
+warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)
 import numpy as np
 import leanconv as lc
 from examples.networks import squeezenet_like

@@ -76,10 +76,18 @@ class PlanCache(Generic[_Plan]):
             self._held_bytes += plan_bytes + _OVERHEAD_BYTES
             if self._held_bytes > self._limit_bytes:  # an interrupted call may have lost count
                 self._held_bytes = sum(size for _, size in self._plans.values())
-            while len(self._plans) > self._most or (
-                self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest
-            ):
-                _, oldest = self._plans.popitem(last=False)
-                self._held_bytes -= oldest[1]
-                evicted.append(oldest)
+            self._evict(evicted)
         del evicted
+
+    def _evict(self, evicted: list[tuple[_Plan, int]]) -> None:
+        """Move the oldest plans out until the others fit; only under the lock.
+
+        A function of its own: Python 3.13 leaves a lock taken where a handler's exception comes at
+        the end of a `while` loop under `with`.
+        """
+        while len(self._plans) > self._most or (
+            self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest
+        ):
+            _, oldest = self._plans.popitem(last=False)
+            self._held_bytes -= oldest[1]
+            evicted.append(oldest)

@@ -125,8 +125,8 @@ def convolve(
         if plan is None:
             plan = _made(device, used, spec, arrays, limits, precision)
         plans[key] = plan
-        while len(plans) > _MOST_PLANS:
-            plans.pop(next(iter(plans)))
+        for oldest in list(plans)[:-_MOST_PLANS]:
+            del plans[oldest]
         return plan(x, residual=residual)
 
 

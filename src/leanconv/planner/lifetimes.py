@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from leanconv.records import dataclass
 
 Buffer = TypeVar("Buffer", bound=Hashable)
 
 
-class BufferUse(NamedTuple, Generic[Buffer]):
+@dataclass(frozen=True)
+class BufferUse(Generic[Buffer]):
     """What one call does with buffers.
 
     Attributes:

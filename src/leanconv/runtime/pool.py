@@ -123,14 +123,19 @@ class Pool:
                 self._patience = _pauses_in(current_settings().spin_us)
             self._workers = [worker for worker in self._workers if not worker.give_up()]
             try:
-                while len(self._workers) < threads - 1:
-                    self._start_one()
+                self._start(threads - 1)
             except (RuntimeError, MemoryError) as error:
                 if not refused(error):
                     raise
                 self._retry_at = time.monotonic_ns() + _RETRY_NS
                 self._warn(threads, error)
             self._enough = 1 + len(self._workers)
+
+    def _start(self, workers: int) -> None:
+        # A function of its own: Python 3.13 leaves a lock taken where a handler's exception comes
+        # at the end of a `while` loop under `with`.
+        while len(self._workers) < workers:
+            self._start_one()
 
     def _start_one(self) -> None:
         """Start one more worker.
