@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
 
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, typical
 from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
+from leanconv.symbols import Symbol, Trace
 from support.graph_builder import Builder
 
 SPECS = (
@@ -80,3 +82,12 @@ def test_parts_of_a_convolution_have_sizes_of_their_own() -> None:
     assert {part.output_bytes for part in cuts} == {long.output_bytes}
     assert [part.epilogue.bias for part in cuts] == [True, False, False, False]
     assert [part.epilogue.residual for part in cuts] == [False, True, True, True]
+
+
+def test_a_batch_decides_nothing_of_the_typical_problem() -> None:
+    """Else a shape's plan would depend on whether it is lowered with numbers or with symbols."""
+    problem = replace(problem_of(ConvSpec.parse("mb5ic16ih20oc32kh3ph1")), any_size=(1, 2))
+    trace = Trace()
+    symbolic = replace(problem, batch=Symbol(trace, "v[0]", 5))
+    assert typical(problem) == typical(problem.alone()) == typical(symbolic)
+    assert not trace.guards

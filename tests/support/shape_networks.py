@@ -381,7 +381,8 @@ def check_shapes(data: bytes, shapes: Sequence[Shape]) -> Counter[str]:
     net, counts = leanconv.load(data, threads=1), Counter[str]()
     for shape in shapes:
         x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-        got, fresh = _called(net, x), _called(leanconv.load(data, threads=1), x)
+        anew = leanconv.load(data, threads=1)
+        got, fresh = _called(net, x), _called(anew, x)
         try:
             wanted = session.run(["y"], {"x": x})[0]
         except Exception:  # its own classes have no common root
@@ -391,6 +392,7 @@ def check_shapes(data: bytes, shapes: Sequence[Shape]) -> Counter[str]:
             counts["failed" if wanted is None else "refused"] += 1
             continue
         assert np.array_equal(got, fresh, equal_nan=True), (shape, "another shape decides on bits")
+        assert net.explain() == anew.explain(), (shape, "another shape decides on the plan")
         if wanted is not None:
             assert got.shape == wanted.shape, (shape, got.shape, wanted.shape)
             np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3, err_msg=str(shape))

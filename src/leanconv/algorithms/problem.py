@@ -143,9 +143,10 @@ class Problem:
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with maps as large as those usually are along the axes of any size.
+    """The problem of one image, as large as images usually are along the axes of any size.
 
-    Tiles are chosen for it where one code is to serve all sizes; symbols are no part of it.
+    Tiles are chosen for it where one code is to serve all sizes: a batch decides none of them, so
+    that they are the same whether it is a number or a symbol.
     """
     window, any_size = problem.window, problem.any_size
     usual = (_USUAL_SIZE if axis in any_size else int(o) for axis, o in enumerate(window.out))
@@ -154,7 +155,7 @@ def typical(problem: Problem) -> Problem:
     size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)
     return replace(
         problem,
-        batch=problem.batch if isinstance(problem.batch, int) else 1,
+        batch=1,
         window=replace(window, size=size, out=out, pad=(0, 0, 0)),
         x=_dense(problem.x, size, problem.in_channels),
         y=_dense(problem.y, out, problem.out_channels),
