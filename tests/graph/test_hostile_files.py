@@ -126,6 +126,7 @@ def test_dims_that_do_not_fit_the_data(dims: list[int], what: str) -> None:
 
 def test_data_of_the_wrong_length() -> None:
     refused(held([4], bytes(15)), "multiple of 4")
+    refused(held([0, 2**62]), "expected smaller extents")
     refused(held([4], float_data=[1.0, 2.0]), "data for 0")
 
 

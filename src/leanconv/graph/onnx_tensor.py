@@ -150,7 +150,10 @@ def read_tensor(
             f"{what} has dims {dims}, {math.prod(dims)} elements, and data for {values.size}; "
             "expected as many; the file is damaged"
         )
-    result = values.reshape(dims)
+    try:
+        result = values.reshape(dims)
+    except ValueError as error:  # without elements, but with extents that no array has
+        raise ModelError(f"{what} has dims {dims} ({error}); expected smaller extents") from error
     result.flags.writeable = False
     return name, result
 
