@@ -12,7 +12,7 @@ from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
-from leanconv.symbols import Symbol, Trace
+from leanconv.symbols import Trace
 from support.graph_builder import Builder
 
 SPECS = (
@@ -88,6 +88,6 @@ def test_a_batch_decides_nothing_of_the_typical_problem() -> None:
     """Else a shape's plan would depend on whether it is lowered with numbers or with symbols."""
     problem = replace(problem_of(ConvSpec.parse("mb5ic16ih20oc32kh3ph1")), any_size=(1, 2))
     trace = Trace()
-    symbolic = replace(problem, batch=Symbol(trace, "v[0]", 5))
+    symbolic = replace(problem, batch=trace.variable(0, 5))
     assert typical(problem) == typical(problem.alone()) == typical(symbolic)
     assert not trace.guards
