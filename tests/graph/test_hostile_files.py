@@ -71,7 +71,7 @@ def test_nested_without_end() -> None:
         data = b"\x2a" + varint(len(attribute)) + attribute
     proto = b"\x42\x02\x10\x11\x3a"
     whole = b"\x0a" + varint(len(data)) + data
-    refused(proto + varint(len(whole)) + whole, "not supported")
+    refused(proto + varint(len(whole)) + whole, "no outputs")
 
 
 def test_subgraphs_are_refused() -> None:

@@ -33,7 +33,7 @@ def test_names() -> None:
     refused(network([node("Relu", "x", "z")]), "output 'y' is defined by nothing")
     refused(network([node("Relu", "-")]), "input 0 is absent")
     refused(network([node("Relu", "", "y")]), "0 inputs; expected 1")
-    refused(network([helper.make_node("Relu", ["x"], [])]), "no output")
+    refused(network([helper.make_node("Relu", ["x"], [])]), "defined by nothing")
     long = "n" * (4 * MIB)
     refused(network([node("Relu", long)]), "nothing defines", peak_bytes=64 * MIB)
 
@@ -275,12 +275,15 @@ def test_messages_stay_short() -> None:
 
 def test_sparse_and_sequence_tensors() -> None:
     proto = onnx.load_from_string(network([node("Relu", "x")]))
-    proto.graph.sparse_initializer.add()
+    proto.graph.sparse_initializer.add().values.name = "x"
     refused(proto.SerializeToString(), "sparse")
+    proto.graph.sparse_initializer[0].values.ClearField("name")
+    refused(proto.SerializeToString(), "no name")
     sequence: Callable[..., Any] = helper.make_tensor_sequence_value_info
     proto = onnx.load_from_string(network([node("Relu", "x")]))
     proto.graph.input[0].CopyFrom(sequence("x", TensorProto.FLOAT, None))
     refused(proto.SerializeToString(), "no tensor")
+    proto = onnx.load_from_string(network([node("Add", "x w")]))
     segment = numpy_helper.from_array(np.zeros(4, "f4"), "w")
     segment.segment.begin = 0
     proto.graph.initializer.append(segment)

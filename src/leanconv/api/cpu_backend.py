@@ -11,7 +11,7 @@ import numpy as np
 
 from leanconv.api.backend import Compiled
 from leanconv.api.fast_call import FastCall
-from leanconv.api.inputs import InputSpec, Shape, validated_input
+from leanconv.api.inputs import Shape, converted, input_specs, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
@@ -72,7 +72,7 @@ class CpuBackend:
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = planning_target()
-        self._inputs = tuple(InputSpec(i.name, i.shape, self.dtype) for i in model.inputs)
+        self._inputs = input_specs(model, self.dtype)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self._ranges, self.ahead = ranges, CodeAhead(self._target)
@@ -80,7 +80,10 @@ class CpuBackend:
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
         pairs = zip(arrays, self._inputs, strict=True)
-        return [validated_input(array, spec) for array, spec in pairs]
+        given = [validated_input(array, spec) for array, spec in pairs]
+        if self.model.converts:
+            return [converted(array, (self.model.dtype, self.dtype)) for array in given]
+        return given
 
     def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
         """Plan, emit and compile for input shapes."""
@@ -88,7 +91,7 @@ class CpuBackend:
             self._ranges.check(shapes)
         probed, self._probed = self._probed, None
         owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
-        return FastCall(shapes, self._compiled(owned), self.dtype)
+        return FastCall(shapes, self._compiled(owned), self.dtype, self.model)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.inputs import Shape
+from leanconv.api.inputs import Shape, converted
+from leanconv.graph.onnx_import import Model
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
@@ -27,12 +28,17 @@ class FastCall:
         shapes: of the inputs.
         network: the compiled network.
         dtype: of the inputs.
+        model: what the file says; where it converts inputs or outputs, there is no fast path.
     """
 
-    def __init__(self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: str) -> None:
+    def __init__(
+        self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: str, model: Model
+    ) -> None:
         self.shapes, self.network = shapes, network
         kinds = tuple(network.plan.outputs.values())
-        self._lookup = Lookup(shapes[0], dtype) if len(shapes) == len(kinds) == 1 else None
+        single = len(shapes) == len(kinds) == 1 and not model.converts
+        self._lookup = Lookup(shapes[0], dtype) if single else None
+        self._casts = model.output_casts if any(model.output_casts) else None
         self._spare_outputs: list[tuple[np.ndarray, int]] = []
         size = sum(prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds)
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
@@ -71,6 +77,8 @@ class FastCall:
         """The outputs for contiguous arrays of the right shapes and dtype."""
         results = self._new_outputs()
         self.network.run([array.ctypes.data for array in (*arrays, *results)])
+        if self._casts is not None:
+            return [converted(y, casts) for y, casts in zip(results, self._casts, strict=True)]
         return results
 
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:

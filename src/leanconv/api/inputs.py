@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from leanconv.errors import InputError, memory_reported
+from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
 from leanconv.units import shape_text, type_text
@@ -33,6 +36,36 @@ class InputSpec:
     def takes(self, shape: Shape | None) -> bool:
         """Whether arrays of a shape are taken."""
         return shape is not None and (self.shape is None or fits(shape, self.shape))
+
+
+def input_specs(model: Model, dtype: str) -> tuple[InputSpec, ...]:
+    """What a network takes.
+
+    Args:
+        model: what the file says.
+        dtype: that inputs are given in that the file has in the dtype in which it computes.
+    """
+    return tuple(
+        InputSpec(i.name, i.shape, dtype if i.dtype == model.dtype else i.dtype)
+        for i in model.inputs
+    )
+
+
+def output_dtypes(model: Model, dtype: str) -> tuple[str, ...]:
+    """The dtype of each output of a network that computes in `dtype`."""
+    casts = model.output_casts or ((),) * len(model.outputs)
+    return tuple(each[-1] if each else dtype for each in casts)
+
+
+def converted(array: np.ndarray, dtypes: Sequence[str]) -> np.ndarray:
+    """The array in one dtype after the other, by ONNX's rules: integers by truncation.
+
+    What the dtype does not hold becomes infinite, or any integer, without a warning, as in ONNX.
+    """
+    with np.errstate(all="ignore"):
+        for dtype in dtypes:
+            array = array.astype(dtype, order="C", copy=False)
+    return array
 
 
 def is_array(given: object) -> bool:

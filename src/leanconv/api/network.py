@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
-from leanconv.api.inputs import InputSpec, Shape
+from leanconv.api.inputs import InputSpec, Shape, input_specs, output_dtypes
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
@@ -41,9 +41,10 @@ class Network:
     def __init__(self, backend: Backend, name: str = "network") -> None:
         model, dtype = backend.model, backend.dtype
         self._backend, self._name = backend, name
-        self.inputs = tuple(InputSpec(i.name, i.shape, backend.input_dtype) for i in model.inputs)
-        declared = zip(model.outputs, model.output_shapes, strict=True)
-        self.outputs = tuple(InputSpec(output, shape, dtype) for output, shape in declared)
+        self.inputs = input_specs(model, backend.input_dtype)
+        dtypes = output_dtypes(model, dtype)
+        declared = zip(model.outputs, model.output_shapes, dtypes, strict=True)
+        self.outputs = tuple(InputSpec(*each) for each in declared)
         self._names = Names(tuple(spec.name for spec in self.inputs), model.outputs)
         self._plans = PlanCache[Compiled](
             backend.cache_bytes, keep_newest=True, most=backend.most_cached
@@ -53,8 +54,8 @@ class Network:
         static = [i.static_shape for i in model.inputs]
         if None not in static:
             compiled = self._for_shapes(tuple(s for s in static if s is not None))
-            kinds = compiled.plan.outputs.items()
-            self.outputs = tuple(InputSpec(name, kind.shape, kind.dtype) for name, kind in kinds)
+            kinds = zip(compiled.plan.outputs.items(), dtypes, strict=True)
+            self.outputs = tuple(InputSpec(name, kind.shape, each) for (name, kind), each in kinds)
         else:
             for shapes in backend.prepare():
                 self._for_shapes(shapes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leanconv.errors import BudgetError, InputError, SpecError
+from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.driver import Driver
@@ -44,6 +44,11 @@ class DeviceBackend(Unpicklable):
         max_error: float | None = None,
         compile_code: Compile = compile_cubin,
     ) -> None:
+        if model.converts:
+            raise UnsupportedError(
+                f"the network converts inputs or outputs of other types than {model.dtype}, which "
+                "device='cuda' does not do; expected device='cpu', or a file without these casts"
+            )
         half = dtype in _HALVES
         if half and model.dtype != "float32":
             raise SpecError(

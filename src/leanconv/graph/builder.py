@@ -116,8 +116,8 @@ class Builder:
             return self._fold(op, inputs, result, attributes)
         if result.dtype != self.dtype:
             raise UnsupportedError(
-                f"a tensor {result} would flow at run time; expected {self.dtype} only: compute it "
-                "from constants, or cast it in the network"
+                f"computes a tensor {result}, which is not supported on data yet; expected "
+                f"{self.dtype} only: compute it from constants, or cast it in the network"
             )
         output = Value(result)
         self._nodes.append(

@@ -16,11 +16,13 @@ import numpy as np
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.graph.builder import Builder, Value, located
 from leanconv.graph.convert import RULES, Call, FileNode
+from leanconv.graph.edges import take_casts
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_check import check_flow
-from leanconv.graph.onnx_file import FileInput, NoModelError, read_file, shown
+from leanconv.graph.onnx_file import NoModelError, read_file
+from leanconv.graph.onnx_nodes import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.verify import FLOATS
@@ -35,7 +37,7 @@ class ModelInput:
 
     Attributes:
         name: the input's name.
-        dtype: `float32` or `float64`.
+        dtype: of the arrays that are given.
         shape: numbers, names of symbolic extents, None where unknown; None for unknown rank.
     """
 
@@ -62,10 +64,11 @@ class Model:
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
-        dtype: of all inputs.
+        dtype: of everything that flows: inputs of other dtypes are converted before they are read.
         bytes: the size of the file and its external data.
         limits: what binding may use.
         metadata: the file's own key-value pairs.
+        output_casts: for each output the dtypes that it is converted to, one after the other.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -78,6 +81,12 @@ class Model:
     bytes: int
     limits: Limits
     metadata: Mapping[str, str]
+    output_casts: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def converts(self) -> bool:
+        """Whether inputs or outputs are of other dtypes than what flows."""
+        return any(self.output_casts) or any(each.dtype != self.dtype for each in self.inputs)
 
     def bind(
         self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: str | None = None
@@ -148,11 +157,12 @@ class Model:
         return result
 
     def _bind_node(self, builder: Builder, node: FileNode, values: dict[str, Value]) -> None:
+        opset = node.opset or self.opset
         try:
             inputs = [self._value(builder, name, values) if name else None for name in node.inputs]
-            results = RULES[node.op].convert(Call(builder, node, self.opset, inputs))
+            results = RULES[node.op].convert(Call(builder, node, opset, inputs))
         except LeanConvError as error:
-            raise located(error, f"node {node.name!r} ({node.op}, opset {self.opset})") from error
+            raise located(error, f"node {node.name!r} ({node.op}, opset {opset})") from error
         values.update((n, v) for n, v in zip(node.outputs, results, strict=False) if n)
 
     def _value(self, builder: Builder, name: str, values: dict[str, Value]) -> Value:
@@ -231,7 +241,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
             "the weights as external data"
         )
     try:
-        return _read(data, ExternalFiles(path.parent), limits, path)
+        return _read(data, ExternalFiles(path), limits, path)
     except LeanConvError as error:
         raise located(error, f"model {str(source)!r}") from error
 
@@ -255,32 +265,21 @@ def _read(
     except NoModelError as error:
         _check_kind(data, path)
         raise ModelError(f"{error}; is it an ONNX file?") from error
-    nodes = check_flow(file)
-    inputs = tuple(_model_input(each) for each in file.inputs)
-    dtypes = sorted({each.dtype for each in inputs})
-    if len(dtypes) != 1:
-        raise UnsupportedError(
-            f"the model has {len(inputs)} inputs of dtypes {', '.join(dtypes) or '(none)'}; "
-            "expected at least one, and one dtype for all"
-        )
+    check_flow(file)
+    if not file.inputs:
+        raise UnsupportedError("the model has no inputs; expected at least one")
+    edges = take_casts(file)
+    inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
     return Model(
         inputs=inputs,
         outputs=file.outputs,
         output_shapes=file.output_shapes,
         opset=file.opset,
-        nodes=nodes,
+        nodes=edges.nodes,
         constants=MappingProxyType(file.constants),
-        dtype=dtypes[0],
+        dtype=edges.dtype,
         bytes=len(data) + files.bytes,
         limits=limits,
         metadata=MappingProxyType(file.metadata),
+        output_casts=edges.casts,
     )
-
-
-def _model_input(declared: FileInput) -> ModelInput:
-    if declared.dtype not in FLOATS:
-        raise UnsupportedError(
-            f"input {shown(declared.name)!r} holds {declared.dtype}; expected float32 or float64; "
-            "convert the model to float32"
-        )
-    return ModelInput(declared.name, declared.dtype, declared.shape)

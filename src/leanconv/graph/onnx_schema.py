@@ -9,6 +9,18 @@ MODEL: Schema = {
     7: ("graph", Kind.BYTES),
     8: ("opset_import", Kind.MANY),
     14: ("metadata_props", Kind.MANY),
+    25: ("functions", Kind.MANY),
+}
+FUNCTION: Schema = {
+    1: ("name", Kind.TEXT),
+    4: ("input", Kind.TEXTS),
+    5: ("output", Kind.TEXTS),
+    6: ("attribute", Kind.TEXTS),
+    7: ("node", Kind.MANY),
+    9: ("opset_import", Kind.MANY),
+    10: ("domain", Kind.TEXT),
+    11: ("attribute_proto", Kind.MANY),
+    13: ("overload", Kind.TEXT),
 }
 OPSET: Schema = {1: ("domain", Kind.TEXT), 2: ("version", Kind.INT)}
 GRAPH: Schema = {
@@ -25,6 +37,7 @@ NODE: Schema = {
     4: ("op_type", Kind.TEXT),
     5: ("attribute", Kind.MANY),
     7: ("domain", Kind.TEXT),
+    8: ("overload", Kind.TEXT),
 }
 ATTRIBUTE: Schema = {
     1: ("name", Kind.TEXT),
@@ -51,6 +64,7 @@ TENSOR: Schema = {
     13: ("external_data", Kind.MANY),
     14: ("data_location", Kind.INT),
 }
+SPARSE: Schema = {1: ("values", Kind.BYTES)}
 ENTRY: Schema = {1: ("key", Kind.TEXT), 2: ("value", Kind.TEXT)}
 VALUE: Schema = {1: ("name", Kind.TEXT), 2: ("type", Kind.BYTES)}
 TYPE: Schema = {
@@ -95,6 +109,12 @@ DTYPES = {
     11: "float64",
     12: "uint32",
     13: "uint64",
+}
+# NumPy dtype by the name that TensorProto has for it, as casts before opset 6 write it
+DTYPE_NUMBERS = {
+    **{name.upper(): number for number, name in DTYPES.items()},
+    "FLOAT": 1,
+    "DOUBLE": 11,
 }
 OTHER_DTYPES = {
     8: "string",

@@ -46,10 +46,19 @@ def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memor
 
 
 class ExternalFiles:
-    """The files beside a model, opened once each; nothing outside its folder is touched."""
+    """The files beside a model, opened once each; nothing outside its folders is touched.
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    A model that is reached through a link has two folders: the one in which the link lies, and the
+    one in which its bytes lie. So has the cache of Hugging Face, whose files are links into a
+    folder of blobs. What is read lies, links resolved, in one of the two: a model that is a link
+    reads what it could read from where its bytes lie, and links of an archive lead nowhere else.
+
+    Args:
+        model: the model's path as the user gave it; None for a model without files.
+    """
+
+    def __init__(self, model: Path | None) -> None:
+        self._model = model
         self._open: dict[Path, memoryview] = {}
 
     @property
@@ -80,7 +89,7 @@ class ExternalFiles:
         return data[offset : offset + length]
 
     def _resolve(self, location: str) -> Path:
-        if self._folder is None:
+        if self._model is None:
             raise ModelError(
                 f"got external data {location!r} for a model given as bytes; expected all data "
                 "inside; give the path of the model instead"
@@ -93,14 +102,18 @@ class ExternalFiles:
                 "path without '..'"
             )
         try:
-            folder = self._folder.resolve(strict=True)
-            path = (folder / location).resolve(strict=True)
+            folders = (
+                self._model.parent.resolve(strict=True),
+                self._model.resolve(strict=True).parent,
+            )
+            beside = folders[0] if os.path.lexists(folders[0] / location) else folders[1]
+            path = (beside / location).resolve(strict=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelError(f"external data {location!r} cannot be read: {error}") from error
-        if not path.is_relative_to(folder):
+        if not any(path.is_relative_to(folder) for folder in folders):
             raise ModelError(
                 f"external data {location!r} is a link to outside the model's folder; expected a "
-                "file within it"
+                "file within it, or, where the model is a link itself, beside what that leads to"
             )
         return path
 
@@ -121,6 +134,12 @@ def dtype_name(number: int, what: str) -> str:
             "to float32"
         )
     raise ModelError(f"{what} has the element type {number}; expected one of ONNX's, from 1 on")
+
+
+def tensor_name(data: memoryview, reader: Reader) -> str:
+    """The name of a tensor of which nothing else is looked at."""
+    name: str = reader.message(data, schema.TENSOR, "initializer").get("name", "")
+    return name
 
 
 def read_tensor(

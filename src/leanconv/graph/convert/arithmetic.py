@@ -8,17 +8,18 @@ from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
 from leanconv.graph.verify import FLOATS
 
 _Step = Callable[[Call, Value], Value]
 
-# Selu's defaults, float32 as the standard has them
-_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+# Selu's alpha and gamma, float32 as the standard has them, and those of opset 1
+_SELU, _OLD_SELU = (1.67326319217681884765625, 1.05070102214813232421875), (1.6732, 1.0507)
 
 
-def _unary(op: str, *, since: int = 7, **defaults: float) -> Rule:
+def _unary(op: str, *, since: int = 1, **defaults: float) -> Rule:
     """An operation whose attributes are floats with defaults, the same in every opset."""
 
     def convert(call: Call) -> list[Value]:
@@ -45,8 +46,9 @@ def _float(call: Call) -> Value:
 
 def _selu(call: Call) -> list[Value]:
     """gamma · Elu(x; alpha)."""
-    elu = call.emit("Elu", [_float(call)], alpha=call.attribute("alpha", _SELU_ALPHA))
-    return [call.emit("Mul", [elu, call.number(call.attribute("gamma", _SELU_GAMMA), elu)])]
+    alpha, gamma = _SELU if call.opset >= 6 else _OLD_SELU
+    elu = call.emit("Elu", [_float(call)], alpha=call.attribute("alpha", alpha))
+    return [call.emit("Mul", [elu, call.number(call.attribute("gamma", gamma), elu)])]
 
 
 def _celu(call: Call) -> list[Value]:
@@ -94,20 +96,45 @@ def _clip(call: Call) -> list[Value]:
 
 
 def _prelu(call: Call) -> list[Value]:
+    """PRelu; before opset 7 several slopes are one for each channel."""
     call.constant(1)
-    return [call.emit("PRelu", [call.value(0), call.value(1)])]
+    x, slope = call.value(0), call.value(1)
+    if call.opset < 7 and len(slope.shape) == 1:
+        slope = call.reshape(slope, (*slope.shape, *(1,) * max(len(x.shape) - 2, 0)))
+    return [call.emit("PRelu", [x, slope])]
 
 
 def _binary(op: str) -> Callable[[Call], list[Value]]:
     def convert(call: Call) -> list[Value]:
-        return [call.emit(op, [call.value(0), call.value(1)])]
+        return [call.emit(op, [call.value(0), _aligned(call)])]
 
     return convert
 
 
+def _aligned(call: Call) -> Value:
+    """The second operand, broadcast to the first as the opset says.
+
+    Before opset 7 that is done where an attribute asks for it: its axes are those of the first
+    operand from `axis` on, by default the last ones.
+    """
+    a, b = call.value(0), call.value(1)
+    if call.opset >= 7 or a.shape == b.shape:
+        return b
+    axis, rank = call.attribute("axis", None), len(a.shape)
+    if axis is not None and call.flag("broadcast"):
+        first = call.axis(axis, rank) if rank else 0
+        b = call.reshape(b, (*b.shape, *(1,) * max(rank - first - len(b.shape), 0)))
+    if not call.flag("broadcast") or broadcast(a.shape, b.shape) != a.shape:
+        raise ModelError(
+            f"got {a.type} and {call.value(1).type}; expected equal shapes, or the attribute "
+            "broadcast and axes that the first operand has, as before opset 7"
+        )
+    return b
+
+
 def _power(call: Call) -> list[Value]:
     """Pow, whose exponent may be of another dtype than its base."""
-    base, exponent = call.value(0), call.value(1)
+    base, exponent = call.value(0), _aligned(call)
     if exponent.type.dtype != base.type.dtype:
         if exponent.array is None or base.type.dtype not in ("float32", "float64"):
             raise UnsupportedError(
@@ -147,19 +174,6 @@ def _softmax(call: Call) -> list[Value]:
         return [call.emit(op, [x], axis=axis)]
     flat = call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
     return [call.reshape(call.emit(op, [flat], axis=1), x.shape)]
-
-
-def _batch_norm(call: Call) -> list[Value]:
-    if not call.flag("spatial", 1) or call.flag("training_mode"):
-        raise UnsupportedError(
-            "spatial=0 and training_mode=1 are not supported; expected an inference model with "
-            "statistics per channel; export the model in evaluation mode"
-        )
-    inputs = [call.value(0)]
-    for index in range(1, 5):
-        call.constant(index)
-        inputs.append(call.value(index))
-    return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
 
 
 def _reduction(
@@ -237,7 +251,8 @@ def _cast(call: Call) -> list[Value]:
         target = call.builder.single
     if x.array is None and target != x.type.dtype:
         raise UnsupportedError(
-            f"casts run-time values to {target}; expected {call.builder.dtype} throughout"
+            f"casts to {target}, which is not supported on data yet; expected "
+            f"{call.builder.dtype} throughout"
         )
     if x.array is None or target == x.type.dtype:
         return [x]
@@ -249,6 +264,7 @@ def _cast(call: Call) -> list[Value]:
 
 
 _NO_KINDS: dict[str, str] = {}
+_BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
 _TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}  # of casts to types that are not taken
 RULES: dict[str, Rule] = {
     **{
@@ -278,20 +294,17 @@ RULES: dict[str, Rule] = {
     "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
     "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3, moved=(11, ("min", "max"))),
     "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
-    **{op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None) for op in ("Add", "Sub", "Mul", "Div")},
-    "Pow": Rule(_power, _NO_KINDS, 2, 2, running=None),
+    **{
+        op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None, older=_BROADCAST)
+        for op in ("Add", "Sub", "Mul", "Div")
+    },
+    "Pow": Rule(_power, _NO_KINDS, 2, 2, running=None, older=_BROADCAST),
     "Sum": Rule(_chain("Add"), _NO_KINDS, 1, 1 << 31, running=None),
     "Min": Rule(_chain("Min"), _NO_KINDS, 1, 1 << 31, running=None),
     "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
     "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
     "Softmax": Rule(_softmax, {"axis": "int"}),
     "LogSoftmax": Rule(_softmax, {"axis": "int"}),
-    "BatchNormalization": Rule(
-        _batch_norm,
-        {"epsilon": "float", "momentum": "float", "spatial": "int", "training_mode": "int"},
-        5,
-        5,
-    ),
     "ReduceMean": _reduction("ReduceMean", 18),
     "ReduceMax": _reduction("ReduceMax", 18),
     "ReduceMin": _reduction("ReduceMin", 18),
@@ -305,10 +318,18 @@ RULES: dict[str, Rule] = {
         2,
         3,
         running=None,
+        older=Older(7, {"broadcast": "int"}),
     ),
     "MatMul": Rule(_binary("MatMul"), _NO_KINDS, 2, 2, running=None),
     "Identity": Rule(_identity),
-    "Dropout": Rule(_dropout, {"ratio": "float", "seed": "int"}, 1, 3, moved=(12, ("ratio",))),
+    "Dropout": Rule(
+        _dropout,
+        {"ratio": "float", "seed": "int"},
+        1,
+        3,
+        moved=(12, ("ratio",)),
+        older=Older(7, {"is_test": "int"}),
+    ),
     "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
     "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
 }

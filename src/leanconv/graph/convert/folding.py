@@ -151,7 +151,7 @@ def _dequantised(call: Call) -> list[Value]:
 
 
 def _fold_rule(
-    convert: Callable[[Call], list[Value]], inputs: int, since: int = 7, **kinds: str
+    convert: Callable[[Call], list[Value]], inputs: int, since: int = 1, **kinds: str
 ) -> Rule:
     return Rule(convert, kinds, inputs, inputs, running=(), since=since)
 
@@ -171,13 +171,13 @@ RULES: dict[str, Rule] = {
     "Size": Rule(_size, knows_shape=True),
     "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
     "Where": _fold_rule(_where, 3, since=9),
-    "Equal": _fold_rule(_compare(np.equal), 2),
-    "Less": _fold_rule(_compare(np.less, "iuf"), 2),
+    "Equal": _fold_rule(_compare(np.equal), 2, since=7),
+    "Less": _fold_rule(_compare(np.less, "iuf"), 2, since=7),
     "LessOrEqual": _fold_rule(_compare(np.less_equal, "iuf"), 2, since=12),
-    "Greater": _fold_rule(_compare(np.greater, "iuf"), 2),
+    "Greater": _fold_rule(_compare(np.greater, "iuf"), 2, since=7),
     "GreaterOrEqual": _fold_rule(_compare(np.greater_equal, "iuf"), 2, since=12),
-    "And": _fold_rule(_compare(np.logical_and, "b"), 2),
-    "Or": _fold_rule(_compare(np.logical_or, "b"), 2),
+    "And": _fold_rule(_compare(np.logical_and, "b"), 2, since=7),
+    "Or": _fold_rule(_compare(np.logical_or, "b"), 2, since=7),
     "Not": _fold_rule(_each(np.logical_not, "b"), 1),
     "Floor": _fold_rule(_each(np.floor, "f"), 1),
     "Ceil": _fold_rule(_each(np.ceil, "f"), 1),

@@ -14,9 +14,10 @@ import math
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_broadcasts_to, check_rank, same_dtype
 from leanconv.graph.verify import FLOATS
+from leanconv.units import shape_text
 
 # TensorProto.data_type of stash_type -> the dtype in which statistics are taken at least
 _STASHED = {1: "float32", 11: "float64"}
@@ -130,7 +131,63 @@ def _spread(call: Call, held: Value, channels: int) -> Value:
     return call.reshape(wide, (channels,))
 
 
+def _batch_norm(call: Call) -> list[Value]:
+    """Per channel by given statistics; by those of the batch where the file says so."""
+    if call.opset < 7 and not call.flag("is_test") and any(call.node.outputs[1:]):
+        raise UnsupportedError(
+            "is_test is 0 and there are outputs for the statistics of the batch; expected a model "
+            "for inference; export it in evaluation mode"
+        )
+    for index in range(1, 5):
+        call.constant(index)
+    if call.flag("training_mode"):
+        return [_norm_of_batch(call)]
+    if not call.flag("spatial", 1):
+        return [_norm_of_features(call)]
+    inputs = [call.value(index) for index in range(5)]
+    return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
+
+
+def _norm_of_batch(call: Call) -> Value:
+    """By the mean and variance of the batch, whatever statistics are given."""
+    x = _data(call, 2)
+    rank, channels = len(x.shape), x.shape[1]
+
+    def statistic(value: Value) -> Value:
+        mean = _mean(call, value, tuple(range(2, rank))) if rank > 2 else value
+        return _mean(call, mean, (0,))
+
+    centred = call.emit("Sub", [x, statistic(x)])
+    variance = statistic(call.emit("Mul", [centred, centred]))
+    along = (channels,) + (1,) * (rank - 2)
+    scale, bias = (call.reshape(call.value(index), along) for index in (1, 2))
+    factor = call.emit("Mul", [_inverse_deviation(call, variance), scale])
+    return call.emit("Add", [call.emit("Mul", [centred, factor]), bias])
+
+
+def _norm_of_features(call: Call) -> Value:
+    """By statistics of every feature of an image, as opsets 1 to 8 have it with spatial=0."""
+    x = _data(call, 2)
+    scale, bias, mean, variance = (call.value(index) for index in range(1, 5))
+    if any(value.shape != x.shape[1:] for value in (scale, bias, mean, variance)):
+        listed = ", ".join(str(value.type) for value in (scale, bias, mean, variance))
+        raise ModelError(
+            f"got parameters {listed} for {x.type} and spatial=0; expected "
+            f"{shape_text(x.shape[1:])} for all of them"
+        )
+    factor = call.emit("Mul", [_inverse_deviation(call, variance), scale])
+    shift = call.emit("Sub", [bias, call.emit("Mul", [mean, factor])])
+    return call.emit("Add", [call.emit("Mul", [x, factor]), shift])
+
+
 RULES: dict[str, Rule] = {
+    "BatchNormalization": Rule(
+        _batch_norm,
+        {"epsilon": "float", "momentum": "float", "spatial": "int", "training_mode": "int"},
+        5,
+        5,
+        older=Older(7, {"is_test": "int"}),
+    ),
     "LayerNormalization": Rule(
         _layer_norm,
         {"axis": "int", "epsilon": "float", "stash_type": "int"},

@@ -11,7 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.cubic import cubic_resize
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES, check_sizes
 from leanconv.symbols import Symbol
 from leanconv.units import shape_text
@@ -28,7 +28,15 @@ def _old_resize(call: Call) -> list[Value]:
     """Upsample, and Resize of opset 10: asymmetric coordinates, rounded down."""
     x = call.value()
     mode = _resize_mode(call, {"nearest": "nearest", "linear": "linear", "bilinear": "linear"})
-    if call.node.op == "Upsample" and call.opset < 9:
+    if call.opset < 7:
+        height, width = call.attribute("height_scale", None), call.attribute("width_scale", None)
+        if height is None or width is None or len(x.shape) != 4:
+            raise ModelError(
+                f"got height_scale {height} and width_scale {width} for {x.type}; expected both, "
+                "and a map of rank 4"
+            )
+        scales: tuple[float, ...] = (1.0, 1.0, height, width)
+    elif call.node.op == "Upsample" and call.opset < 9:
         scales = call.attribute("scales", ())
     else:
         scales = _scales(call, 1)
@@ -153,5 +161,6 @@ RULES: dict[str, Rule] = {
         2,
         until=9,
         moved=(9, ("scales",)),
+        older=Older(7, {"height_scale": "float", "width_scale": "float"}),
     ),
 }

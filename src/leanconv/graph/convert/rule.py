@@ -16,7 +16,7 @@ from leanconv.graph.ops.integers import numbers
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 
-FIRST_OPSET, LAST_OPSET = 7, 28
+FIRST_OPSET, LAST_OPSET = 1, 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,7 @@ class FileNode:
         inputs, outputs: names; `""` where absent.
         attributes: ints, floats, strings, tuples of numbers, arrays.
         name: the node's name in the file, or one made from its place.
+        opset: the version of the operations, where it is not the model's: functions have their own.
     """
 
     op: str
@@ -35,6 +36,22 @@ class FileNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     name: str
+    opset: int | None = None
+
+
+@dataclass(frozen=True)
+class Older:
+    """What an operation had in the first opsets and has no more.
+
+    Attributes:
+        before: the opset that took it away.
+        attributes: the kinds of the attributes that it had besides, by name.
+        inputs: the least and the most inputs that it had, None for those of later opsets.
+    """
+
+    before: int = 0
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    inputs: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,7 @@ class Rule:
         outputs: how many outputs may be used.
         moved: the opset that made inputs of some attributes, and those attributes; before it
             the operation has no more than `least` inputs, from it on not those attributes.
+        older: what the first opsets had besides.
     """
 
     convert: Callable[[Call], Sequence[Value]]
@@ -65,6 +83,7 @@ class Rule:
     until: int = LAST_OPSET
     outputs: int = 1
     moved: tuple[int, tuple[str, ...]] = (0, ())
+    older: Older = Older()
 
 
 class Call:
@@ -108,11 +127,14 @@ class Call:
         """The same, of objects where there are symbols among its integers.
 
         Raises:
-            UnsupportedError: it is computed at run time.
+            UnsupportedError: it depends on the network's inputs.
         """
         found = self.value(index)
         if found.array is None:
-            raise UnsupportedError(f"input {index} is computed at run time; expected a constant")
+            raise UnsupportedError(
+                f"input {index} depends on the network's inputs, which is not supported on data "
+                "yet; expected a constant"
+            )
         return found.array
 
     def dtype(self, index: int) -> np.dtype:

@@ -9,11 +9,12 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 
 _FAR = 1 << 62
+MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
 
 
 def _flatten(call: Call) -> list[Value]:
@@ -27,7 +28,8 @@ def _flatten(call: Call) -> list[Value]:
 
 
 def _reshape(call: Call) -> list[Value]:
-    x, given = call.value(), call.integers(1)
+    x = call.value()
+    given = call.integers(1) if call.opset >= 5 else call.attribute("shape", ())
     shape, copied = list(given), set()
     if not call.flag("allowzero"):
         for axis, extent in enumerate(shape):
@@ -86,7 +88,7 @@ def _transpose(call: Call) -> list[Value]:
 
 def _concat(call: Call) -> list[Value]:
     values = [call.value(index) for index in range(len(call))]
-    axis = call.attribute("axis", None)
+    axis = call.attribute("axis", 1 if call.opset < 4 else None)
     if axis is None:
         raise ModelError("attribute axis is missing; expected an axis")
     axis = call.axis(axis, len(values[0].shape))
@@ -105,6 +107,9 @@ def _expand(call: Call) -> list[Value]:
 def _tile(call: Call) -> list[Value]:
     """Repeat along every axis: each is split in two, of which the first is broadcast."""
     x, repeats = call.value(), call.integers(1)
+    if call.opset < 6:  # how often, and along which axis
+        counts, axis = repeats, call.axis(int(call.scalar(2)), len(x.shape))
+        repeats = tuple(counts[0] if i == axis and counts else 1 for i in range(len(x.shape)))
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
         raise ModelError(f"got repeats {repeats}; expected {len(x.shape)} numbers of at least 0")
     shape = checked([e * r for e, r in zip(x.shape, repeats, strict=True)], x.type.dtype).shape
@@ -165,7 +170,8 @@ def _split(call: Call) -> list[Value]:
     x, count = call.value(), len(call.node.outputs)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     extent = x.shape[axis]
-    sizes: Sequence[int] | None = call.listed("split", 1, 13, count)
+    as_input = 1 if call.opset == 1 and call.optional(1) is not None else 13
+    sizes: Sequence[int] | None = call.listed("split", 1, as_input, count)
     if sizes is None:
         if call.attribute("num_outputs", count) != count:
             raise ModelError(
@@ -191,10 +197,10 @@ def _pad(call: Call) -> list[Value]:
     x = call.value()
     rank = len(x.shape)
     mode = call.attribute("mode", "constant")
-    if mode not in ("constant", "reflect", "edge"):
-        raise UnsupportedError(f"mode {mode!r} is not supported; expected constant, reflect, edge")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise ModelError(f"attribute mode is {mode!r}; expected constant, reflect, edge or wrap")
     value = call.attribute("value", 0.0)
-    pads = call.attribute("pads", ())
+    pads = call.attribute("pads" if call.opset >= 2 else "paddings", ())
     axes: Sequence[int] = range(rank)
     if call.opset >= 11:
         pads = call.integers(1, 2 * MAX_RANK)
@@ -214,11 +220,44 @@ def _pad(call: Call) -> list[Value]:
     widths = tuple(max(number, 0) for number in (*before, *after))
     if not any(widths):
         return [cut]
+    if mode == "wrap":
+        return [_wrapped(call, cut, widths)]
     return [call.emit("Pad", [cut], pads=widths, mode=mode, value=value)]
 
 
+def _wrapped(call: Call, x: Value, widths: Sequence[int]) -> Value:
+    """Repeat the map before and behind itself, along one axis after the other."""
+    rank = len(widths) // 2
+    for axis in range(rank):
+        extent, before, after = x.shape[axis], widths[axis], widths[rank + axis]
+        if not (before or after):
+            continue
+        if not extent:
+            raise ModelError(f"wraps {x.type} along axis {axis}; expected an extent of at least 1")
+        whole, first, last = 1 + before // extent + after // extent, before % extent, after % extent
+        _check_parts(whole + 2)
+        parts = [_part(call, x, axis, extent - first, 1, first)] if first else []
+        parts += [x] * int(whole)
+        parts += [_part(call, x, axis, 0, 1, last)] if last else []
+        x = call.emit("Concat", parts, axis=axis)
+    return x
+
+
+def _check_parts(count: int) -> None:
+    """Refuse what would become very many copies; each of them is code.
+
+    Raises:
+        UnsupportedError: there are over `MOST_PARTS`.
+    """
+    if count > MOST_PARTS:
+        raise UnsupportedError(
+            f"moves {count} parts one by one, which would be as much code; expected at most "
+            f"{MOST_PARTS}"
+        )
+
+
 def _gather(call: Call) -> list[Value]:
-    """Gather; at run time only of evenly spaced indices, as a Slice."""
+    """Gather; at run time each evenly spaced run of indices is a Slice, and they are joined."""
     x, indices = call.value(0), call.constant(1)
     rank = len(x.shape)
     check_rank(x.type, 1, MAX_RANK)
@@ -235,16 +274,36 @@ def _gather(call: Call) -> list[Value]:
         return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
     places = indices.reshape(-1).astype("int64")
     places = places + (places < 0) * extent
-    steps = set((places[1:] - places[:-1]).tolist()) if places.size <= extent else set()
-    if places.size == 1:
-        steps = {1}
-    if len(steps) != 1 or 0 in steps:
-        raise UnsupportedError(
-            "gathers run-time values by indices that are not evenly spaced; expected a scalar or "
-            "an even range; use Slice and Concat instead"
-        )
-    part = _part(call, x, axis, int(places[0]), steps.pop(), int(places.size))
-    return [call.reshape(part, shape)]
+    runs = _runs(places.tolist())
+    _check_parts(len(runs))
+    parts = [_part(call, x, axis, *run) for run in runs]
+    joined = parts[0] if len(parts) == 1 else call.emit("Concat", parts, axis=axis)
+    return [call.reshape(joined, shape)]
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Indices as evenly spaced runs, each as (first, step, size), as few as a greedy walk finds."""
+    if not places:
+        return [(0, 1, 0)]
+    runs, start = [], 0
+    while start < len(places):
+        end = _run_end(places, start)
+        if end == start + 2 and _run_end(places, start + 1) > start + 3:
+            end = start + 1  # any two are evenly spaced: the second begins a longer run
+        step = places[start + 1] - places[start] if end - start > 1 else 1
+        runs.append((places[start], step, end - start))
+        start = end
+    return runs
+
+
+def _run_end(places: Sequence[int], start: int) -> int:
+    """Where a run of evenly spaced, different indices ends that begins at `start`."""
+    end = start + 1
+    while end < len(places) and places[end] != places[start]:
+        if places[end] - places[end - 1] != places[start + 1] - places[start]:
+            break
+        end += 1
+    return end
 
 
 def _block(call: Call) -> tuple[Value, int, str]:
@@ -291,13 +350,15 @@ def _space_to_depth(call: Call) -> list[Value]:
 
 RULES: dict[str, Rule] = {
     "Flatten": Rule(_flatten, {"axis": "int"}),
-    "Reshape": Rule(_reshape, {"allowzero": "int"}, 2, 2),
+    "Reshape": Rule(
+        _reshape, {"allowzero": "int"}, 2, 2, older=Older(5, {"shape": "ints"}, (1, 1))
+    ),
     "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
     "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
     "Transpose": Rule(_transpose, {"perm": "ints"}),
     "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None),
     "Expand": Rule(_expand, {}, 2, 2, since=8),
-    "Tile": Rule(_tile, {}, 2, 2),
+    "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3))),
     "Slice": Rule(
         _slice,
         {"starts": "ints", "ends": "ints", "axes": "ints"},
@@ -312,6 +373,7 @@ RULES: dict[str, Rule] = {
         2,
         outputs=1 << 31,
         moved=(13, ("split",)),
+        older=Older(2, {}, (1, 2)),
     ),
     "Pad": Rule(
         _pad,
@@ -319,6 +381,7 @@ RULES: dict[str, Rule] = {
         1,
         4,
         moved=(11, ("pads", "value")),
+        older=Older(2, {"paddings": "ints"}),
     ),
     "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
     "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}),
