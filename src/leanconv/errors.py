@@ -109,7 +109,7 @@ class BackendError(LeanConvError, ImportError):
 
 
 class MissingExtraError(LeanConvError, ImportError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message says how to install it."""
 
 
 class DeviceError(LeanConvError, RuntimeError):

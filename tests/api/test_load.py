@@ -178,11 +178,20 @@ def test_batch_norms_that_would_explode_are_refused() -> None:
 
 
 def test_an_open_batch_is_tried_at_load() -> None:
-    """Gather's indices are supported or not, which only shapes tell."""
-    held = {"i": np.array([2, 0, 3])}
+    """Gather's indices are few runs or too many, which is known when the node is bound."""
+    held = {"i": np.array([2, 0, 0, 3] * 200)}
     proto = model([node("Gather", "x i", axis=1)], {"x": ("N", 4, 2, 2)}, ["y"], held)
     with pytest.raises(UnsupportedError, match="Gather"):
         lc.load(proto)
+
+
+def test_a_layer_that_is_not_there_is_refused_at_load() -> None:
+    """Also where shapes are open: the nearest name is said."""
+    proto = small_cnn()
+    name = next(each.name for each in proto.graph.node if each.op_type == "Conv") or "Conv_0"
+    assert lc.load(proto, algorithms={name: "direct"})
+    with pytest.raises(SpecError, match=rf"names '{name}x', which is no .*mean '{name}'\?"):
+        lc.load(proto, algorithms={name + "x": "direct"})
 
 
 def test_a_network_for_another_batch_than_one_still_loads() -> None:

@@ -259,6 +259,19 @@ for mode in ("reflect", "edge"):
     case(mode, (11, 13, 19), "Pad", IMAGE, ints(0, 0, 1, 2, 0, 0, 3, 0), mode=mode)
 case("negative", (7, 10), "Pad", IMAGE, pads=[0, 0, -1, 2, 0, -1, 3, -2])
 case("axes", (18, 21), "Pad", IMAGE, ints(1, 2, 3, 0), None, ints(-1, 1))
+case("wrap", (19, 25), "Pad", IMAGE, ints(1, 0, 1, 2, 0, 3, 3, 1), mode="wrap")
+case("wrapagain", (19,), "Pad", IMAGE, ints(0, 0, 0, 20, 0, 0, 13, 0), mode="wrap")
+case("wrapcut", (19,), "Pad", IMAGE, ints(0, 0, -1, 2, 0, -1, 3, -2), mode="wrap")
+for places, axis in (
+    ([1, 0, 2], 1),
+    ([2, 2, 0, -1], -1),
+    ([[0, 0], [3, 1]], 2),
+    ([0, 1, 3, 2, 1, 0, 0], 3),
+    ([[[0]], [[0]]], 0),
+    ([3, 3, 3], 2),
+):
+    case(f"any{places}", (7, 13), "Gather", IMAGE, Const(np.array(places)), axis=axis)
+    case(f"int32{places}", (11,), "Gather", IMAGE, Const(np.array(places, np.int32)), axis=axis)
 case("scalar", (7, 11, 13), "Gather", IMAGE, Const(np.int64(3)), axis=1)
 case("range", (7, 13), "Gather", IMAGE, ints(1, 2, 3), axis=2)
 case("strided", (11, 13), "Gather", IMAGE, Const(np.array([[-1, -3]])), axis=-1)

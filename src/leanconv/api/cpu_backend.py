@@ -28,7 +28,7 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
-from leanconv.planner.overrides import tuned, with_algorithms
+from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import steps
 from leanconv.runtime.calibration import planning_target
@@ -64,6 +64,7 @@ class CpuBackend:
         ranges: ShapeRanges | None = None,
     ) -> None:
         self.model, self._options, self._pinned = model, options, pinned
+        check_layers(options.algorithms, model.nodes)
         self._threads = options.threads or default_threads()
         self.dtype = self.input_dtype = model.runtime_dtype(options.dtype)
         error = options.max_error

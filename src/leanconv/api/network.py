@@ -8,9 +8,10 @@ from typing import Any, overload
 import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
+from leanconv.api.fitting_sizes import with_sizes
 from leanconv.api.inputs import InputSpec, Shape, input_specs, output_dtypes
 from leanconv.api.plan_cache import PlanCache
-from leanconv.errors import InputError, SpecError, memory_reported, short
+from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
@@ -180,7 +181,10 @@ class Network:
         with working(self._name), self._planning.held:
             found = self._plans.get(shapes)
             if found is None:
-                found = self._backend.compile(shapes)
+                try:
+                    found = self._backend.compile(shapes)
+                except ModelError as error:
+                    raise with_sizes(error, self._backend.model, shapes) from error
                 self._plans.put(shapes, found, found.held_bytes)
             return found
 

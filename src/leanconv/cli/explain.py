@@ -25,6 +25,7 @@ from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import Column
 from leanconv.errors import InputError
+from leanconv.graph.convert import RULES
 from leanconv.units import format_bytes, format_ns, shape_text
 
 _NO_FASTER = "no faster"
@@ -36,7 +37,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "explain", help="say what was chosen for every layer, and why", description=__doc__
     )
     parser.add_argument(
-        "what", metavar="MODEL|PROBLEM", help="an ONNX file, or a line such as ic64ih56oc64oh54kh3"
+        "what",
+        metavar="MODEL|PROBLEM",
+        nargs="?",
+        help="an ONNX file, or a line such as ic64ih56oc64oh54kh3",
+    )
+    parser.add_argument(
+        "--operators", action="store_true", help="list the operators that models may have"
     )
     add_load_options(parser)
     add_shape_option(parser)
@@ -50,6 +57,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
+    if options.operators:
+        return _operators(options)
+    if options.what is None:
+        raise UsageError("got no model; expected an ONNX file, a problem, or --operators")
     problem = is_problem(options.what)
     if problem and (options.layer or options.html or options.plan or options.save):
         raise UsageError(
@@ -69,6 +80,33 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _operators(options: argparse.Namespace) -> int:
+    """List ONNX's operators that are taken, and in which opsets."""
+    rows = [
+        {
+            "operator": name,
+            "since": rule.since,
+            "until": rule.until,
+            "data": not (rule.running == () or rule.knows_shape),
+        }
+        for name, rule in sorted(RULES.items())
+    ]
+    if options.json:
+        print_json(rows)
+        return 0
+    table = [
+        [
+            str(row["operator"]),
+            f"{row['since']} to {row['until']}",
+            "data" if row["data"] else "shapes and constants only",
+        ]
+        for row in rows
+    ]
+    print_table(_OPERATORS, table, options.wide)
+    return 0
+
+
+_OPERATORS = (Column("operator", "name"), Column("opsets", "name"), Column("of", "prose"))
 _LAYERS = (
     Column("layer", "name"),
     Column("operation", "name"),

@@ -163,8 +163,7 @@ def _decode(file: Path, mode: str, fitting: Fitting) -> Seen:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingExtraError(
-            "reading images needs Pillow, which is not installed; "
-            "install it with: pip install 'leanconv[image]'"
+            "reading images needs Pillow, which is not installed; install it: pip install pillow"
         ) from error
     try:
         with (

@@ -11,7 +11,7 @@ from leanconv.errors import InputError, short
 from leanconv.records import dataclass
 
 
-def _meant(name: object, known: Sequence[str]) -> str:
+def meant(name: object, known: Sequence[str]) -> str:
     """What follows in a message about an unknown name: the known one that is most like it."""
     close = get_close_matches(str(name), known, 1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -84,7 +84,7 @@ class Names:
             if not isinstance(name, str) or name not in self.outputs:
                 raise InputError(
                     f"got the output name {_got(name)}; expected some of "
-                    f"{', '.join(self.outputs)}{_meant(name, self.outputs)}"
+                    f"{', '.join(self.outputs)}{meant(name, self.outputs)}"
                 )
         return [self.outputs.index(name) for name in listed or self.outputs]
 
@@ -106,8 +106,8 @@ class Names:
         if set(inputs) != set(self.inputs):
             got = sorted(map(str, inputs))
             unknown = [name for name in inputs if name not in self.inputs]
-            meant = "".join(_meant(name, self.inputs) for name in unknown[:1])
-            raise InputError(f"got inputs {got}; expected {sorted(self.inputs)}{meant}")
+            near = "".join(meant(name, self.inputs) for name in unknown[:1])
+            raise InputError(f"got inputs {got}; expected {sorted(self.inputs)}{near}")
         return [inputs[name] for name in self.inputs]
 
     def arrays(self, x: Any) -> list[Any]:

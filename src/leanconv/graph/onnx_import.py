@@ -179,7 +179,8 @@ def _fitted(
     name = shown(declared.name)
     if any(extent < 0 for extent in given):
         raise InputError(
-            f"input {name!r} got the shape {list(given)}; expected extents that are not negative"
+            f"input {name!r} got the shape {shape_text(given)}; expected extents that are not "
+            "negative"
         )
     try:
         checked(given, "float64")

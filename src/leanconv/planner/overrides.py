@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO
 from leanconv.errors import SpecError
+from leanconv.graph.convert import FileNode
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.names import meant
 from leanconv.operators import Accuracy, convolution
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.planner import tuner
@@ -15,6 +17,31 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.progress import steps
 from leanconv.target import Target
+
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # of a file, which become convolutions
+
+
+def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> None:
+    """Refuse names that no node of a file has, before any shape is known.
+
+    Raises:
+        SpecError: there is no node of a name.
+    """
+    layers = [node.name for node in nodes if node.op in _LAYERS]
+    known = {name for node in nodes for name in (node.name, *node.outputs)}
+    _check_names(algorithms, known, layers)
+
+
+def _check_names(
+    algorithms: Mapping[str, str], known: Collection[str], layers: Sequence[str]
+) -> None:
+    unknown = [name for name in algorithms if name not in known]
+    if unknown:
+        raise SpecError(
+            f"algorithms names {unknown[0]!r}, which is no convolution of the network; expected "
+            f"some of {', '.join(layers[:8])}{', …' if len(layers) > 8 else ''}"
+            f"{meant(unknown[0], layers)}"
+        )
 
 
 def with_algorithms(
@@ -32,12 +59,7 @@ def with_algorithms(
         SpecError: there is no convolution of a name.
     """
     names = [_name(node) for node in graph.nodes if node.op in convolution.OPS]
-    unknown = [name for name in algorithms if name not in names]
-    if unknown:
-        raise SpecError(
-            f"algorithms names {unknown[0]!r}, which is no convolution of the network; expected "
-            f"some of {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-        )
+    _check_names(algorithms, names, names)
     decisions = default_decisions(format_rules(graph, target))
     return tuple(
         replace(decision, choice=CONVOLUTION.choice_named(algorithms[_name(node)]))

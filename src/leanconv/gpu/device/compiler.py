@@ -54,8 +54,7 @@ def require_triton() -> Any:
         return import_module("triton")
     except ImportError as error:
         raise MissingExtraError(
-            "device='cuda' needs triton, which is not installed; expected the extra 'gpu': "
-            "pip install 'leanconv[gpu]'"
+            "device='cuda' needs triton, which is not installed; install it: pip install triton"
         ) from error
 
 

@@ -12,6 +12,7 @@ from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.conv import check_window
 from leanconv.graph.ops.windows import same_padding
 from leanconv.spec.conv import effective_extent
+from leanconv.units import shape_text
 
 
 def _window(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
@@ -50,7 +51,8 @@ def _weighted(call: Call) -> tuple[Value, Value, list[Value | None]]:
     kernel = call.attribute("kernel_shape", w.shape[2:])
     if kernel != w.shape[2:]:
         raise ModelError(
-            f"attribute kernel_shape is {kernel}; expected the weight's, {w.shape[2:]}"
+            f"attribute kernel_shape is {shape_text(kernel)}; expected the weight's, "
+            f"{shape_text(w.shape[2:])}"
         )
     bias = call.optional(2)
     return x, w, [x, w] if bias is None else [x, w, bias]
