@@ -179,7 +179,7 @@ def test_batch_norms_that_would_explode_are_refused() -> None:
 
 def test_an_open_batch_is_tried_at_load() -> None:
     """Gather's indices are few runs or too many, which is known when the node is bound."""
-    held = {"i": np.array([2, 0, 0, 3] * 200)}
+    held = {"i": np.array([2, 0, 0, 3] * 300)}
     proto = model([node("Gather", "x i", axis=1)], {"x": ("N", 4, 2, 2)}, ["y"], held)
     with pytest.raises(UnsupportedError, match="Gather"):
         lc.load(proto)

@@ -71,7 +71,7 @@ def test_inputs_as_declared() -> None:
         ({}, "expected its shape to be given"),
         ({"x": (1, 3, 8)}, "got the shape 1x3x8; expected Nx3xHxW"),
         ({"x": (1, 4, 8, 8)}, "expected"),
-        ({"x": (0, 3, 8, 8)}, "at least 1"),
+        ({"x": (-1, 3, 8, 8)}, "not negative"),
         ({"x": (1, 3, 8, 8), "z": (1,)}, "expected an input's name: 'x'"),
         ({"x": (1, 3, 2**30, 2**30)}, "bytes"),
     ],

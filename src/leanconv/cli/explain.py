@@ -92,7 +92,7 @@ def _operators(options: argparse.Namespace) -> int:
         for name, rule in sorted(RULES.items())
     ]
     if options.json:
-        print_json(rows)
+        print_json({"operators": rows})
         return 0
     table = [
         [
