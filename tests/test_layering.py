@@ -23,6 +23,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "units": ("errors",),
     "canonical": ("records",),
     "records": (),
+    "forks": (),
     "expressions": ("errors",),
     "evaluation": ("expressions",),
     "symbols": ("expressions", "records"),
@@ -33,7 +34,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "winograd": ("errors", "dtypes", "records"),
     "reference": ("spec", "winograd"),
     "target": ("spec",),
-    "codegen": ("target", "progress"),
+    "codegen": ("target", "progress", "forks"),
     "graph": ("spec",),
     "kernels": ("codegen", "graph"),
     "algorithms": ("kernels", "winograd"),
@@ -42,7 +43,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "planner": ("operators", "runtime"),
     "gpu": ("planner",),
     "api": ("gpu",),
-    "": ("api",),  # leanconv/__init__.py
+    "": ("api", "forks"),  # leanconv/__init__.py
     "cli": ("", "reference"),
     "__main__": ("cli",),
 }
@@ -75,6 +76,7 @@ STANDARD_LIBRARY_ONLY = (
     "units",
     "canonical",
     "records",
+    "forks",
     "expressions",
     "evaluation",
     "symbols",

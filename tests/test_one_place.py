@@ -14,6 +14,7 @@ TREES = {
     file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
     for file in sorted(PACKAGE.rglob("*.py"))
 }
+LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
 ITEM_BYTES = ("'float16': 2", "'float32': 4", "'float64': 8")
 
 
@@ -83,6 +84,25 @@ def activation_tables(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+def locks(tree: ast.AST) -> Iterator[int]:
+    """Locks that nobody renews in a forked child."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).split(".")[-1]
+            ours = name == "Lock" and node.args  # that of `runtime.locks` says for what
+            if name in LOCKS and not ours:
+                yield node.lineno
+
+
+def locked_properties(tree: ast.AST) -> Iterator[int]:
+    """The standard library's cached properties, which have a lock until Python 3.12."""
+    for node in ast.walk(tree):
+        imported = isinstance(node, ast.ImportFrom) and node.module == "functools"
+        names = [a.name for a in node.names] if imported else []
+        if "cached_property" in (*names, getattr(node, "attr", "")):
+            yield node.lineno
+
+
 RULES = {
     rule.__name__: rule
     for rule in (
@@ -93,6 +113,8 @@ RULES = {
         divisors,
         specs,
         activation_tables,
+        locks,
+        locked_properties,
     )
 }
 SEEN = {
@@ -102,6 +124,8 @@ SEEN = {
     "kernel_flops": "def flops(self):\n    return 2 * self.batch * prod(self.out)",
     "divisors": "from math import gcd",
     "specs": "spec = ConvSpec(batch=1)",
+    "locks": "guard = threading.RLock()",
+    "locked_properties": "from functools import cached_property",
     "activation_tables": "KINDS = {'LeakyRelu': ('leaky_relu', ('alpha',))}",
 }
 
@@ -132,6 +156,13 @@ def test_a_spec_is_what_a_user_or_a_conv_node_says() -> None:
 
 def test_activations_of_operations_are_in_one_table() -> None:
     assert outside("activation_tables", "graph/activations.py") == []
+
+
+def test_every_lock_is_free_in_a_forked_child() -> None:
+    # Forks wait for those of the first row; the pool renews its own, and a child has no workers.
+    waited_for = ("forks.py", "codegen/linking.py", "codegen/backend.py")
+    assert outside("locks", *waited_for, "runtime/locks.py", "runtime/pool.py") == []
+    assert outside("locked_properties", "records.py") == []
 
 
 def test_each_rule_sees_what_it_is_there_for() -> None:

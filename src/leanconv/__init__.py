@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leanconv import forks
 from leanconv.errors import (
     BackendError,
     BudgetError,
@@ -69,11 +70,9 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        import_module("leanconv.codegen.backend")  # first: it says so where memory is too short
-        found = globals()[name] = getattr(import_module(_LAZY[name]), name)  # looked up once
+        forks.imported("leanconv.codegen.backend")  # first: it says so where memory is too short
+        found = globals()[name] = getattr(forks.imported(_LAZY[name]), name)  # looked up once
     except LeanConvError:
         raise
     except MemoryError as error:

@@ -1,8 +1,9 @@
-"""Dataclasses that are made quickly: importing the package makes two hundred.
+"""Dataclasses that are made quickly, and properties that take no lock.
 
-The standard library compiles each method of a dataclass by itself, up to six, which takes most of
-an import. Here those that follow the fields are compiled together, and the others are shared. What
-comes out is a dataclass like any other: `fields`, `replace` and `asdict` of `dataclasses` take it.
+Importing the package makes two hundred dataclasses. The standard library compiles each of their
+methods by itself, up to six, which takes most of an import. Here those that follow the fields are
+compiled together, and the others are shared. What comes out is a dataclass like any other:
+`fields`, `replace` and `asdict` of `dataclasses` take it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,28 @@ _MISSING = dataclasses.MISSING
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # what type checkers know
+    from functools import cached_property as cached_property
 else:
+
+    class cached_property:  # noqa: N801
+        """A property that is computed once for each object and kept in its `__dict__`.
+
+        That of the standard library takes a lock for all objects of the class, until Python 3.12:
+        it would stay taken in a forked child, and where a signal handler's exception comes between
+        two of its lines.
+        """
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self.function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            found = instance.__dict__[self.name] = self.function(instance)
+            return found
 
     def dataclass(
         cls: type | None = None,

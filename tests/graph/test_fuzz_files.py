@@ -95,7 +95,7 @@ def test_a_hang_is_stopped() -> None:
     with pytest.raises(AssertionError, match="loop has not ended after"), cpu_limit(0.05, "loop"):
         endless()
     with (
-        pytest.raises(AssertionError, match=r"loop took 0\.\d s"),
+        pytest.raises(AssertionError, match="loop has not ended after"),
         cpu_limit(0.05, "loop"),
         contextlib.suppress(AssertionError),
     ):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.errors import InputError, memory_reported
+from leanconv.forks import imported
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
@@ -72,7 +73,12 @@ def is_array(given: object) -> bool:
     """Whether it is a NumPy array, and no masked one."""
     if type(given) is np.ndarray:  # asking for `np.ma` imports it, which takes 10 ms
         return True
-    return isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray)
+    return isinstance(given, np.ndarray) and not _is_masked(given)
+
+
+def _is_masked(given: object) -> bool:
+    imported("numpy.ma")
+    return isinstance(given, np.ma.MaskedArray)
 
 
 @memory_reported("copying an input")
@@ -98,7 +104,7 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
 
 def array_mend(given: object, dtype: str) -> str:
     """What a message says after "expected a NumPy array": how to make one of something else."""
-    if isinstance(given, np.ma.MaskedArray):
+    if _is_masked(given):
         return ", not a masked one: give x.filled(0)"
     if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies
         return ": give x.detach().cpu().numpy()"

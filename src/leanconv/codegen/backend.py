@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leanconv import forks
 from leanconv.codegen.llvm_pages import mapped_bytes, release_llvm_pages
 from leanconv.codegen.memory_limits import Need, require, require_for_products
 from leanconv.errors import BackendError
@@ -100,3 +101,12 @@ _theirs: Any = getattr(ffi.lib, "_lock", None)
 if hasattr(ffi.lib, "_fntab") and not getattr(_theirs, "_cblist", True):
     with _theirs:
         _use(_Lock())
+
+
+def _system_lock() -> Any:
+    """The `threading.RLock` of LLVM's lock, as it is now."""
+    lock: Any = getattr(ffi.lib, "_lock", None) or threading.RLock()
+    return lock if hasattr(lock, "_is_owned") else lock._lock
+
+
+forks.hold_over_forks(forks.LLVM, _system_lock)

@@ -67,8 +67,15 @@ def object_cache() -> DiskCache:
 
 
 def assembly(kernel: Kernel, target: Target) -> str:
-    """Emit a kernel as assembly for reading: any target, not only this machine's."""
-    return assembly_text(kernel.emit(target), target)
+    """Emit a kernel as assembly for reading: any target, not only this machine's.
+
+    Raises:
+        ReentrantCallError: a signal handler calls this while its thread compiles.
+    """
+    text = kernel.emit(target)
+    check_not_within(lock, "the compilation of kernels")
+    with lock:  # LLVM makes code outside its own lock, and forks wait for this one
+        return assembly_text(text, target)
 
 
 def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator[tuple[str, str]]:

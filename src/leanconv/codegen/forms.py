@@ -11,7 +11,6 @@ so at most one does. Later processes read the forms of kernels that were loaded 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import math
 import re
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from leanconv.codegen.kernel import Kernel
 from leanconv.evaluation import guarded
 from leanconv.expressions import Expression, Step, Values, steps_of
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Trace
 from leanconv.target import Target
 
@@ -48,11 +47,11 @@ class Form:
     words: tuple[tuple[Expression, str], ...]
     guards: Mapping[Expression, float]
 
-    @functools.cached_property
+    @cached_property
     def _values(self) -> Callable[[Values], Values | None]:
         return guarded(self.guards, (expression for expression, _ in self.words))
 
-    @functools.cached_property
+    @cached_property
     def record(self) -> FormRecord:
         """The form as data: equal for equal forms, whichever process has made them."""
         words = [expression for expression, _ in self.words]

@@ -5,11 +5,11 @@ The code of a form is loaded once: libraries share the batches in which their fo
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
 
+from leanconv import forks
 from leanconv.codegen.backend import llvm
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -18,10 +18,7 @@ from leanconv.codegen.memory_limits import require_for_linking
 
 _LIBRARIES = 128  # of one linker
 lock = threading.RLock()  # the compiler's and the linker's
-if hasattr(os, "register_at_fork"):  # a forked child finds them whole and unlocked
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
+forks.hold_over_forks(forks.COMPILER, lambda: lock)
 
 
 class Batch:

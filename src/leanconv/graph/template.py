@@ -17,7 +17,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +28,7 @@ from leanconv.evaluation import guarded
 from leanconv.expressions import Expression, Values
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Symbol, Trace
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ network as it is and with its first 2, 3, … blocks merged.
 from __future__ import annotations
 
 import logging
-from functools import cached_property
 
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
@@ -18,6 +17,7 @@ from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
 from leanconv.planner.node_costs import skeleton, units_error
 from leanconv.planner.solver import least_error
 from leanconv.progress import steps
+from leanconv.records import cached_property
 from leanconv.target import Target
 from leanconv.units import format_bytes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph
@@ -17,6 +16,7 @@ from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_time, smallest
 from leanconv.planner.storage import Storage, place
+from leanconv.records import cached_property
 from leanconv.spec import PLAIN
 from leanconv.target import Target
 

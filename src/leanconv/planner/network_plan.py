@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from functools import cached_property
 
 from leanconv.graph.ir import TensorType
 from leanconv.planner.budget import Planner
@@ -21,7 +20,7 @@ from leanconv.planner.plan_file import (
     write_plan,
 )
 from leanconv.planner.storage import Storage
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.units import format_bytes
 

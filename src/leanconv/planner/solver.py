@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,6 +34,20 @@ _PEAKS = 12  # peaks for which prices and first paths are sought
 _MOST_LABELS = 60_000  # kept after a level; more are never needed but for adversarial networks
 _CHUNK = 64
 _NEVER = np.int64(2**62)
+
+
+def _firsts(ascending: Integers) -> Integers:
+    """Where each value first stands."""
+    return np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))
+
+
+def _distinct(values: Integers) -> Integers:
+    """The values in ascending order, each once.
+
+    NumPy's `unique` imports a module when it is first called, which a fork would not wait for.
+    """
+    ascending = np.sort(values)
+    return ascending[_firsts(ascending)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +74,8 @@ class Level:
     @cached_property
     def segments(self) -> tuple[Integers, Integers]:
         """The states that transitions leave, and the index at which those of each begin."""
-        present, starts = np.unique(self.source, return_index=True)
-        return present, starts
+        starts = _firsts(self.source)
+        return self.source[starts], starts
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Level:
         """The level with some of its transitions."""
@@ -270,9 +283,9 @@ class _Search:
 
         Paths found meanwhile are offered.
         """
-        peaks = np.unique(np.concatenate([level.peak for level in self._levels]))
+        peaks = _distinct(np.concatenate([level.peak for level in self._levels]))
         peaks = peaks[peaks >= self._peaks[0][0]]
-        some = np.unique(np.linspace(0, len(peaks) - 1, _PEAKS).round().astype(int))
+        some = _distinct(np.linspace(0, len(peaks) - 1, _PEAKS).round().astype(np.int64))
         found: set[tuple[float, float]] = {(0.0, 0.0)}
         for peak in peaks[some]:
             levels = [level.only(level.peak <= peak) for level in self._levels]
@@ -364,7 +377,7 @@ class _Search:
         found, bounds = self._pruned(found, bounds)
         rows = np.concatenate(
             [np.empty(0, np.int64)]
-            + [self._undominated(found, state) for state in np.unique(found.state)]
+            + [self._undominated(found, state) for state in _distinct(found.state)]
         )
         if rows.size > _MOST_LABELS:
             self._exact = False

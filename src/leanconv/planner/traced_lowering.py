@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.template import NO_NUMBER
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Symbol, Trace
 from leanconv.target import Target
 

@@ -18,6 +18,7 @@ from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.compiler import generator_hash
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
+from leanconv.forks import imported
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import steps
 from leanconv.records import dataclass
@@ -173,6 +174,7 @@ class _Rig:
         other_weight_bytes: int,
     ) -> None:
         self._memory = Memory()
+        imported("numpy.random")
         random = np.random.default_rng(0)
         packed = _constants(problem, candidate, random)
         roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y", *packed]

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.host import host
 from leanconv.runtime.clock import busy_nanoseconds, chain_nanoseconds
+from leanconv.runtime.locks import Lock
 from leanconv.settings import current_settings
 from leanconv.spec.format import ceil_div
 from leanconv.target import PRESETS, RELATIVES, Target, preset
@@ -44,7 +44,7 @@ _LINKS = 16  # of the chain whose every link takes one cycle
 _TICKS = 2000
 _STORE_BYTES = _MB
 
-_lock = threading.Lock()
+_measuring = Lock("the measurement of this processor")
 
 
 def planning_target() -> Target:
@@ -63,7 +63,7 @@ def this_machine() -> Target:
     target = host()
     if is_known(target):
         return target
-    with _lock:
+    with _measuring.held:
         found = recall(target)
         if found is None:
             found = _measured(target), date.today().isoformat()

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import cos, pi, sin
 from typing import Literal
 
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.winograd.program import LinearProgram, Op
 
 

@@ -6,7 +6,6 @@ which order tiles are placed in blocks; `kernel` emits the code.
 
 from __future__ import annotations
 
-from functools import cached_property
 from math import prod
 
 from leanconv.algorithms.decompose import phase_taps
@@ -17,7 +16,7 @@ from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.dtypes import ITEMSIZE
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.winograd.matrices import Transform, transform

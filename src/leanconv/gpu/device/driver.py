@@ -9,6 +9,7 @@ from typing import Any
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import DeviceError
+from leanconv.records import cached_property
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _SHARED_LIMIT = 48 * 1024  # more must be requested
@@ -223,7 +224,7 @@ class Driver:
             _ZEROS_OUTSIDE,
         )
 
-    @functools.cached_property
+    @cached_property
     def overlapping_maps(self) -> bool:
         """Whether the driver makes tensor maps whose cells overlap; its manual does not say."""
         blob = ctypes.create_string_buffer(128 + 64)
