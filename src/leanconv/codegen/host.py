@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from leanconv.codegen.backend import llvm
+from leanconv.codegen.control_groups import quota_cores
 from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, RELATIVES, Target
@@ -100,15 +101,9 @@ def check_runs_here(target: Target) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity, and its control group's quota."""
+    """Cores that this process may use: its affinity, and the quotas of its control groups."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return max(1, cores)
+    return max(1, min(cores, quota_cores() or cores))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from leanconv.codegen.control_groups import group_folders
 from leanconv.errors import OutOfMemoryError
 from leanconv.units import format_bytes
 
@@ -196,23 +197,12 @@ def _swap_bytes() -> int:
 @functools.cache
 def _limited_groups() -> tuple[_Group, ...]:
     """The control groups of this process that had a limit at the first call."""
-    try:
-        rows = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return ()
     found = []
-    for row in rows:
-        _, controllers, path = row.split(":", 2)
-        if not controllers:
-            root, (limit, usage), cached = Path("/sys/fs/cgroup"), _GROUP_2, _CACHED_2
-        elif "memory" in controllers.split(","):
-            root, (limit, usage), cached = Path("/sys/fs/cgroup/memory"), _GROUP_1, _CACHED_1
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        for each in (folder, *folder.parents):
-            if each.is_relative_to(root) and _limited(each / limit):
-                found.append(_Group(each, limit, usage, cached))
+    for folder, version in group_folders("memory"):
+        limit, usage = _GROUP_2 if version == 2 else _GROUP_1
+        if _limited(folder / limit):
+            cached = _CACHED_2 if version == 2 else _CACHED_1
+            found.append(_Group(folder, limit, usage, cached))
     return tuple(found)
 
 
