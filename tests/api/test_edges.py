@@ -270,3 +270,46 @@ def test_what_is_computed_on_other_types_is_refused_by_name(
         lc.load(proto, threads=1)
     assert isinstance(caught.value, LeanConvError)
     assert "output" in what or "node " in str(caught.value)
+
+
+# -- places of extremes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_a_segmenter_that_ends_in_the_largest_class(op: str, last: int, keepdims: int) -> None:
+    found = node(op, "a", "y", axis=1, keepdims=keepdims, select_last_index=last)
+    half = node("Mul", "x k", "f")
+    proto = network([half, conv("f", "a"), found], (1, 3, 8, 9), FLOAT, _LONG, k=np.float32(0.5))
+    agrees(proto, R.standard_normal((1, 3, 8, 9)).astype("f4"))
+    shape = lc.load(proto, threads=1).outputs[0].shape
+    assert shape == ((1, 1, 8, 9) if keepdims else (1, 8, 9))
+    ties = network([node("Abs", "x", "a"), found], (1, 3, 4), FLOAT, _LONG)
+    agrees(ties, R.integers(-1, 2, (1, 3, 4)).astype("f4"))
+
+
+def test_places_of_any_size_that_are_cast() -> None:
+    nodes = [conv("x", "a"), node("ArgMax", "a", "b", axis=-3), node("Cast", "b", "y", to=2)]
+    found = lc.load(network(nodes, ("n", 3, "h", "w_"), FLOAT, _BYTE), threads=1)
+    assert (found.outputs[0].dtype, found.outputs[0].name) == ("uint8", "y")
+    for shape in ((1, 3, 8, 9), (2, 3, 7, 5)):
+        agrees(network(nodes, ("n", 3, "h", "w_"), FLOAT, _BYTE), R.random(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [node("Add", "b b", "y"), node("Squeeze", "b", "y"), node("ConstantOfShape", "s", "y")],
+)
+def test_places_that_are_read_in_the_network_are_refused(behind: onnx.NodeProto) -> None:
+    nodes = [node("ArgMax", "x", "b", axis=1), node("Shape", "b", "s"), behind]
+    with pytest.raises(UnsupportedError, match="reads what ArgMax or ArgMin gives.*on data yet"):
+        lc.load(network(nodes, (2, 3)))
+
+
+def test_places_along_no_axis_or_of_constants() -> None:
+    with pytest.raises(LeanConvError, match="axis is 2; expected -2 to 1"):
+        lc.load(network([node("ArgMax", "x", "y", axis=2)], (2, 3), FLOAT, _LONG))
+    held = {"c": np.float32([[1, 7, 7], [5, 2, 5]])}
+    nodes = [node("ArgMax", "c", "p", axis=1, keepdims=0), node("Gather", "x p", "y", axis=1)]
+    agrees(network(nodes, (2, 3), **held), R.standard_normal((2, 3)).astype("f4"))

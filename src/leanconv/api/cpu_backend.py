@@ -11,13 +11,14 @@ import numpy as np
 
 from leanconv.api.backend import Compiled
 from leanconv.api.fast_call import FastCall
-from leanconv.api.inputs import Shape, converted, input_specs, validated_input
+from leanconv.api.inputs import Shape, input_specs, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.graph.conversions import converted
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes

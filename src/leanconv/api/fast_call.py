@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.inputs import Shape, converted
+from leanconv.api.inputs import Shape
+from leanconv.graph.conversions import converted
 from leanconv.graph.onnx_import import Model
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary

@@ -8,6 +8,7 @@ import numpy as np
 
 from leanconv.errors import InputError, memory_reported
 from leanconv.forks import imported
+from leanconv.graph.conversions import result_dtype, result_shape
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
@@ -52,21 +53,20 @@ def input_specs(model: Model, dtype: str) -> tuple[InputSpec, ...]:
     )
 
 
-def output_dtypes(model: Model, dtype: str) -> tuple[str, ...]:
-    """The dtype of each output of a network that computes in `dtype`."""
-    casts = model.output_casts or ((),) * len(model.outputs)
-    return tuple(each[-1] if each else dtype for each in casts)
+def output_specs(
+    model: Model, dtype: str, shapes: Sequence[Shape] | None = None
+) -> tuple[InputSpec, ...]:
+    """What a network gives.
 
-
-def converted(array: np.ndarray, dtypes: Sequence[str]) -> np.ndarray:
-    """The array in one dtype after the other, by ONNX's rules: integers by truncation.
-
-    What the dtype does not hold becomes infinite, or any integer, without a warning, as in ONNX.
+    Args:
+        model: what the file says.
+        dtype: that the network computes in.
+        shapes: of the outputs as they are computed; None for what the file says of them.
     """
-    with np.errstate(all="ignore"):
-        for dtype in dtypes:
-            array = array.astype(dtype, order="C", copy=False)
-    return array
+    steps = model.output_casts or ((),) * len(model.outputs)
+    known = model.output_shapes if shapes is None else map(result_shape, steps, shapes)
+    dtypes = [result_dtype(each, dtype) for each in steps]
+    return tuple(map(InputSpec, model.outputs, known, dtypes))
 
 
 def is_array(given: object) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
 from leanconv.api.fitting_sizes import with_sizes
-from leanconv.api.inputs import InputSpec, Shape, input_specs, output_dtypes
+from leanconv.api.inputs import Shape, input_specs, output_specs
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
@@ -43,9 +43,7 @@ class Network:
         model, dtype = backend.model, backend.dtype
         self._backend, self._name = backend, name
         self.inputs = input_specs(model, backend.input_dtype)
-        dtypes = output_dtypes(model, dtype)
-        declared = zip(model.outputs, model.output_shapes, dtypes, strict=True)
-        self.outputs = tuple(InputSpec(*each) for each in declared)
+        self.outputs = output_specs(model, dtype)
         self._names = Names(tuple(spec.name for spec in self.inputs), model.outputs)
         self._plans = PlanCache[Compiled](
             backend.cache_bytes, keep_newest=True, most=backend.most_cached
@@ -55,8 +53,8 @@ class Network:
         static = [i.static_shape for i in model.inputs]
         if None not in static:
             compiled = self._for_shapes(tuple(s for s in static if s is not None))
-            kinds = zip(compiled.plan.outputs.items(), dtypes, strict=True)
-            self.outputs = tuple(InputSpec(name, kind.shape, each) for (name, kind), each in kinds)
+            computed = [kind.shape for kind in compiled.plan.outputs.values()]
+            self.outputs = output_specs(model, dtype, computed)
         else:
             for shapes in backend.prepare():
                 self._for_shapes(shapes)

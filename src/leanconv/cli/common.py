@@ -288,13 +288,20 @@ def input_shapes(
 
 
 def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) -> dict[str, Any]:
-    """Return standard normal arrays of the shapes, in the dtypes that the network declares."""
+    """Return arrays of the shapes, in the dtypes that the network declares.
+
+    Floats are standard normal, integers from 0 to 255 or what their type holds of that, as pixels.
+    """
     generator = np.random.default_rng(seed)
-    dtypes = {value.name: value.dtype for value in network.inputs}
-    return {
-        name: generator.standard_normal(shape).astype(dtypes[name])
-        for name, shape in shapes.items()
-    }
+    dtypes = {value.name: np.dtype(value.dtype) for value in network.inputs}
+    return {name: _random(generator, shape, dtypes[name]) for name, shape in shapes.items()}
+
+
+def _random(generator: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    most = 1 if dtype.kind == "b" else min(255, np.iinfo(dtype).max)
+    return generator.integers(0, most + 1, shape).astype(dtype)
 
 
 def _example(extents: Sequence[int | str | None] | None) -> str:

@@ -67,4 +67,16 @@ def read_sample(path: Path, network: Network) -> dict[str, np.ndarray]:
                 "with astype"
             )
     dtypes = {port.name: port.dtype for port in network.inputs}
-    return {name: array.astype(dtypes[name]) for name, array in arrays.items()}
+    return {name: _as_dtype(path, name, array, dtypes[name]) for name, array in arrays.items()}
+
+
+def _as_dtype(path: Path, name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array in a network's dtype; integers must hold its numbers exactly."""
+    with np.errstate(all="ignore"):
+        found = array.astype(dtype)
+    if np.dtype(dtype).kind != "f" and not np.array_equal(found, array):
+        raise InputError(
+            f"sample {path.name} holds {name} of {array.dtype}, of which {dtype} does not hold all "
+            f"numbers; expected {dtype}"
+        )
+    return found

@@ -76,14 +76,16 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     wanted = load_options(options)
     network = leanconv.load(options.model, **wanted, plan=options.plan)
     exact = leanconv.load(options.model, dtype="float64", threads=options.threads)
+    dtypes = {port.name: port.dtype for port in exact.inputs}
     rows: list[dict[str, Any]] = []
     allowed = 0.0
     for label, arrays in _samples(network, options):
         plan = network.bind({name: array.shape for name, array in arrays.items()})
         allowed = max(allowed, plan.predicted_error)
         found = network.run(arrays)
-        truth = exact.run({name: array.astype(np.float64) for name, array in arrays.items()})
-        for name, values in truth.items():
+        truth = exact.run({name: array.astype(dtypes[name]) for name, array in arrays.items()})
+        for name, given in truth.items():
+            values = given.astype(np.float64)  # integers would wrap around
             largest = float(np.abs(values).max())
             difference = float(np.abs(found[name] - values).max())
             error = difference / largest if largest else difference

@@ -4,7 +4,7 @@ Everything inside flows in one float dtype. A network may take its images as byt
 first, or cast what it found last; between the Cast and the edge elements may be moved, since a
 Cast does the same before and after. Such Casts are taken out of the nodes here, and inputs and
 outputs say what is converted instead, by ONNX's rules: to float by rounding to nearest, to integers
-by truncation.
+by truncation. An ArgMax or ArgMin, with nothing but Casts behind it, is done there, too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.errors import UnsupportedError
+from leanconv.graph.conversions import Conversion, Extreme
 from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileInput, FileModel
 from leanconv.graph.onnx_nodes import shown
@@ -31,6 +32,7 @@ _MOVES = frozenset(
     )
 )
 _CASTS = ("Cast", "CastLike")
+_EXTREMES = ("ArgMax", "ArgMin")
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,12 @@ class Edges:
     Attributes:
         nodes: where such a Cast was, an Identity is.
         dtype: of everything that flows.
-        casts: for each output, the dtypes that its elements are converted to, one after the other.
+        casts: for each output, what is done to it, one after the other.
     """
 
     nodes: tuple[FileNode, ...]
     dtype: str
-    casts: tuple[tuple[str, ...], ...]
+    casts: tuple[tuple[Conversion, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,13 @@ class _Held:
     """
 
     kind: str
-    casts: tuple[str, ...] = ()
+    casts: tuple[Conversion, ...] = ()
     given: bool = False
+
+    @property
+    def reshaped(self) -> bool:
+        """Whether its shape is another one than that of what flows."""
+        return any(isinstance(each, Extreme) for each in self.casts)
 
     @property
     def plain(self) -> bool:
@@ -97,6 +104,9 @@ class _Walk:
         """The node, an Identity for a Cast at an edge; says what its outputs are."""
         read = _data_inputs(node, self.held)
         target = self._target(node)
+        ended = [self.held[n] for n in node.inputs if n in self.held and self.held[n].reshaped]
+        if ended and node.op not in _CASTS:
+            raise self._refused(node, ended[0], "reads")
         if node.op == "CastLike" and target is not None:
             kind = MappingProxyType({"to": target})
             node = replace(node, op="Cast", inputs=node.inputs[:1], attributes=kind)
@@ -109,7 +119,9 @@ class _Walk:
             self.held[node.outputs[0]] = self._cast(node, found[0], target)
             return replace(node, op="Identity", attributes=MappingProxyType({}))
         result = _Held(self._dtype)
-        if node.op in _MOVES:
+        if node.op in _EXTREMES and found[0].plain:
+            result = _Held("int64", (_extreme(node),))
+        elif node.op in _MOVES:
             result = found[0]
             whole = node.op != "Concat" or len(read) == len([name for name in node.inputs if name])
             if any(each != result for each in found) or not (whole or result.plain):
@@ -144,7 +156,7 @@ class _Walk:
             return _Held(target)
         return _Held(target, (*(() if exact else x.casts), target))
 
-    def casts_of(self, name: str) -> tuple[str, ...]:
+    def casts_of(self, name: str) -> tuple[Conversion, ...]:
         """The conversions of an output.
 
         Raises:
@@ -168,14 +180,28 @@ class _Walk:
                 f"data yet; expected {' or '.join(FLOATS)}: a Cast to {self._dtype} right behind "
                 "the input"
             )
+        source = "ArgMax or ArgMin gives" if held.reshaped else f"is cast to {held.kind}"
         return UnsupportedError(
-            f"{where} {what} what is cast to {held.kind}, which is not supported on data yet; "
-            f"expected {' or '.join(FLOATS)}: no Cast to other types but at the network's end"
+            f"{where} {what} what {source}, "
+            f"which is not supported on data yet; expected {' or '.join(FLOATS)}, and that only at "
+            "the network's end"
         )
 
 
-def _holds(dtype: str, other: str) -> bool:
-    """Whether a dtype is a float that holds every number of another float dtype."""
+def _extreme(node: FileNode) -> Extreme:
+    given = node.attributes
+    return Extreme(
+        given.get("axis", 0),
+        bool(given.get("keepdims", 1)),
+        bool(given.get("select_last_index", 0)),
+        node.op == "ArgMin",
+    )
+
+
+def _holds(dtype: Conversion, other: str) -> bool:
+    """Whether it is a float dtype that holds every number of another float dtype."""
+    if isinstance(dtype, Extreme):
+        return False
     return np.dtype(dtype).kind == "f" and np.can_cast(other, dtype)
 
 
@@ -205,6 +231,7 @@ def _run_dtype(file: FileModel) -> str:
             kind = kinds.get(like, kind if held is None else held.dtype.name)
         elif node.op not in _MOVES:
             computed.append(kind)
+            kind = "int64" if node.op in _EXTREMES else kind
         kinds.update((name, kind) for name in node.outputs if name)
     ends = [kinds[name] for name in file.outputs if name in kinds]
     starts = [each.dtype for each in file.inputs]

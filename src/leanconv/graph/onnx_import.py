@@ -15,6 +15,7 @@ import numpy as np
 
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.graph.builder import Builder, Value, located
+from leanconv.graph.conversions import Conversion
 from leanconv.graph.convert import RULES, Call, FileNode
 from leanconv.graph.edges import take_casts
 from leanconv.graph.file_kinds import file_kind, folder_kind
@@ -68,7 +69,7 @@ class Model:
         bytes: the size of the file and its external data.
         limits: what binding may use.
         metadata: the file's own key-value pairs.
-        output_casts: for each output the dtypes that it is converted to, one after the other.
+        output_casts: for each output what is done to it at last, one after the other.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -81,7 +82,7 @@ class Model:
     bytes: int
     limits: Limits
     metadata: Mapping[str, str]
-    output_casts: tuple[tuple[str, ...], ...] = ()
+    output_casts: tuple[tuple[Conversion, ...], ...] = ()
 
     @property
     def converts(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
+from leanconv.graph.conversions import Extreme
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
@@ -210,6 +211,23 @@ def _root(call: Call, x: Value) -> Value:
     return call.emit("Sqrt", [x])
 
 
+def _extreme(call: Call) -> list[Value]:
+    """ArgMax and ArgMin: of data at a network's end, where `edges` has them done."""
+    x = call.value()
+    step = Extreme(
+        call.axis(call.attribute("axis", 0), len(x.shape)),
+        call.flag("keepdims", 1),
+        call.flag("select_last_index"),
+        call.node.op == "ArgMin",
+    )
+    if not x.shape[step.axis]:
+        raise ModelError(f"got {x.type}; expected an extent of at least 1 along axis {step.axis}")
+    array = x.array
+    if array is None:
+        return [x]
+    return [call.fold(lambda: step.of(array), step.shape(x.shape), "int64")]
+
+
 def _gemm(call: Call) -> list[Value]:
     inputs = [call.value(0), call.value(1)]
     added = call.optional(2)
@@ -312,6 +330,10 @@ RULES: dict[str, Rule] = {
     "ReduceL1": _reduction("ReduceSum", 18, _magnitude),
     "ReduceL2": _reduction("ReduceSum", 18, _square, _root),
     "ReduceSumSquare": _reduction("ReduceSum", 18, _square),
+    **{
+        op: Rule(_extreme, {"axis": "int", "keepdims": "int", "select_last_index": "int"})
+        for op in ("ArgMax", "ArgMin")
+    },
     "Gemm": Rule(
         _gemm,
         {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},
