@@ -112,7 +112,7 @@ class GuardedProgram(Program):
     ) -> None:
         self._sizes = sizes
         self._at: dict[object, Region] = {}  # by address, or by the name of an arena's buffer
-        self._slots = [Region(size) for size in sizes.slots]
+        self._slots: list[Region] = []  # made with the first run: plans may be larger than memory
         moved = [self._moved(stage, time) for time, stage in enumerate(stages)]
         operands = [operand for stage in moved for operand in stage.operands]
         self.addresses = [
@@ -174,6 +174,7 @@ class GuardedProgram(Program):
 
     def enter(self) -> None:
         """Bring what the caller gives into the regions, and let operands be these."""
+        self._slots = self._slots or [Region(size) for size in self._sizes.slots]
         self._callers = [
             self._arguments[places[0][0]] - places[0][1] if places else 0
             for places in self._patches[: len(self._slots)]
