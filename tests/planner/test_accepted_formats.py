@@ -31,7 +31,7 @@ def test_every_accepted_format_is_read_rightly(op: str) -> None:
     for case in cases(op):
         expected = case.expected()
         for context in case.contexts(host()):
-            for choice in choices(context):
+            for choice in choices(case, context):
                 found = case.run(context, choice)
                 error = np.abs(found - expected).max() / max(1e-30, np.abs(expected).max())
                 assert error <= ALLOWED, f"{case}, {choice}: off by {error:.1e}, {context.formats}"

