@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -188,6 +189,20 @@ def _named(
             f"{text!r} is no shape ({error}); give one such as {example}, or "
             f"{name or 'NAME'}={example} for one of several inputs"
         ) from error
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names for a message, the first ones where there are many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> InputError:
+    """What is said of a name that is none: what it may have meant, and what there is."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"did you mean {near[0]!r}? There are" if near else "expected one of"
+    return InputError(f"there is no {kind} {name!r}; {meant} {listed(names)}")
 
 
 def is_problem(text: str) -> bool:

@@ -16,19 +16,19 @@ from leanconv.cli.common import (
     add_shape_option,
     input_shapes,
     is_problem,
+    listed,
     load_options,
     read_problem,
+    unknown,
 )
 from leanconv.cli.explain_page import explain_page
 from leanconv.cli.files import writing
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
-from leanconv.cli.table import Column
+from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.graph.convert import RULES
 from leanconv.units import format_bytes, format_ns, shape_text
-
-_NO_FASTER = "no faster"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -134,7 +134,7 @@ def _print_layers(report: dict[str, Any], wide: bool) -> None:
     """What the plan promises, then a row for each layer."""
     rows = []
     for layer in report["layers"]:
-        others = [c for c in layer["candidates"] if not c["chosen"] and c["reason"] != _NO_FASTER]
+        others = [c for c in layer["candidates"] if not c["chosen"]]
         best = min(others, key=lambda c: c["time_ns"], default=None)
         lost = f"{_apart(best, layer)}: {best['reason']}" if best else ""
         row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), lost]
@@ -157,45 +157,55 @@ def _apart(candidate: dict[str, Any], chosen: dict[str, Any]) -> str:
     return f"{words} in other layouts"
 
 
-def _layer_named(layers: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The layer of a name or output, or of the short form of one that a table shows.
+def _layers_named(layers: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The layers of a name or output, or of the short form of a name that a table shows.
+
+    Several, where what one node of the file computes became several layers.
 
     Raises:
-        InputError: there is none, or there are several.
+        InputError: there is none, or several names are like this one.
     """
     found = [each for each in layers if name in (each["name"], each["output"])]
+    if found:
+        return found
+    pattern = re.compile(".*".join(map(re.escape, name.split("…"))))
+    found = [each for each in layers if pattern.search(each["name"])]
+    names = list(dict.fromkeys(each["name"] for each in found))
+    if len(names) > 1:
+        raise InputError(
+            f"{len(names)} layers have {name!r} in their names; give one of {listed(names)}"
+        )
     if not found:
-        pattern = re.compile(".*".join(map(re.escape, name.split("…"))))
-        found = [each for each in layers if pattern.search(each["name"])]
-        if len(found) > 1 and len({each["name"] for each in found}) > 1:
-            names = ", ".join(each["name"] for each in found[:20])
-            raise InputError(f"{len(found)} layers have {name!r} in their names; give one: {names}")
-    if not found:
-        known = ", ".join(each["name"] for each in layers[:20])
-        raise InputError(f"there is no layer {name!r}; expected one such as {known}")
-    return found[0]
+        raise unknown("layer", name, [each["name"] for each in layers])
+    return found
 
 
 def _print_layer(report: dict[str, Any], name: str, wide: bool) -> None:
     """A row for each candidate of a layer, and the algorithms that cannot compute it."""
-    layer, rows = _layer_named(report["layers"], name), []
-    for candidate in layer["candidates"]:
-        formats = f"{'/'.join(candidate['reads'].values())} to {candidate['writes']}"
-        row = [candidate["words"], *_numbers(candidate), candidate["reason"] or "chosen"]
-        row += [candidate["parameters"], formats]
-        rows.append([*row, candidate["selector"] or ""] if wide else row)
-    rejected = [[name, "", "", "", "", why, "", ""] for name, why in layer["rejected"].items()]
-    rows += [[*row, ""] for row in rejected] if wide else rejected
-    columns = [*_CANDIDATES, _SELECTOR] if wide else _CANDIDATES
-    print_table(columns, rows, title=f"{layer['name']}: {layer['op']}", wide=wide)
+    for number, layer in enumerate(_layers_named(report["layers"], name)):
+        if number:
+            print_text("")
+        rows = [_candidate_row(candidate, wide) for candidate in layer["candidates"]]
+        for algorithm, why in layer["rejected"].items():
+            rows.append([algorithm, "", "", "", "", why, "", "", *[""] * wide])
+        columns = [*_CANDIDATES, _SELECTOR] if wide else _CANDIDATES
+        print_table(columns, rows, title=f"{layer['name']}: {layer['op']}", wide=wide)
+
+
+def _candidate_row(candidate: dict[str, Any], wide: bool) -> list[str]:
+    reads = "/".join(dict.fromkeys(candidate["reads"].values()))
+    formats = f"{reads} to {candidate['writes']}" if reads else candidate["writes"]
+    row = [candidate["words"], *_numbers(candidate), candidate["reason"] or "chosen"]
+    row += [candidate["parameters"], formats]
+    return [*row, candidate["selector"] or ""] if wide else row
 
 
 def _numbers(facts: dict[str, Any]) -> list[str]:
     return [
         format_ns(facts["time_ns"]),
-        format_bytes(facts["weight_bytes"]),
-        f"{facts['error']:.1e}",
-        format_bytes(facts["scratch_bytes"]),
+        format_bytes(facts["weight_bytes"]) if facts["weight_bytes"] else NONE,
+        f"{facts['error']:.1e}" if facts["error"] else NONE,
+        format_bytes(facts["scratch_bytes"]) if facts["scratch_bytes"] else NONE,
     ]
 
 

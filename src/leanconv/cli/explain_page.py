@@ -159,7 +159,7 @@ def _front(report: Report) -> str:
     front = report["front"]
     if not front:
         return "<p class=note>It was not looked for.</p>"
-    chosen = report["memory_bytes"], report["predicted_ns"]
+    chosen = report["memory_bytes"], report["counted_ns"]
     points = [(point["bytes"], point["time_ns"]) for point in front]
     low = min(size for size, _ in (*points, chosen))
     high = max(size for size, _ in (*points, chosen))
@@ -185,8 +185,11 @@ def _front(report: Report) -> str:
     )
     body.append(_text(_LEFT + 12, _HIGH - 8, format_bytes(low), "start"))
     body.append(_text(_WIDE - 8, _HIGH - 8, format_bytes(high), "end"))
-    note = "Predicted time of the fastest plan within each limit of bytes; the large dot is this "
-    return _svg(body, "time against bytes") + f"<p class=note>{note}plan.</p>"
+    note = (
+        "Predicted time of the fastest plan within each limit of bytes, where no choice counts as "
+        "faster than that of a plan without limits; the large dot is this plan."
+    )
+    return _svg(body, "time against bytes") + f"<p class=note>{note}</p>"
 
 
 def _error(report: Report) -> str:
@@ -227,7 +230,7 @@ def _layers(report: Report) -> str:
             f"<td class=text colspan=5>{escape(why)}</td></tr>"
             for name, why in layer["rejected"].items()
         )
-        shape = "x".join(map(str, layer["shape"]))
+        shape = "x".join(map(str, layer["shape"])) or "-"
         lost = len(layer["candidates"]) - 1
         rows.append(
             f"<tr><td>{escape(layer['name'])}</td><td class=text>{escape(layer['op'])}</td>"

@@ -54,8 +54,6 @@ def print_table(
     layout = lay_out(described, cells, None if wide else terminal_columns())
     for number, line in enumerate(layout.lines):
         _print_line(line, heading=number == 0)
-    if layout.left_out:
-        print_text(f"(no room here for {', '.join(layout.left_out)}: see --wide or --json)")
 
 
 def print_text(text: str, wide: bool = False, later: str = "    ") -> None:

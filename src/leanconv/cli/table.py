@@ -1,9 +1,10 @@
 """Tables that keep every row's key columns at any width.
 
-A table that goes to a terminal must fit it. Numbers are never cut. What gives way, in this order:
-columns that are marked as optional are left out (and named below the table), names are shortened in
-the middle as long as different ones stay different, names and prose take several lines, and where
-even that does not fit, each row becomes a paragraph of `heading value` pairs.
+A table that goes to a terminal must fit it. Nothing is left out, and numbers are never cut. What
+gives way, in this order: columns that are marked as optional go below their row, as `heading value`
+pairs; names are shortened in the middle as long as different ones stay different, else broken at
+their slashes; prose takes several lines; and where even that does not fit, each row becomes a
+paragraph of such pairs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from leanconv.records import dataclass
 
 GAP = 2  # blanks between two columns
+NONE = "-"  # what a cell holds where there is nothing to say
 _COMFORTABLE = 16  # columns of a name, before something optional is left out
 _LEAST = {"name": 8, "prose": 20}
 _ELLIPSIS = "…"
@@ -29,7 +31,7 @@ class Column:
         heading: of the column.
         kind: `"name"`, which may be shortened in the middle; `"prose"`, which may be wrapped at
             blanks; `"number"`, which is neither, and aligned to the right.
-        optional: 0 for a column that is always shown; the larger, the earlier it is left out.
+        optional: 0 for a column that stays in its row; the larger, the earlier it goes below.
     """
 
     heading: str
@@ -43,11 +45,9 @@ class Layout:
 
     Attributes:
         lines: of the table, heading and rule first.
-        left_out: headings of optional columns for which there was no room.
     """
 
     lines: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
 
 
 def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
@@ -71,14 +71,18 @@ def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
         _column_cells(columns[i], [row[i] for row in rows], size)
         for i, size in zip(shown, widths, strict=True)
     ]
+    if None in cells:
+        return Layout(tuple(_paragraphs(columns, rows, width or max(natural))))
     headings = [columns[i].heading for i in shown]
     lines = [_line(columns, shown, widths, headings), "─" * (sum(widths) + GAP * (len(shown) - 1))]
-    for row in zip(*cells, strict=True):
+    below = [i for i in range(len(columns)) if i not in shown]
+    for whole, row in zip(rows, zip(*filter(None, cells), strict=True), strict=True):
         for number in range(max(map(len, row))):
             pieces = [cell[number] if number < len(cell) else "" for cell in row]
             lines.append(_line(columns, shown, widths, pieces))
-    left_out = [c.heading for i, c in enumerate(columns) if i not in shown]
-    return Layout(tuple(lines), tuple(left_out))
+        if width is not None:
+            lines += _pairs([(columns[i].heading, whole[i]) for i in below], width)
+    return Layout(tuple(lines))
 
 
 def shortened(names: Sequence[str], width: int) -> dict[str, str] | None:
@@ -181,7 +185,7 @@ def cells_of(text: str) -> int:
 
 
 def wrapped(text: str, width: int, later: str = "") -> list[str]:
-    """Break a text at blanks into lines of at most a width; longer words are broken anywhere.
+    """Break a text at blanks into lines of at most a width; longer words at slashes, or anywhere.
 
     Args:
         text: on one line.
@@ -203,6 +207,8 @@ def wrapped(text: str, width: int, later: str = "") -> list[str]:
             line = longer
         while cells_of(line) > width:
             part = _left(line, width)
+            slash = part.rfind("/") + 1
+            part = part[:slash] if part[:slash].strip(" /") else part
             lines.append(part)
             line = later + line[len(part) :]
     return [*lines, line] if line.strip() or not lines else lines
@@ -256,14 +262,17 @@ def _widths(
     return [sizes[i] for i in shown]
 
 
-def _column_cells(column: Column, cells: list[str], width: int) -> list[list[str]]:
-    """The lines of each cell of a column."""
-    if column.kind == "name":
-        short = shortened(cells, width)
-        if short is not None:
-            return [[short[cell]] for cell in cells]
+def _column_cells(column: Column, cells: list[str], width: int) -> list[list[str]] | None:
+    """The lines of each cell of a column; None where names would have to be broken anywhere."""
     if column.kind == "number":
         return [[cell] for cell in cells]
+    if column.kind == "prose":
+        return [wrapped(cell, width) for cell in cells]
+    short = shortened(cells, width)
+    if short is not None:
+        return [[short[cell]] for cell in cells]
+    if any(cells_of(part) > width for cell in cells for part in re.findall("[^ /]*/?", cell)):
+        return None
     return [wrapped(cell, width) for cell in cells]
 
 
@@ -281,18 +290,20 @@ def _paragraphs(columns: Sequence[Column], rows: Rows, width: int) -> Iterator[s
     """Each row by itself: its first cell, then all others with their headings."""
     for row in rows:
         yield from wrapped(row[0], width) if row[0] else ()
-        pairs = [
-            f"{column.heading} {cell}".strip()
-            for column, cell in zip(columns[1:], row[1:], strict=True)
-            if cell
-        ]
-        line = "   "
-        for pair in pairs:
-            longer = f"{line} {pair}" if line == "   " else f"{line},  {pair}"
-            if cells_of(longer) <= width - 1 or not line.strip():
-                line = longer
-            else:
-                yield from wrapped(line + ",", width, "      ")
-                line = f"    {pair}"
-        if pairs:
-            yield from wrapped(line, width, "      ")
+        named = zip(columns[1:], row[1:], strict=True)
+        yield from _pairs([(column.heading, cell) for column, cell in named], width)
+
+
+def _pairs(cells: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    """The cells that are not empty with their headings, indented, on as few lines as fit."""
+    pairs = [f"{heading} {cell}".strip() for heading, cell in cells if cell not in ("", NONE)]
+    line = "   "
+    for pair in pairs:
+        longer = f"{line} {pair}" if line == "   " else f"{line},  {pair}"
+        if cells_of(longer) <= width - 1 or not line.strip():
+            line = longer
+        else:
+            yield from wrapped(line + ",", width, "      ")
+            line = f"    {pair}"
+    if pairs:
+        yield from wrapped(line, width, "      ")

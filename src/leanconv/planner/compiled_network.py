@@ -253,6 +253,7 @@ def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
         name=step.name,
         op=step.op,
         algorithm=step.algorithm,
+        output=step.output,
         flops=step.flops,
         kernels=tuple(type(call.kernel).__name__ for call in step.calls),
         weight_bytes=sum(sizes[c] for c in constants),

@@ -17,10 +17,10 @@ from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.planner.plan_file import buffer_document
-from leanconv.units import format_bytes, format_ns
+from leanconv.planner.reasons import Reasons
+from leanconv.units import format_bytes
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
-_MOST_SWAPS = 40  # candidates for which a whole plan is placed, to find its bytes
 
 
 def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
@@ -32,38 +32,11 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
 
     Returns:
         JSON: `layers` with their `candidates`, `arena` with the buffers and the peak, `front`,
-        the requested limits, the record of `costs`, and the plan's bytes, time and error.
+        the requested limits, the record of `costs`, and the plan's bytes, time and error. Times
+        are the estimates of what runs, 0 for a view; only the `front` and `counted_ns` count as
+        the search does, where no choice is faster than that of a plan without limits.
     """
     planner = plan.planner
-    swaps, words = _Swaps(plan), _Names(plan)
-    layers = []
-    squares = 0.0
-    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
-        squares += chosen.passed_error**2
-        candidates = [
-            {
-                **_facts(node_cost, plan.threads),
-                **words.of(node, node_cost),
-                "chosen": node_cost == chosen,
-                "reason": swaps.reason(number, node_cost, chosen),
-            }
-            for node_cost in _different(planner.search_graph.node_costs[number], chosen)
-        ]
-        facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
-        if not any(candidate["chosen"] for candidate in candidates):
-            candidates.insert(0, {**facts, "chosen": True, "reason": ""})
-        layers.append(
-            {
-                "name": node.name or node.outputs[0],
-                "op": node.op,
-                "output": node.outputs[0],
-                "shape": list(planner.graph.types[node.outputs[0]].shape),
-                **facts,
-                "error_so_far": math.sqrt(squares),
-                "candidates": candidates,
-                "rejected": _rejected(plan, node, chosen.decision),
-            }
-        )
     return {
         "asked": {
             "inputs": {name: list(kind.shape) for name, kind in plan.inputs.items()},
@@ -73,6 +46,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         },
         "costs": planner.target.costs.cpu,
         "predicted_ns": plan.predicted_ns,
+        "counted_ns": plan.counted_ns,
         "predicted_error": plan.predicted_error,
         "memory_bytes": plan.memory_bytes,
         "weight_bytes": plan.weight_bytes,
@@ -82,8 +56,85 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
         "text": "\n".join(_closing_lines(plan)),
-        "layers": layers,
+        "layers": _layers(plan),
     }
+
+
+def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+    """The steps that run, and the views between them, in order."""
+    nodes, moves = _node_layers(plan), _moves(plan)
+    layers: list[dict[str, Any]] = []
+    for node, layer in zip(plan.planner.graph.nodes, nodes, strict=True):
+        layers += moves.pop(node.outputs[0], [])
+        layers.append(layer)
+    for left in moves.values():
+        layers += left
+    squares = 0.0
+    for layer in layers:
+        squares += layer["passed_error"] ** 2
+        layer["error_so_far"] = math.sqrt(squares)
+    return layers
+
+
+def _node_layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+    """Each node of the graph with its candidates."""
+    planner = plan.planner
+    reasons, words = Reasons(plan), _Names(plan)
+    layers = []
+    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
+        others = _others(planner.search_graph.node_costs[number], chosen)
+        facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
+        candidates = [
+            {
+                **_facts(node_cost, plan.threads),
+                **words.of(node, node_cost),
+                "chosen": False,
+                "reason": reasons.of(number, node_cost, chosen),
+            }
+            for node_cost in others
+        ]
+        layers.append(
+            {
+                "name": node.name or node.outputs[0],
+                "op": node.op,
+                "output": node.outputs[0],
+                "shape": list(planner.graph.types[node.outputs[0]].shape),
+                **facts,
+                "candidates": [{**facts, "chosen": True, "reason": ""}, *candidates],
+                "rejected": _rejected(plan, node, chosen.decision),
+            }
+        )
+    return layers
+
+
+def _moves(plan: NetworkPlan) -> dict[str, list[dict[str, Any]]]:
+    """The reorders between layouts as layers, by the output of the node that runs after them."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    waiting: list[dict[str, Any]] = []
+    for step, estimated_ns in zip(plan.steps, plan.step_estimates(), strict=True):
+        if step.op != "Reorder":
+            found[step.output], waiting = waiting, []
+            continue
+        facts: dict[str, Any] = {
+            "algorithm": step.algorithm,
+            "way": None,
+            "reads": {},
+            "writes": step.algorithm.rpartition(" ")[2],
+            "time_ns": estimated_ns,
+            "weight_bytes": step.weight_bytes,
+            "scratch_bytes": 0,
+            "temporary_bytes": 0,
+            "error": 0.0,
+            "passed_error": 0.0,
+            "words": step.algorithm,
+            "parameters": "",
+            "selector": None,
+        }
+        only = {**facts, "chosen": True, "reason": ""}
+        named = {"name": step.name, "op": step.op, "output": step.output, "shape": []}
+        waiting.append({**named, **facts, "candidates": [only], "rejected": {}})
+    found[""] = waiting
+    return found
 
 
 def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
@@ -187,7 +238,7 @@ def _facts(node_cost: NodeCost, threads: int) -> dict[str, Any]:
         "way": str(decision.choice) or None,
         "reads": {name: str(form) for name, form in decision.reads.items()},
         "writes": str(decision.writes),
-        "time_ns": shared_ns(node_cost.time_ns, threads),
+        "time_ns": shared_ns(node_cost.estimated_ns, threads),
         "weight_bytes": node_cost.weight_bytes,
         "scratch_bytes": node_cost.scratch_bytes,
         "temporary_bytes": sum(node_cost.temporaries.values()),
@@ -243,52 +294,16 @@ def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, st
     return operator_of(node).rejections(context)
 
 
-def _different(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
-    """One of all choices that differ in name only, the chosen one if it is among them."""
-    found: dict[object, NodeCost] = {}
-    for node_cost in sorted(node_costs, key=lambda cost: (cost.time_ns, cost != chosen)):
-        facts = _facts(node_cost, 1)
-        del facts["way"]
-        found.setdefault(canonical_text(facts), node_cost)
-    return list(found.values())
+def _others(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
+    """The choices that differ from the chosen one and from each other by more than their names."""
+    found: dict[object, NodeCost] = {_case(chosen): chosen}
+    for node_cost in sorted(node_costs, key=lambda cost: cost.estimated_ns):
+        found.setdefault(_case(node_cost), node_cost)
+    return list(found.values())[1:]
 
 
-class _Swaps:
-    """Why a plan with another choice for one node is worse."""
-
-    def __init__(self, plan: NetworkPlan) -> None:
-        self._plan, self._left = plan, _MOST_SWAPS
-        self._decisions = [node_cost.decision for node_cost in plan.node_costs]
-        self._known: dict[object, int] = {}
-
-    def reason(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
-        """Why a choice lost against the chosen one; empty for the chosen one itself."""
-        if node_cost == chosen:
-            return ""
-        if node_cost.time_ns >= chosen.time_ns:
-            return _slower(node_cost, chosen, self._plan.threads)
-        plan = self._plan
-        allowed = plan.planner.max_error
-        others = max(0.0, plan.predicted_error**2 - chosen.passed_error**2)
-        error = math.sqrt(others + node_cost.passed_error**2)
-        if allowed is not None and error > allowed:
-            return f"the error would be {error:.2g}, over {allowed:.2g}"
-        if plan.limit is None:
-            return "its layouts cost its neighbours more"
-        if not self._left:
-            return "faster, but the limit is better spent on other layers"
-        self._left -= 1
-        decisions = [*self._decisions]
-        decisions[number] = node_cost.decision
-        needed = plan.planner.place_plan(decisions, None).memory_bytes
-        over = needed - plan.limit
-        if over > 0:
-            return f"the plan would need {format_bytes(over)} more than the limit"
-        return "its layouts cost its neighbours more"
-
-
-def _slower(node_cost: NodeCost, chosen: NodeCost, threads: int) -> str:
-    if node_cost.time_ns == chosen.time_ns:
-        return "no faster"
-    times = [format_ns(shared_ns(each.time_ns, threads)) for each in (node_cost, chosen)]
-    return f"slower, {times[0]} against {times[1]}"
+def _case(node_cost: NodeCost) -> str:
+    """All that a choice says of itself, but for its name."""
+    facts = _facts(node_cost, 1)
+    del facts["way"]
+    return canonical_text(facts)

@@ -31,6 +31,7 @@ class PlannedStep:
 
     Attributes:
         name, op, algorithm: which node, what it computes, how.
+        output: the value that it defines.
         flops: operations of one run.
         kernels: the kernels' names, one for each call.
         weight_bytes: packed constants that it reads.
@@ -40,6 +41,7 @@ class PlannedStep:
     name: str
     op: str
     algorithm: str
+    output: str
     flops: int
     kernels: tuple[str, ...]
     weight_bytes: int
@@ -105,11 +107,36 @@ class NetworkPlan(Unpicklable):
     @property
     def predicted_ns(self) -> int:
         """Estimated time of a run."""
-        moved = [step.output_bytes for step in self.steps if step.op == "Reorder"]
-        costs = self.planner.target.costs
+        alone = sum(node_cost.estimated_ns for node_cost in self.node_costs)
+        return shared_ns(alone + sum(self._reorders_ns), self.threads)
+
+    @property
+    def counted_ns(self) -> int:
+        """What the plan counts with in the search: no less than `predicted_ns`."""
         alone = sum(node_cost.time_ns for node_cost in self.node_costs)
-        alone += sum(reorder_ns(size, costs) for size in moved)
-        return shared_ns(alone, self.threads)
+        return shared_ns(alone + sum(self._reorders_ns), self.threads)
+
+    @property
+    def _reorders_ns(self) -> list[int]:
+        costs = self.planner.target.costs
+        return [reorder_ns(s.output_bytes, costs) for s in self.steps if s.op == "Reorder"]
+
+    def step_estimates(self) -> tuple[int, ...]:
+        """The estimated time of each of `steps`."""
+        estimates = {
+            node.outputs[0]: node_cost.estimated_ns
+            for node, node_cost in zip(self.planner.graph.nodes, self.node_costs, strict=True)
+        }
+        costs = self.planner.target.costs
+        return tuple(
+            shared_ns(
+                reorder_ns(step.output_bytes, costs)
+                if step.op == "Reorder"
+                else estimates[step.output],
+                self.threads,
+            )
+            for step in self.steps
+        )
 
     def file(self) -> PlanFile:
         """The plan as it is written to a file."""
@@ -127,7 +154,7 @@ class NetworkPlan(Unpicklable):
                 choice_text=str(node_cost.decision.choice) or None,
                 algorithm=node_cost.algorithm,
                 weight_bytes=node_cost.weight_bytes,
-                time_ns=shared_ns(node_cost.time_ns, self.threads),
+                time_ns=shared_ns(node_cost.estimated_ns, self.threads),
                 error=node_cost.error,
                 kernels=digests[node.outputs[0]],
             )

@@ -62,7 +62,9 @@ class NodeCost:
     Attributes:
         decision: formats and the choice.
         algorithm: for people.
-        time_ns: estimated, of one thread alone: what is chosen must not depend on their number.
+        estimated_ns: time, of one thread alone: what is chosen must not depend on their number.
+        time_ns: what it counts with in the search: `estimated_ns`, or that of the choice of a plan
+            without limits where this is less.
         error: expected relative error of what it computes.
         weight_bytes: constants of its own, each aligned.
         unpacked: the numbers of the inputs that are constants which it reads as they are.
@@ -76,6 +78,7 @@ class NodeCost:
 
     decision: Decision
     algorithm: str
+    estimated_ns: int
     time_ns: int
     error: float
     weight_bytes: int
@@ -95,6 +98,7 @@ class NodeCost:
         return replace(
             self,
             algorithm=self.algorithm if left else "view",
+            estimated_ns=round(self.estimated_ns * share),
             time_ns=round(self.time_ns * share),
             calls=tuple(BufferUse((part.source,), "y", (), 0) for part in left),
         )
@@ -298,10 +302,13 @@ class NodeEvaluator:
         read = dict.fromkeys(name for call in lowered.calls for name in call.values)
         own = [array.nbytes for array in lowered.constants.values()]
         own += [size for packing in lowered.packings for size in packing.bytes.values()]
+        # A view runs nothing. (Parts that are computed in their place are known later only.)
+        estimated_ns = self.costs.ns(choice.cycles) if calls else 0
         return NodeCost(
             decision,
             lowered.algorithm,
-            self.costs.ns(choice.cycles),
+            estimated_ns,
+            estimated_ns,
             choice.error,
             sum(aligned(size) for size in own),
             tuple(node.inputs.index(n) for n in read if n in node.inputs and n in constants),

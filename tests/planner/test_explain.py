@@ -1,0 +1,113 @@
+"""What is said of plans: times are estimates of what runs, and each choice has its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import leanconv as lc
+from leanconv.planner.network_plan import NetworkPlan
+from support import onnx_models
+
+SHAPES = ((1, 24, 12, 16), (1, 24, 40, 40), (1, 24, 96, 128))
+
+
+def _network(sizes: tuple[Any, ...]) -> lc.Network:
+    """Convolutions of open or fixed sizes, a view, a copy and an output in another layout."""
+    generator = np.random.default_rng(0)
+    weights = {
+        name: generator.standard_normal(shape).astype(np.float32)
+        for name, shape in (("w0", (24, 24, 3, 3)), ("w1", (32, 24, 3, 3)), ("w2", (8, 32, 1, 1)))
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], name="far", dilations=[4, 4], pads=[4] * 4),
+        helper.make_node("Sigmoid", ["a"], ["s"], name="curve"),
+        helper.make_node("Conv", ["s", "w1"], ["b"], name="near", pads=[1] * 4),
+        helper.make_node("Conv", ["b", "w2"], ["c"], name="point"),
+        helper.make_node("Flatten", ["c"], ["y"], name="flat"),
+    ]
+    made = onnx_models.model(nodes, {"x": (1, 24, *sizes)}, ["y"], weights)
+    return lc.load(made.SerializeToString(), threads=2)
+
+
+def _plan(network: lc.Network, shape: tuple[int, ...]) -> NetworkPlan:
+    plan = network.bind(shape)
+    assert isinstance(plan, NetworkPlan)
+    return plan
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_times_are_the_estimates_of_what_runs(shape: tuple[int, ...]) -> None:
+    network = _network(("H", "W"))
+    plan, report = _plan(network, shape), network.report(front=False)
+    costs = plan.planner.target.costs
+    assert sum(layer["time_ns"] for layer in report["layers"]) == pytest.approx(
+        report["predicted_ns"], abs=len(report["layers"])
+    )
+    for node, chosen in zip(plan.planner.graph.nodes, plan.node_costs, strict=True):
+        (layer,) = [each for each in report["layers"] if each["output"] == node.outputs[0]]
+        cycles = chosen.decision.choice.cycles
+        if layer["algorithm"] == "view":
+            assert layer["time_ns"] == 0
+        elif cycles:
+            assert layer["time_ns"] == round(costs.ns(cycles) / plan.threads)
+    candidates = plan.planner.search_graph.node_costs
+    for found in candidates:
+        for node_cost in found:
+            assert node_cost.estimated_ns <= node_cost.time_ns
+            if node_cost.decision.choice.cycles and node_cost.calls:
+                assert node_cost.estimated_ns == costs.ns(node_cost.decision.choice.cycles)
+
+
+@pytest.mark.parametrize("sizes", [("H", "W"), (40, 40)], ids=["open", "fixed"])
+def test_every_candidate_that_lost_has_a_reason_that_its_time_bears_out(
+    sizes: tuple[Any, ...],
+) -> None:
+    network = _network(sizes)
+    for shape in SHAPES if sizes == ("H", "W") else SHAPES[1:2]:
+        network.bind(shape)
+        for layer in network.report(front=False)["layers"]:
+            (chosen,) = [c for c in layer["candidates"] if c["chosen"]]
+            assert chosen["time_ns"] == layer["time_ns"]
+            texts = set()
+            for candidate in layer["candidates"]:
+                if candidate["chosen"]:
+                    continue
+                reason = candidate["reason"]
+                texts.add(reason)
+                assert reason
+                if reason.startswith("slower"):
+                    assert candidate["time_ns"] >= layer["time_ns"]
+                elif reason != "no faster":
+                    assert candidate["time_ns"] <= layer["time_ns"], reason
+            if layer["op"] == "Conv" and len(layer["candidates"]) > 3:
+                assert texts != {"no faster"}
+
+
+def test_a_choice_for_all_sizes_says_for_which_it_was_made() -> None:
+    """At 12x16, FFT is chosen as for 56x56, however slow it is here."""
+    network = _network(("H", "W"))
+    network.bind(SHAPES[0])
+    reasons = [
+        (c["time_ns"] < layer["time_ns"], c["reason"])
+        for layer in network.report(front=False)["layers"]
+        for c in layer["candidates"]
+        if layer["name"] == "far"
+    ]
+    for faster, reason in reasons:
+        if "made once" in reason:
+            assert faster
+            assert "1x24x56x56" in reason
+            assert "there slower" in reason or "there no faster" in reason
+
+
+def test_changes_of_layout_are_layers_with_the_names_of_the_steps() -> None:
+    network = _network((40, 40))
+    plan = _plan(network, SHAPES[1])
+    layers = network.report(front=False)["layers"]
+    assert {step.name for step in plan.steps} <= {layer["name"] for layer in layers}
+    moves = [step.name for step in plan.steps if step.op == "Reorder"]
+    assert [layer["name"] for layer in layers if layer["op"] == "Reorder"] == moves
