@@ -32,12 +32,12 @@ import leanconv as lc
 from harness import ROOT, Patience, effort, rewrite_page, script, write_results
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
-from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.host import host
 from leanconv.reference import direct, fft
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, aligned, work

@@ -31,12 +31,12 @@ from harness import ROOT, rewrite_page, script, write_results
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
-from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset

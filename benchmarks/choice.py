@@ -26,7 +26,6 @@ from leanconv.algorithms import Problem
 from leanconv.api.conv import conv_problem
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.options import NetworkOptions
-from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, progress
@@ -37,6 +36,7 @@ from leanconv.graph.passes import UNFUSED_PASSES, run_passes
 from leanconv.operators.convolution import problems
 from leanconv.planner import tuner
 from leanconv.planner.lowering import default_decisions, format_rules
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from pages.choice import page
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from harness import LAYER_ENGINES, script
 from layer_shapes import SHAPES
-from leanconv.cli.bench import LAYERS, layer_works
+from leanconv.cli.bench import layer_works
 from leanconv.cli.common import positive
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.errors import InputError
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 
 _DOUBLES = ("leanconv", "torch", "torch-nhwc")  # who computes in float64

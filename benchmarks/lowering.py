@@ -36,7 +36,6 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.algorithms.unfold.kernels import BlockConv, Serial, Unfold
 from leanconv.api.conv import conv_problem
-from leanconv.cli.bench import LAYERS
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
@@ -45,6 +44,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.reference.layers import LAYERS
 from leanconv.runtime.clock import speedup
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program

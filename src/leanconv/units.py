@@ -13,13 +13,20 @@ from leanconv.errors import SpecError, short
 _BYTE_UNITS: dict[str, int] = {
     "": 1,
     "b": 1,
+    "byte": 1,
     "bytes": 1,
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,
+    "tb": 10**12,
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
+    "tib": 2**40,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,  # as `docker`, `dd` and `ulimit` have them
 }
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _LONGEST = 100  # characters of a number with its unit
@@ -28,7 +35,9 @@ _LONGEST_NAME = 40  # characters of a symbolic extent
 
 
 def parse_bytes(text: str | SupportsIndex) -> int:
-    """Read a number of bytes: `4096`, `"4096"`, `"12 MiB"`, `"1.5GB"`.
+    """Read a number of bytes: `4096`, `"4096"`, `"12 MiB"`, `"12MiB"`, `"1.5GB"`, `"8M"`.
+
+    Upper and lower case are alike. A letter alone is the binary unit: `"8M"` are 8 MiB.
 
     Raises:
         SpecError: the text is no number with a known unit, or the number is negative or endless.
@@ -37,7 +46,7 @@ def parse_bytes(text: str | SupportsIndex) -> int:
     if count is None or not 0 <= count <= MOST_BYTES:
         raise SpecError(
             f"{short(text)} is not a number of bytes; expected an int from 0 to 2^64, or text such "
-            "as '12 MiB' (units: B, kB, MB, GB, KiB, MiB, GiB)"
+            "as '12 MiB' (B; kB, MB, GB, TB of 1000; K, M, G, T or KiB, MiB, GiB, TiB of 1024)"
         )
     return count
 

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, assume, given, settings
 import leanconv as lc
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.select import choice_named, choose
-from leanconv.cli.bench import LAYERS
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference import formulas
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target, preset

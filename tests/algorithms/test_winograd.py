@@ -18,13 +18,13 @@ from leanconv.algorithms.winograd.algorithm import WINOGRAD
 from leanconv.algorithms.winograd.edge_tiles import tile_order
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.api import conv as api
-from leanconv.cli.bench import LAYERS
 from leanconv.codegen import compiler, forms
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
 from support.problems import Problem

@@ -10,9 +10,9 @@ import pytest
 
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import pack_weights, transformed_weights
-from leanconv.cli.bench import LAYERS
 from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements
+from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from support.problems import Problem

@@ -13,6 +13,7 @@ import pytest
 
 import leanconv
 from leanconv.cli.main import build_parser
+from leanconv.target import preset
 from support.cli_fakes import Call, FakeNetwork
 
 Picture = Callable[..., str]
@@ -208,8 +209,18 @@ def test_profile(network: FakeNetwork, call: Call) -> None:
     assert network.seen[0].shape == (3, 1, 8, 8)
     document = json.loads(call("profile", "m.onnx", "--sort", "--json").out)
     assert [layer["name"] for layer in document["layers"]] == ["conv0", "relu0"]
-    assert document["total_average_ns"] == 2500.0
-    assert document["other_average_ns"] == 500.0
+    assert document["total_median_ns"] == 2500.0
+    assert document["other_median_ns"] == 500.0
+    assert document["total_predicted_ns"] == 2280
+    peak = 2 * 16 * preset("znver4").costs.ghz * 2  # of two threads
+    assert document["peak_gflops"] == pytest.approx(peak)
+    assert document["layers"][0]["gflops"] == 32.0
+    assert document["layers"][0]["peak_share"] == pytest.approx(32 / peak)
+    assert document["layers"][1]["peak_share"] is None
+    assert "1.8 us" in result.out  # predicted
+    assert "loaded in " in result.out
+    assert ", planned and compiled in " in result.out
+    assert "; first run " in result.out
     assert "not convolution: 20.0% of the measured time, 500 ns (Relu 500 ns)" in result.out
     assert document["layers"][0]["calls"] == 20
 

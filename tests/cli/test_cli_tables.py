@@ -184,7 +184,7 @@ def test_the_promises_come_before_the_layers(call: Call, deep: str) -> None:
         table = next(i for i, line in enumerate(lines) if line.startswith("layer"))
         head = "\n".join(lines[:table])
         words = ("predicted", "expected error", "memory", "weights", "arena", "asked for")
-        for word in words if command[0] == "explain" else ("all layers", "on average"):
+        for word in words if command[0] == "explain" else ("all layers", "medians"):
             assert word in head
 
 
@@ -300,11 +300,6 @@ def test_names_are_broken_at_slashes_or_not_at_all() -> None:
     lines = lay_out([Column("layer", "name"), Column("time")], rows, 16).lines
     parts = {part for name in names for part in name.split("/")}
     assert {part for line in lines[2:] for part in line.split()[0].split("/")} <= parts
-    long = [[f"{letter * 4}{'z' * 20}{letter * 4}" for letter in "ab"] * 2]
-    lines = lay_out([Column(c, "name") for c in "hijk"], long, 44).lines
-    assert all(
-        name in " ".join(" ".join(lines).split()) or "…" in " ".join(lines) for name in long[0]
-    )
     assert wrapped("at /backbone/features/conv", 12) == ["at", "/backbone/", "features/", "conv"]
 
 

@@ -35,7 +35,6 @@ from leanconv.algorithms import ALGORITHMS  # noqa: E402
 from leanconv.algorithms.parameters import AUTO  # noqa: E402
 from leanconv.algorithms.select import choice_named, choose  # noqa: E402
 from leanconv.api.conv import conv_problem  # noqa: E402
-from leanconv.cli.bench import LAYERS  # noqa: E402
 from leanconv.codegen.kernel import Kernel  # noqa: E402
 from leanconv.errors import SpecError  # noqa: E402
 from leanconv.graph.onnx_import import read_model  # noqa: E402
@@ -43,6 +42,7 @@ from leanconv.graph.passes import PASSES, run_passes  # noqa: E402
 from leanconv.operators import Accuracy  # noqa: E402
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph  # noqa: E402
 from leanconv.planner.weight_prefetch import add_weight_prefetch  # noqa: E402
+from leanconv.reference.layers import LAYERS  # noqa: E402
 from leanconv.spec import ConvSpec  # noqa: E402
 from leanconv.target import preset  # noqa: E402
 

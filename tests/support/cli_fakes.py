@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.network import ProfileRow
+from leanconv.runtime.profile import ProfileRow
+from leanconv.target import preset
 
 
 @dataclass
@@ -38,7 +39,14 @@ class FakeNetwork:
             output_bytes=32,
         )
         return SimpleNamespace(
-            arena_bytes=1024, weight_bytes=3072, memory_bytes=4096, steps=(step,)
+            arena_bytes=1024,
+            weight_bytes=3072,
+            memory_bytes=4096,
+            steps=(step,),
+            threads=2,
+            predicted_ns=2280,
+            inputs={"x": SimpleNamespace(dtype="float32")},
+            planner=SimpleNamespace(target=preset("znver4")),
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -57,8 +65,8 @@ class FakeNetwork:
     def profile(self, x: dict[str, np.ndarray], repeats: int = 20) -> list[ProfileRow]:
         self(x["x"])
         return [
-            ProfileRow("relu0", "Relu", "", repeats, 500.0, 400, 900, 0.2, 0),
-            ProfileRow("conv0", "Conv", "direct", repeats, 2000.0, 1500, 9000, 0.8, 64000),
+            ProfileRow("relu0", "Relu", "", repeats, 500.0, 650.0, 400, 900, 0.2, 0, 480),
+            ProfileRow("conv0", "Conv", "direct", repeats, 2e3, 5e3, 1500, 9000, 0.8, 64000, 1800),
         ]
 
     def explain(self) -> str:

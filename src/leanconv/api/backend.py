@@ -133,6 +133,9 @@ class Compiled(Protocol):
     def time_steps(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
 
+    def step_estimates(self) -> Sequence[int | None]:
+        """For each step the nanoseconds that the plan predicts; None where it predicts none."""
+
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
 

@@ -89,6 +89,10 @@ class FastCall:
             [array.ctypes.data for array in (*arrays, *results)], repeats
         )
 
+    def step_estimates(self) -> tuple[int, ...]:
+        """For each step the nanoseconds that the plan predicts."""
+        return self.plan.step_estimates()
+
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
         return summary(self.plan)

@@ -262,7 +262,8 @@ class Network:
         given = self._backend.validated(self._names.arrays(x))
         compiled = self._for_shapes(tuple(tuple(array.shape) for array in given))
         compiled.run(given)
-        return profile_rows(compiled.plan.steps, compiled.time_steps(given, repeats))
+        times = compiled.time_steps(given, repeats)
+        return profile_rows(compiled.plan.steps, times, compiled.step_estimates())
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from leanconv.cli.common import add_output_options, read_problem, thread_count
+from leanconv.cli.common import add_output_options, add_threads_option, read_problem
 from leanconv.cli.output import print_json, print_table
 from leanconv.cli.table import Column
 from leanconv.units import format_bytes
@@ -25,11 +25,23 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "algorithms", help="list the algorithms for a convolution", description=__doc__
     )
-    parser.add_argument("problem", metavar="PROBLEM", help="such as ic64ih56oc64oh54kh3")
-    parser.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument("--threads", type=thread_count, default=1, metavar="N", help="default 1")
-    parser.add_argument("--measure", action="store_true", help="run each one, too")
+    parser.add_argument(
+        "problem", metavar="PROBLEM", help="such as ic64ih56oc64oh54kh3, or cv1 to cv12 of MEC"
+    )
+    parser.add_argument(
+        "--layout",
+        choices=("NCHW", "NHWC"),
+        default="NCHW",
+        help="order of the axes of input and output (default: NCHW)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float64"),
+        default="float32",
+        help="compute in this type (default: float32)",
+    )
+    add_threads_option(parser)
+    parser.add_argument("--measure", action="store_true", help="run each one, too, and time it")
     add_output_options(parser)
     parser.set_defaults(execute=execute)
 
@@ -37,17 +49,26 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     from leanconv.api.comparison import compare_algorithms
+    from leanconv.runtime.pool import default_threads
 
     spec = read_problem(options.problem, layout=options.layout, dtype=options.dtype)
-    rows = compare_algorithms(spec, options.threads, options.measure)
+    threads = options.threads or default_threads()
+    rows = compare_algorithms(spec, threads, options.measure)
     if options.json:
-        print_json({"problem": str(spec), "algorithms": [vars(row) for row in rows]})
+        algorithms = [vars(row) for row in rows]
+        facts = {"problem": str(spec), "threads": threads, "dtype": spec.dtype}
+        print_json({**facts, "layout": options.layout, "algorithms": algorithms})
         return 0
     extra = [Column("selector", "name")] if options.wide else []
     measured = [Column("measured")] if options.measure else []
     columns = [*_COLUMNS[:2], *measured, *_COLUMNS[2:], *extra]
     cells = [_cells(row, options) for row in rows]
-    print_table(columns, cells, title=str(spec), wide=options.wide)
+    print_table(
+        columns,
+        cells,
+        title=f"{spec}: {options.layout}, {spec.dtype}, {threads} thread{'s' if threads > 1 else ''}",
+        wide=options.wide,
+    )
     return 0
 
 

@@ -26,24 +26,9 @@ from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.errors import InputError
 from leanconv.reference.direct import convolve
+from leanconv.reference.layers import LAYERS
 from leanconv.spec.conv import ConvSpec
 from leanconv.units import shape_text
-
-# The twelve layers of the MEC paper (Cho & Brand, ICML 2017): valid convolution, no padding.
-LAYERS: dict[str, str] = {
-    "cv1": "ic3ih227oc96oh55kh11sh4",
-    "cv2": "ic3ih231oc96oh56kh11sh4",
-    "cv3": "ic3ih227oc64oh111kh7sh2",
-    "cv4": "ic64ih224oc64oh109kh7sh2",
-    "cv5": "ic96ih24oc256oh20kh5",
-    "cv6": "ic256ih12oc512oh10kh3",
-    "cv7": "ic3ih224oc64oh222kh3",
-    "cv8": "ic64ih112oc128oh110kh3",
-    "cv9": "ic64ih56oc64oh54kh3",
-    "cv10": "ic128ih28oc128oh26kh3",
-    "cv11": "ic256ih14oc256oh12kh3",
-    "cv12": "ic512ih7oc512oh5kh3",
-}
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,9 +39,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "what",
         metavar="layers|MODEL|PROBLEM",
-        help="`layers` (cv1 to cv12 of MEC), an ONNX file, or a line such as ic64ih56oc64oh54kh3",
+        help="an ONNX file, a line such as ic64ih56oc64oh54kh3, cv1 to cv12 (the MEC paper's "
+        "layers), or `layers`: these twelve",
     )
-    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
+    parser.add_argument(
+        "--batch", type=positive, default=1, metavar="N", help="images at once (default: 1)"
+    )
     add_shape_option(parser)
     add_measure_options(parser)
     parser.set_defaults(execute=execute)

@@ -13,6 +13,7 @@ import numpy as np
 
 from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
+from leanconv.reference.layers import LAYERS
 from leanconv.spec.conv import ConvSpec
 from leanconv.units import parse_bytes, shape_text
 
@@ -29,7 +30,7 @@ _GRAMMAR = (
     "a problem is one convolution on one line, such as ic64ih56oc64oh54kh3: [mbN] [gN] icN ihN "
     "[iwN] ocN [ohN] [owN] khN [kwN] [shN] [swN] [phN] [pwN] [dhN] [dwN] without the blanks, N "
     "numbers (mb images, g groups, i input, o output, k kernel, s stride, p padding, d dilation, "
-    "0 for dense)"
+    "0 for dense), or one of cv1 to cv12, the layers of the MEC paper"
 )
 
 
@@ -39,23 +40,33 @@ class UsageError(InputError):
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a network is planned."""
+    add_threads_option(parser)
     parser.add_argument(
-        "--threads", type=thread_count, metavar="N", help="threads (default: all CPUs)"
+        "--dtype",
+        choices=("float32", "float64"),
+        help="compute in this type (default: the model's; of a problem, float32)",
     )
-    parser.add_argument("--dtype", choices=("float32", "float64"), help="compute in this type")
     parser.add_argument(
-        "--memory-limit", type=byte_count, metavar="BYTES", help="budget, such as 12MiB"
+        "--memory-limit",
+        type=byte_count,
+        metavar="BYTES",
+        help="the most that weights and activations may take, such as 12MiB, 1.5G or 8000000",
     )
     parser.add_argument(
         "--max-error",
         type=positive_number,
         metavar="X",
-        help="largest relative error that plans may expect",
+        help="largest relative error that a plan may expect, such as 1e-5 (default: aims at 1e-5 "
+        "in float32)",
     )
     parser.add_argument(
         "--reproducible", action="store_true", help="the same bits for any batch and thread count"
     )
-    parser.add_argument("--tune", action="store_true", help="measure candidates and remember")
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="measure the best candidates instead of estimating them, and remember the results",
+    )
     parser.add_argument(
         "--algorithm",
         action="append",
@@ -63,6 +74,16 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="LAYER=ALGORITHM",
         help="how a convolution is computed, such as conv1=winograd:m=4 (repeatable)",
+    )
+
+
+def add_threads_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--threads`, with the same default in every command."""
+    parser.add_argument(
+        "--threads",
+        type=thread_count,
+        metavar="N",
+        help="threads (default: LEANCONV_THREADS, else all CPUs of this process)",
     )
 
 
@@ -213,7 +234,7 @@ def is_problem(text: str) -> bool:
     """
     if os.path.exists(text):
         return False
-    if _PROBLEM.match(text) is not None:
+    if text in LAYERS or _PROBLEM.match(text) is not None:
         return True
     if _like_a_file(text):
         return False
@@ -224,14 +245,14 @@ def read_problem(text: str, **changes: Any) -> ConvSpec:
     """Read a problem line.
 
     Args:
-        text: the line.
+        text: the line, or a layer of the MEC paper by its name, "cv1" to "cv12".
         changes: other fields of the spec, such as `dtype="float64"`.
 
     Raises:
         InputError: it cannot be read; the message says what a problem looks like.
     """
     try:
-        return ConvSpec.parse(text, **changes)
+        return ConvSpec.parse(LAYERS.get(text, text), **changes)
     except SpecError as error:
         if _PROBLEM.match(text) is None and _like_a_file(text):
             there = "a file" if os.path.exists(text) else "the name of a file that does not exist"

@@ -46,7 +46,10 @@ def _leave(_signum: int, _frame: FrameType | None) -> None:
 
 
 def _say() -> None:
-    os.write(2, b"leanconv: interrupted\n")
+    try:
+        os.write(2, b"leanconv: interrupted\n")
+    except OSError:
+        return  # nobody is there to read it
 
 
 def _again(lost: sys.UnraisableHookArgs) -> None:

@@ -40,7 +40,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "what",
         metavar="MODEL|PROBLEM",
         nargs="?",
-        help="an ONNX file, or a line such as ic64ih56oc64oh54kh3",
+        help="an ONNX file, a line such as ic64ih56oc64oh54kh3, or cv1 to cv12 of MEC",
     )
     parser.add_argument(
         "--operators", action="store_true", help="list the operators that models may have"

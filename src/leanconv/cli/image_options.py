@@ -61,12 +61,12 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         help="images of another size: stretched to it (default), framed, or cut",
     )
     group.add_argument(
-        "--fill", type=_gray, default=Fitting.fill, metavar="0…255", help="gray of the frame (114)"
+        "--fill", type=_gray, default=Fitting.fill, metavar="0-255", help="gray of the frame (114)"
     )
     group.add_argument(
         "--background",
         type=_gray,
-        metavar="0…255",
+        metavar="0-255",
         help="gray behind transparent parts (default: white; black behind nearly white ink)",
     )
     group.add_argument(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +17,8 @@ from leanconv.cli.exit_codes import (
     EXIT_USAGE,
     EXIT_USER_ERROR,
 )
-from leanconv.cli.parser import CommandParser
+from leanconv.cli.parser import CommandParser, Parser
+from leanconv.cli.streams import complain, flushed, prepare_streams
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
 
@@ -35,7 +35,7 @@ exit codes:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="leanconv",
         description="Run, explain and measure convolutional networks on generated kernels.",
         epilog=_EPILOG,
@@ -52,22 +52,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default this process's) and return its exit code."""
-    options = build_parser().parse_args(arguments)
+    prepare_streams()
+    try:
+        code = _run(arguments)
+    except SystemExit as stop:  # argparse's, after `--help` or a wrong command line
+        code = stop.code if isinstance(stop.code, int) else EXIT_OK
+    return flushed(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     debug = False
     try:
+        options = build_parser().parse_args(arguments)
         debug = current_settings().debug
         if debug:
             logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
         code: int = options.execute(options)
-        sys.stdout.flush()
         return code
     except UsageError as error:
         return _fail(str(error), EXIT_USAGE, debug)
     except LeanConvError as error:
         return _fail(str(error), EXIT_USER_ERROR, debug)
-    except BrokenPipeError:
-        # The reader went away, as in `leanconv explain … | head`. Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader went away, as in `leanconv explain … | head`
         return EXIT_OK
     except OSError as error:
         return _fail(_os_message(error), EXIT_USER_ERROR, debug)
@@ -89,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _os_message(error: OSError) -> str:
     if error.filename is None:
-        return str(error)
+        return f"the output cannot be written: {error.strerror or error}"
     return f"{error.filename}: {error.strerror or error}"
 
 
@@ -98,5 +104,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
     if debug:
         logging.getLogger("leanconv.cli").exception("the command failed")
-    print(f"leanconv: {printable(' '.join(message.split()))}", file=sys.stderr)
+    complain(f"leanconv: {printable(' '.join(message.split()))}")
     return code

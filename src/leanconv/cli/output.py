@@ -86,7 +86,7 @@ def _print_line(line: str, heading: bool = False) -> None:
     try:
         line.encode(encoding)
     except UnicodeEncodeError:
-        plain = line.translate({ord("─"): "-", ord("…"): "~"})
+        plain = line.translate({ord("─"): "-", ord("…"): "~"})  # as wide as before
         line = plain.encode(encoding, "replace").decode(encoding)
     if heading and sys.stdout.isatty():
         from rich.console import Console
@@ -124,7 +124,7 @@ class Progress:
         """Stop; clear the line of a terminal."""
         self._timer.cancel()
         if self._terminal and self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            _say("\r\x1b[K")
 
     def _show(self) -> None:
         self._shown = time.monotonic()
@@ -133,9 +133,15 @@ class Progress:
             line = f"{self._text} …"
             short = shortened([line], max(4, most)) if cells_of(line) > most else None
             line = short[line] if short else line
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            _say(f"\r\x1b[K{line}")
         else:
-            print(f"leanconv: {self._text} …", file=sys.stderr, flush=True)
+            _say(f"leanconv: {self._text} …\n")
+
+
+def _say(text: str) -> None:
+    """Write on standard error; nobody may be there to read it."""
+    with suppress(OSError, ValueError):
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

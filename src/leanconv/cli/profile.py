@@ -1,8 +1,9 @@
-"""`leanconv profile MODEL`: calls, average, least, most, share and GFLOP/s of every layer."""
+"""`leanconv profile MODEL`: every layer's median time, share, estimate, GFLOP/s, share of peak."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from leanconv.cli.common import (
 )
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
-from leanconv.cli.table import Column
+from leanconv.cli.startup import Startup, started, taken_ns
+from leanconv.cli.table import NONE, Column
+from leanconv.records import dataclass
 from leanconv.units import format_ns, shape_text
 
 if TYPE_CHECKING:
@@ -27,12 +30,14 @@ _COLUMNS = (
     Column("layer", "name"),
     Column("operation", "name"),
     Column("algorithm", "name"),
-    Column("average"),
+    Column("median"),
     Column("share"),
-    Column("GFLOP/s", optional=1),
-    Column("least", optional=2),
-    Column("most", optional=3),
-    Column("calls", optional=4),
+    Column("predicted", optional=1),
+    Column("GFLOP/s", optional=2),
+    Column("of peak", optional=3),
+    Column("least", optional=4),
+    Column("most", optional=5),
+    Column("average", optional=6),
 )
 
 
@@ -43,10 +48,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_load_options(parser)
     add_shape_option(parser)
     parser.add_argument(
-        "--batch", type=positive, metavar="N", help="where the model leaves it open"
+        "--batch",
+        type=positive,
+        metavar="N",
+        help="images at once, where the model leaves that open (default 1)",
     )
     parser.add_argument(
-        "--repeat", type=positive, default=20, metavar="N", help="timed runs (default 20)"
+        "--repeat", type=positive, default=20, metavar="N", help="timed runs (default: 20)"
     )
     parser.add_argument("--sort", action="store_true", help="the slowest first")
     add_output_options(parser)
@@ -55,47 +63,104 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
-    import leanconv
-
     with progress(f"loading {options.model}") as shown:
-        network = leanconv.load(options.model, **load_options(options))
-        inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
+        network, startup = started(options.model, load_options(options))
+        shapes = input_shapes(network, options.shape, options.batch)
+        inputs = random_inputs(network, shapes)
+        startup = startup.planned(lambda: network.bind(shapes))
+        startup = startup.answered(taken_ns(lambda: network.run(inputs)))
         shown.say(f"profiling {options.model}")
         rows = network.profile(inputs, repeats=options.repeat)
-    total_ns = sum(row.average_ns for row in rows)
+    plan: Any = network.plan  # of the CPU, which estimates times
+    machine = _Machine.of(plan)
+    report = {
+        "model": options.model,
+        "inputs": {name: list(x.shape) for name, x in inputs.items()},
+        **startup.to_json(),
+        **vars(machine),
+        "total_median_ns": sum(row.median_ns for row in rows),
+        "total_average_ns": sum(row.average_ns for row in rows),
+        "total_predicted_ns": plan.predicted_ns,
+        "other_median_ns": other_ns((row.op, row.median_ns) for row in rows),
+    }
     if options.sort:
-        rows = sorted(rows, key=lambda row: -row.average_ns)
-    shapes = {name: list(x.shape) for name, x in inputs.items()}
+        rows = sorted(rows, key=lambda row: -row.median_ns)
     if options.json:
-        layers = [asdict(row) for row in rows]
-        report: dict[str, Any] = {"model": options.model, "inputs": shapes}
-        report["other_average_ns"] = other_ns((row.op, row.average_ns) for row in rows)
-        print_json({**report, "total_average_ns": total_ns, "layers": layers})
-        return 0
-    described = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
-    print_text(f"{options.model}: {described}", options.wide)
-    calls = f"{options.repeat} run{'s' if options.repeat > 1 else ''}"
-    print_text(f"all layers: {format_ns(total_ns)} on average of {calls}\n", options.wide)
-    print_table(_COLUMNS, [_cells(row) for row in rows], wide=options.wide)
-    times = ((row.op, row.average_ns) for row in rows)
-    print_text("\n" + other_text(times, "measured"), options.wide)
+        layers = [{**asdict(row), **machine.rates(row)} for row in rows]
+        print_json({**report, "layers": layers})
+    else:
+        _print(report, rows, machine, startup, options)
     return 0
 
 
-def _cells(row: ProfileRow) -> list[str]:
+@dataclass(frozen=True)
+class _Machine:
+    """How fast the threads of a plan could multiply and add, at the nominal clock.
+
+    Attributes:
+        threads: of the plan.
+        dtype: that is computed in.
+        clock_ghz: by which the peak is computed.
+        peak_gflops: all threads together.
+    """
+
+    threads: int
+    dtype: str
+    clock_ghz: float
+    peak_gflops: float
+
+    @staticmethod
+    def of(plan: Any) -> _Machine:
+        """For a network's plan."""
+        target, dtype = plan.planner.target, next(iter(plan.inputs.values())).dtype
+        peak = target.peak_gflops(dtype, plan.threads)
+        return _Machine(plan.threads, dtype, target.costs.ghz, peak)
+
+    def rates(self, row: ProfileRow) -> dict[str, float | None]:
+        """GFLOP/s of the plain sum, whatever the algorithm does, and their share of the peak."""
+        if not (row.flops and row.median_ns):
+            return {"gflops": None, "peak_share": None}
+        rate = row.flops / row.median_ns  # FLOPs per nanosecond
+        return {"gflops": rate, "peak_share": rate / self.peak_gflops}
+
+
+def _print(
+    report: dict[str, Any],
+    rows: Sequence[ProfileRow],
+    machine: _Machine,
+    startup: Startup,
+    options: argparse.Namespace,
+) -> None:
+    described = ", ".join(f"{name} {shape_text(s)}" for name, s in report["inputs"].items())
+    runs = f"{options.repeat} run{'s' if options.repeat > 1 else ''}"
+    threads = f"{machine.threads} thread{'s' if machine.threads > 1 else ''}"
+    print_text(
+        f"{options.model}: {described}\n{startup.text}\n"
+        f"all layers: {format_ns(report['total_median_ns'])}, the sum of the medians of {runs}; "
+        f"predicted {format_ns(report['total_predicted_ns'])}\n"
+        f"peak: {machine.peak_gflops:.4g} GFLOP/s in {machine.dtype}, of {threads} at a nominal "
+        f"{machine.clock_ghz:g} GHz; rates count the plain sum's operations, of which winograd and "
+        "fft need fewer\n",
+        options.wide,
+    )
+    print_table(_COLUMNS, [_cells(row, machine) for row in rows], wide=options.wide)
+    times = ((row.op, row.median_ns) for row in rows)
+    print_text("\n" + other_text(times, "measured"), options.wide)
+
+
+def _cells(row: ProfileRow, machine: _Machine) -> list[str]:
+    rates = machine.rates(row)
+    gflops, share = rates["gflops"], rates["peak_share"]
     return [
         row.name,
         row.op,
         row.algorithm,
-        format_ns(row.average_ns),
+        format_ns(row.median_ns),
         f"{row.share:.1%}",
-        _rate(row.flops, row.average_ns),
+        NONE if row.predicted_ns is None else format_ns(row.predicted_ns),
+        NONE if gflops is None else f"{gflops:.1f}",
+        NONE if share is None else f"{share:.1%}",
         format_ns(row.least_ns),
         format_ns(row.most_ns),
-        str(row.calls),
+        format_ns(row.average_ns),
     ]
-
-
-def _rate(flops: int, average_ns: float) -> str:
-    """FLOPs per nanosecond are GFLOP/s; the plain sum's FLOPs, whatever the algorithm does."""
-    return f"{flops / average_ns:.1f}" if flops and average_ns else ""

@@ -115,7 +115,7 @@ def print_answers(
     verdict = "as predicted" if predicted == used else "NOT as predicted"
     lines = [
         *_preprocessing_lines(answers, preprocessing, options),
-        f"loaded in {format_ns(report['load_ns'])}; latency is the median of {options.repeat} run"
+        f"{report['startup']}; latency is the median of {options.repeat} run"
         f"{'s' if options.repeat > 1 else ''}",
         f"memory predicted {predicted:,} bytes ({format_bytes(predicted)}), "
         f"used {used:,} bytes ({format_bytes(used)}): {verdict}",
@@ -137,7 +137,7 @@ def _print_classes(answers: list[Answer], wide: bool) -> None:
     rows = []
     for answer in answers:
         (label, probability), *others = answer.outputs[0].best
-        then = ", ".join(f"{other} {p:.1%}" for other, p in others[:2])
+        then = ", ".join(f"{other} {p:.1%}" for other, p in others)
         latency = format_ns(answer.latency_ns)
         rows.append([answer.image, label, then, f"{probability:.1%}", latency])
     print_table(columns, rows, wide=wide)

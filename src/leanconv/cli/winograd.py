@@ -27,7 +27,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("r", type=positive, metavar="R", help="taps of the filter")
     parser.add_argument(
         "--points",
-        metavar="P,P,…",
+        metavar="P,P,...",
         help="the M + R - 2 finite points, such as --points=0,1,-1,1/2 (default: the best known)",
     )
     parser.add_argument(

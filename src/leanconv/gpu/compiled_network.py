@@ -243,6 +243,10 @@ class CompiledDeviceNetwork:
         results = [self.memory.array(k.shape, self._dtype) for k in self.plan.outputs.values()]
         return given, results
 
+    def step_estimates(self) -> tuple[None, ...]:
+        """None for each step: no record has the costs of a GPU."""
+        return (None,) * len(self.plan.steps)
+
     def explain(self) -> str:
         """Say how every step is computed, in which arithmetic, and what makes the memory."""
         plan, lines = self.plan, []

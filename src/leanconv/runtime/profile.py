@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,17 +11,28 @@ from leanconv.records import dataclass
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """How long one step took over the repeats of a profile, in nanoseconds."""
+    """How long one step took over the repeats of a profile, in nanoseconds.
+
+    Attributes:
+        name, op, algorithm: of the step, as the plan and `explain` name it.
+        calls: how often it was timed.
+        median_ns, average_ns, least_ns, most_ns: of these times.
+        share: of the median in the sum of all steps' medians.
+        flops: of the plain sum.
+        predicted_ns: what the plan estimates; None where it estimates no times.
+    """
 
     name: str
     op: str
     algorithm: str
     calls: int
+    median_ns: float
     average_ns: float
     least_ns: int
     most_ns: int
     share: float
     flops: int
+    predicted_ns: int | None = None
 
 
 class Step(Protocol):
@@ -43,25 +55,33 @@ class Step(Protocol):
         """Floating point operations of one run."""
 
 
-def profile_rows(steps: Sequence[Step], times: Sequence[Sequence[int]]) -> list[ProfileRow]:
+def profile_rows(
+    steps: Sequence[Step],
+    times: Sequence[Sequence[int]],
+    estimates: Sequence[int | None],
+) -> list[ProfileRow]:
     """One row for each step.
 
     Args:
         steps: of the plan, in order.
         times: for each of them the nanoseconds of every repeat.
+        estimates: for each of them the nanoseconds that the plan predicts.
     """
-    total = sum(sum(row) for row in times) or 1
+    medians = [float(statistics.median(row)) if row else 0.0 for row in times]
+    total = sum(medians) or 1.0
     return [
         ProfileRow(
             step.name,
             step.op,
             step.algorithm,
             len(row),
+            median,
             sum(row) / max(1, len(row)),
             min(row, default=0),
             max(row, default=0),
-            sum(row) / total,
+            median / total,
             step.flops,
+            estimate,
         )
-        for step, row in zip(steps, times, strict=True)
+        for step, row, median, estimate in zip(steps, times, medians, estimates, strict=True)
     ]

@@ -63,6 +63,10 @@ class Target:
         """Independent accumulators needed to keep the multiply-add units busy."""
         return int(self.fma_units * self.fma_latency)
 
+    def peak_gflops(self, dtype: str, threads: int) -> float:
+        """Multiply-adds of all units, as two FLOPs each, at the nominal clock, in GFLOP/s."""
+        return 2 * self.fma_units * self.lanes(dtype) * self.costs.ghz * threads
+
     @property
     def has_own_costs(self) -> bool:
         """Whether `costs` are those of this processor, and not another's for want of them."""

@@ -14,10 +14,10 @@ from typing import Any
 from leanconv.cli.common import (
     UsageError,
     add_output_options,
+    add_threads_option,
     duration,
     positive,
     positive_number,
-    thread_count,
 )
 from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
@@ -26,6 +26,7 @@ from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
@@ -38,22 +39,60 @@ Document = dict[str, Any]
 def add_measure_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say who is measured and how long."""
     usual = Effort()
-    parser.add_argument("--engine", action="append", metavar="NAME", help="only this (repeatable)")
-    parser.add_argument("--threads", type=thread_count, default=usual.threads, metavar="N")
-    parser.add_argument("--processes", type=positive, default=usual.processes, metavar="N")
-    parser.add_argument("--rounds", type=positive, default=usual.rounds, metavar="N")
-    parser.add_argument("--seconds", type=duration, default=usual.seconds, metavar="S")
-    parser.add_argument("--warmup", type=duration, default=usual.warmup_seconds, metavar="S")
     parser.add_argument(
-        "--minutes", type=positive_number, metavar="M", help="begin nothing new after that"
+        "--engine", action="append", metavar="NAME", help="measure this one only (repeatable)"
     )
-    parser.add_argument("--python", metavar="FILE", help="interpreter with more engines")
+    add_threads_option(parser)
     parser.add_argument(
-        "--goal", type=positive_number, metavar="X", help="least ratio best/leanconv (exit 3)"
+        "--processes",
+        type=positive,
+        default=usual.processes,
+        metavar="N",
+        help=f"how often each engine's process is started anew (default: {usual.processes})",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive,
+        default=usual.rounds,
+        metavar="N",
+        help=f"turns of each engine in each process (default: {usual.rounds})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=duration,
+        default=usual.seconds,
+        metavar="S",
+        help=f"seconds of one turn, after its warm-up (default: {usual.seconds})",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=duration,
+        default=usual.warmup_seconds,
+        metavar="S",
+        help=f"seconds of the warm-up of each turn (default: {usual.warmup_seconds})",
+    )
+    parser.add_argument(
+        "--minutes", type=positive_number, metavar="M", help="begin no new case after M minutes"
+    )
+    parser.add_argument(
+        "--python",
+        metavar="FILE",
+        help="another Python interpreter, in which engines are looked for that this one lacks "
+        "(default: LEANCONV_BENCH_PYTHON)",
+    )
+    parser.add_argument(
+        "--goal",
+        type=positive_number,
+        metavar="X",
+        help="exit with 3 where the fastest other engine's time over leanconv's is below X",
     )
     parser.add_argument("--strict", action="store_true", help="refuse to measure on a busy machine")
     parser.add_argument(
-        "--wait", type=duration, default=60.0, metavar="S", help="wait so long for a quiet machine"
+        "--wait",
+        type=duration,
+        default=60.0,
+        metavar="S",
+        help="seconds to wait for a quiet machine (default: 60)",
     )
     add_output_options(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to a file as well")
@@ -62,7 +101,11 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
 def effort(options: argparse.Namespace) -> Effort:
     """Return the effort that the options ask for."""
     return Effort(
-        options.threads, options.processes, options.rounds, options.seconds, options.warmup
+        options.threads or default_threads(),
+        options.processes,
+        options.rounds,
+        options.seconds,
+        options.warmup,
     )
 
 
@@ -98,6 +141,7 @@ def compare(
         keep: whether an engine's process takes all the work, one after the other.
     """
     installed, missing = find_engines(options, engines)
+    _check_rivals(installed, missing, options)
     with progress("waiting until the machine is quiet") as shown, Crew(keep) as crew:
         busy = machine.wait_until_quiet(_BUSY_CPUS, options.wait)
         if busy >= _BUSY_CPUS and options.strict:
@@ -133,6 +177,29 @@ def compare(
     else:
         print_document(document, options.wide)
     return EXIT_NOT_MET if document["failures"] else EXIT_OK
+
+
+def _check_rivals(
+    installed: Sequence[catalogue.Installed],
+    missing: dict[str, str],
+    options: argparse.Namespace,
+) -> None:
+    """Refuse to compare leanconv with nobody, unless that is what the user named.
+
+    Raises:
+        EngineError: no other engine is installed, or one that was named is not.
+    """
+    named = [name for name in options.engine or () if name in missing]
+    others = [each for each in installed if each.engine.name != OURS]
+    if (others or OURS in (options.engine or ())) and not named:
+        return
+    packages = " ".join(named or missing)
+    reasons = "; ".join(f"{name}: {missing[name]}" for name in named or missing)
+    raise EngineError(
+        f"there is nobody to compare with ({reasons}): pip install {packages}, beside leanconv or "
+        "into another environment whose interpreter --python names; or give --engine "
+        f"{OURS} to time {OURS} alone"
+    )
 
 
 def summary(document: Document) -> dict[str, float]:
