@@ -82,6 +82,11 @@ def format_ns(duration_ns: float) -> str:
     return f"{duration_ns / 1e9:.3g} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """Write a number of things: `1 thread`, `2 threads`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def shape_text(shape: Sequence[int | str | None] | None) -> str:
     """Write a shape as messages have it and `--shape` takes it: `1x3x224x224`.
 

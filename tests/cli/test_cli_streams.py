@@ -15,11 +15,11 @@ import pytest
 
 from leanconv.cli.common import byte_count
 from leanconv.cli.engines import catalogue
-from leanconv.cli.main import build_parser
+from leanconv.cli.main import build_parser, in_options
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import parse_bytes
-from support.cli_fakes import Call
+from support.cli_fakes import Call, FakeNetwork
 
 DIGITS = "examples/digits/digits.onnx"
 ALONE = ("--engine", "leanconv", "--wait", "0", "--seconds", "0", "--warmup", "0")
@@ -133,6 +133,21 @@ def test_threads_default_alike_in_all_commands() -> None:
     assert len(found) == 7
     assert len(set(found)) == 1
     assert found[0][0] is None
+
+
+def test_messages_name_options_as_the_command_line_does() -> None:
+    assert in_options("give memory_limit=557696 or more") == "give --memory-limit 557696 or more"
+    told = "give max_error=8.6e-06 or more, or dtype='float64'"
+    assert in_options(told) == "give --max-error 8.6e-06 or more, or --dtype float64"
+
+
+def test_a_batch_that_the_file_fixes_cannot_be_given(network: FakeNetwork, call: Call) -> None:
+    network.shape = (1, 1, 8, 8)
+    fixed = call("profile", "m.onnx", "--batch", "3")
+    assert fixed.code == 1
+    assert "--batch 3" in fixed.err
+    assert "x 1x1x8x8" in fixed.err
+    assert call("profile", "m.onnx").code == 0
 
 
 # -- bytes, layers, engines -------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from leanconv.cli.common import add_output_options, add_threads_option, read_problem
 from leanconv.cli.output import print_json, print_table
 from leanconv.cli.table import Column
-from leanconv.units import format_bytes
+from leanconv.units import counted, format_bytes
 
 _COLUMNS = (
     Column("algorithm", "name"),
@@ -66,7 +66,7 @@ def execute(options: argparse.Namespace) -> int:
     print_table(
         columns,
         cells,
-        title=f"{spec}: {options.layout}, {spec.dtype}, {threads} thread{'s' if threads > 1 else ''}",
+        title=f"{spec}: {options.layout}, {spec.dtype}, {counted(threads, 'thread')}",
         wide=options.wide,
     )
     return 0

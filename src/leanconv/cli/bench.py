@@ -42,9 +42,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="an ONNX file, a line such as ic64ih56oc64oh54kh3, cv1 to cv12 (the MEC paper's "
         "layers), or `layers`: these twelve",
     )
-    parser.add_argument(
-        "--batch", type=positive, default=1, metavar="N", help="images at once (default: 1)"
-    )
+    parser.add_argument("--batch", type=positive, metavar="N", help="images at once (default: 1)")
     add_shape_option(parser)
     add_measure_options(parser)
     parser.set_defaults(execute=execute)
@@ -54,10 +52,10 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 3 if answers differ or the goal is missed."""
     with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
         if options.what == "layers":
-            specs = {n: ConvSpec.parse(p, batch=options.batch) for n, p in LAYERS.items()}
+            specs = {n: ConvSpec.parse(p, batch=options.batch or 1) for n, p in LAYERS.items()}
             works = layer_works(specs, Path(folder))
         elif is_problem(options.what):
-            spec = read_problem(options.what, batch=options.batch)
+            spec = read_problem(options.what, batch=options.batch or 1)
             works = layer_works({"": spec}, Path(folder))
         else:
             works = iter([_model_work(options)])

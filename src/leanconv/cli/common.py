@@ -304,10 +304,19 @@ def input_shapes(
         batch: the first extent where it is open (default 1).
 
     Raises:
-        InputError: a name is unknown, a rank is wrong, or an extent other than the first is open.
+        InputError: a name is unknown, a rank is wrong, an extent other than the first is open, or
+            there is a batch, and no input that leaves its own open.
     """
     chosen = given_shapes(network, given)
-    for name, extents in ((value.name, value.shape) for value in network.inputs):
+    declared = [(value.name, value.shape) for value in network.inputs]
+    left = [extents for name, extents in declared if name not in chosen]
+    if batch is not None and not any(e is None or (e and not isinstance(e[0], int)) for e in left):
+        shapes = ", ".join(f"{n} {shape_text(chosen.get(n, e))}" for n, e in declared)
+        raise InputError(
+            f"--batch {batch} has no input whose batch is open: the network takes {shapes}; leave "
+            "--batch out"
+        )
+    for name, extents in declared:
         if name in chosen:
             continue
         first = batch or 1

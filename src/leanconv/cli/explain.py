@@ -28,7 +28,7 @@ from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.graph.convert import RULES
-from leanconv.units import format_bytes, format_ns, shape_text
+from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -212,6 +212,7 @@ def _numbers(facts: dict[str, Any]) -> list[str]:
 def _problem(options: argparse.Namespace) -> dict[str, Any]:
     """Plan one convolution with weights of zero: a plan depends on shapes only."""
     import leanconv
+    from leanconv.runtime.pool import default_threads
 
     spec = read_problem(options.what, **({"dtype": options.dtype} if options.dtype else {}))
     settings = load_options(options)
@@ -235,6 +236,12 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
         "parameters": plan.parameters,
         "selector": plan.selector,
         "flops": spec.flops,
+        "dtype": spec.dtype,
+        "asked": {
+            "threads": settings["threads"] or default_threads(),
+            "memory_limit": settings["memory_limit"],
+            "max_error": settings["max_error"],
+        },
         "workspace_bytes": plan.workspace_bytes,
         "weight_bytes": plan.weight_bytes,
         "memory_bytes": plan.memory_bytes,
@@ -265,8 +272,8 @@ def _promise(report: dict[str, Any]) -> str:
     requested = report["asked"]
     limit, most = requested["memory_limit"], requested["max_error"]
     return (
-        f"predicted {format_ns(report['predicted_ns'])} with {requested['threads']} "
-        f"thread{'s' if requested['threads'] > 1 else ''}, expected error "
+        f"predicted {format_ns(report['predicted_ns'])} with "
+        f"{counted(requested['threads'], 'thread')}, expected error "
         f"{report['predicted_error']:.1e}\n"
         f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, "
         f"max. error {'not said' if most is None else f'{most:.1e}'}"

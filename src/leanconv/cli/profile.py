@@ -21,7 +21,7 @@ from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.startup import Startup, started, taken_ns
 from leanconv.cli.table import NONE, Column
 from leanconv.records import dataclass
-from leanconv.units import format_ns, shape_text
+from leanconv.units import counted, format_ns, shape_text
 
 if TYPE_CHECKING:
     from leanconv.runtime.profile import ProfileRow
@@ -132,8 +132,7 @@ def _print(
     options: argparse.Namespace,
 ) -> None:
     described = ", ".join(f"{name} {shape_text(s)}" for name, s in report["inputs"].items())
-    runs = f"{options.repeat} run{'s' if options.repeat > 1 else ''}"
-    threads = f"{machine.threads} thread{'s' if machine.threads > 1 else ''}"
+    runs, threads = counted(options.repeat, "run"), counted(machine.threads, "thread")
     print_text(
         f"{options.model}: {described}\n{startup.text}\n"
         f"all layers: {format_ns(report['total_median_ns'])}, the sum of the medians of {runs}; "

@@ -12,7 +12,7 @@ from leanconv.cli.output import print_table, print_text
 from leanconv.cli.preprocessing import Normalisation, Preprocessing
 from leanconv.cli.table import Column
 from leanconv.records import dataclass
-from leanconv.units import format_bytes, format_ns, shape_text
+from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 _AS_THEY_ARE = "the input, which takes integers"
 _FITTED = {"stretch": "stretched", "letterbox": "framed", "crop": "cut"}
@@ -115,8 +115,7 @@ def print_answers(
     verdict = "as predicted" if predicted == used else "NOT as predicted"
     lines = [
         *_preprocessing_lines(answers, preprocessing, options),
-        f"{report['startup']}; latency is the median of {options.repeat} run"
-        f"{'s' if options.repeat > 1 else ''}",
+        f"{report['startup']}; latency is the median of {counted(options.repeat, 'run')}",
         f"memory predicted {predicted:,} bytes ({format_bytes(predicted)}), "
         f"used {used:,} bytes ({format_bytes(used)}): {verdict}",
     ]

@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
-_PLAIN = {"─": "-", "…": "...", "→": "->", "×": "x"}
+_PLAIN = {"─": "-", "…": "...", "→": "->"}
 _ERRORS = "leanconv.plain"
 
 
