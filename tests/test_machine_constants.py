@@ -110,8 +110,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "pictures and terminals": (
         "cli/engines:_BUSY_CPUS",
-        "cli:_DEVIATIONS",
-        "cli:_MEANS",
+        "cli:PRESETS",
+        "cli:_RANGES",
         "cli:PATIENCE_S",
     ),
 }
