@@ -99,7 +99,7 @@ def test_every_field_of_the_target_is_in_the_key() -> None:
 
 def test_the_generator_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = compiler.key_of("k", host())
-    monkeypatch.setattr(compiler, "generator_hash", lambda: "another version")
+    monkeypatch.setattr(compiler, "object_hash", lambda: "another version")
     assert compiler.key_of("k", host()) != before
 
 

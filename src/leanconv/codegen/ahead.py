@@ -50,11 +50,11 @@ class CodeAhead:
         self._kept.append(library)
         self.compiled = library.compiled
         keys = [compiler.key_of(digest, self._target) for digest in self._kernels]
-        _ranges().put(compiler.key_of(description, self._target), "".join(keys).encode())
+        _ranges().put(compiler.choice_key(description, self._target), "".join(keys).encode())
 
     def fetch(self, description: str) -> bool:
         """Load the code of a range that was compiled before; whether all of it is there."""
-        body = _ranges().get(compiler.key_of(description, self._target))
+        body = _ranges().get(compiler.choice_key(description, self._target))
         if body is None or len(body) % _DIGITS:
             return False
         digits = body.decode("ascii", "replace")

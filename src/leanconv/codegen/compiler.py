@@ -7,11 +7,9 @@ import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen import form_entries
-from leanconv.codegen.backend import llvm, llvmlite
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.form_entries import KnownForm
@@ -28,6 +26,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
 from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
+from leanconv.codegen.sources import choice_hash, object_hash
 from leanconv.errors import memory_reported
 from leanconv.progress import step
 from leanconv.records import dataclass
@@ -35,23 +34,18 @@ from leanconv.settings import current_settings
 from leanconv.target import Target
 
 
-@functools.cache
-def generator_hash() -> str:
-    """Hash of the sources that decide what is emitted."""
-    package = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for folder in ("spec", "codegen", "kernels", "algorithms", "target", "winograd", "runtime"):
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    for path in sorted(package.glob("*.py")):  # symbols, canonical texts
-        digest.update(path.name.encode() + path.read_bytes())
-    digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
-    return digest.hexdigest()
-
-
 def key_of(description: str, target: Target) -> str:
-    """The key of what is made by this generator for a target."""
-    text = f"{generator_hash()}\n{_target_text(target)}\n{description}"
+    """The key of what is emitted by these sources for a target."""
+    return _key(object_hash(), description, target)
+
+
+def choice_key(description: str, target: Target) -> str:
+    """The key of what these sources choose, plan or measure for a target."""
+    return _key(choice_hash(), description, target)
+
+
+def _key(sources: str, description: str, target: Target) -> str:
+    text = f"{sources}\n{_target_text(target)}\n{description}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 

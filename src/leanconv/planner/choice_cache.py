@@ -8,7 +8,6 @@ Open extents are chosen for as their representatives.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from dataclasses import replace
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import generator_hash
+from leanconv.codegen.compiler import choice_key
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, operator_of
@@ -101,8 +100,7 @@ def _known(target: Target, accuracy: Accuracy) -> dict[str, Choice]:
 
 
 def _key(nodes: Sequence[str], target: Target, accuracy: Accuracy) -> str:
-    text = "\n".join((generator_hash(), canonical_text(target), canonical_text(accuracy), *nodes))
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return choice_key("\n".join(("choices", canonical_text(accuracy), *nodes)), target)
 
 
 def _store() -> DiskCache:

@@ -6,14 +6,13 @@ What is kept is untrusted: decisions that are not the network's are a miss.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import generator_hash
+from leanconv.codegen.compiler import choice_key
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Node
 from leanconv.operators import operator_of
@@ -22,7 +21,6 @@ from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.plan_file import graph_digest
 from leanconv.spec import PLAIN, Format
 
-_VERSION = 1  # of the search
 _STORE_BYTES = 16 * 2**20
 
 Found = tuple[Sequence[Decision] | None, bool]
@@ -48,15 +46,13 @@ def kept_or_found(planner: GraphPlanner, search: Callable[[], Found]) -> Found:
 
 def _key(planner: GraphPlanner) -> str:
     parts = (
-        str(_VERSION),
-        generator_hash(),
-        canonical_text(planner.target),
+        "plans",
         canonical_text(planner.accuracy),
         str(planner.threads),
         canonical_text(sorted(planner.graph.open_axes.items())),
         graph_digest(planner.graph),
     )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+    return choice_key("\n".join(parts), planner.target)
 
 
 def _store() -> DiskCache:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import statistics
@@ -15,7 +14,7 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import generator_hash
+from leanconv.codegen.compiler import choice_key
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.forks import imported
@@ -268,8 +267,7 @@ def _key(
     problem: Problem, target: Target, threads: int, other_weight_bytes: int, limit: int | None
 ) -> str:
     numbers = f"{threads} {min(other_weight_bytes, _COPIES_BYTES)} {limit}"
-    text = "\n".join((generator_hash(), canonical_text(target), numbers, canonical_text(problem)))
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return choice_key("\n".join(("tuning", numbers, canonical_text(problem))), target)
 
 
 def _store() -> DiskCache:

@@ -1,0 +1,64 @@
+"""Hashes of leanconv's own sources, as parts of the keys of what is kept on disk.
+
+Compiled objects and forms follow from what emits code; choices, plans and measured times follow
+from what decides, too. Each hash covers whole folders: all that the modules in them can import.
+`tests/codegen/test_sources.py` follows the imports and fails where a file is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from leanconv.codegen.backend import llvm, llvmlite
+
+PACKAGE = Path(__file__).parent.parent
+EMITTING = (
+    "",
+    "algorithms",
+    "codegen",
+    "graph",
+    "kernels",
+    "runtime",
+    "spec",
+    "target",
+    "winograd",
+)
+DECIDING = (*EMITTING, "operators", "planner")  # "" has the modules of the package itself
+
+
+@functools.cache
+def object_hash() -> str:
+    """Hash of the sources that decide what is emitted, and of LLVM's version."""
+    return sources_hash(PACKAGE, EMITTING)
+
+
+@functools.cache
+def choice_hash() -> str:
+    """Hash of the sources that decide what is chosen, planned or measured; and of the former."""
+    only_deciding = [folder for folder in DECIDING if folder not in EMITTING]
+    return _joined([object_hash(), sources_hash(PACKAGE, only_deciding)])
+
+
+def sources_hash(package: Path, folders: Sequence[str]) -> str:
+    """Hash of the names and texts of all modules of some folders, and of LLVM's version."""
+    parts = [f"{llvmlite.__version__} {llvm.llvm_version_info}"]
+    for path in source_files(package, folders):
+        text = hashlib.sha256(path.read_bytes()).hexdigest()
+        parts.append(f"{path.relative_to(package).as_posix()} {text}")
+    return _joined(parts)
+
+
+def source_files(package: Path, folders: Sequence[str]) -> Iterator[Path]:
+    """The modules of folders and those below, always in the same order; of "" those in it alone."""
+    for folder in folders:
+        for where, below, names in os.walk(package / folder):
+            below[:] = sorted(below) if folder else []
+            yield from (Path(where, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

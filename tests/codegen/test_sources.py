@@ -1,0 +1,116 @@
+"""The keys of what is kept on disk change with every file that it follows from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from leanconv.codegen import compiler, sources
+from leanconv.codegen.host import host
+from leanconv.codegen.sources import DECIDING, EMITTING, PACKAGE, source_files, sources_hash
+
+_DECISIONS = ("planner/choice_cache.py", "planner/found_plans.py", "planner/tuner.py")
+
+
+def imported(path: Path) -> set[Path]:
+    """The files of the package that a file imports, inside functions, too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            package, *parts = name.split(".")
+            if package == "leanconv":
+                found |= _files(parts)
+    return found
+
+
+def _files(parts: list[str]) -> set[Path]:
+    """A module's file, and those of the packages around it, which are run before it.
+
+    All but the root's, which imports everything for users.
+    """
+    packages = [PACKAGE.joinpath(*parts[:depth], "__init__.py") for depth in range(len(parts))][1:]
+    ends = [PACKAGE.joinpath(*parts, "__init__.py"), PACKAGE.joinpath(*parts).with_suffix(".py")]
+    return {path for path in (*packages, *(ends if parts else ())) if path.exists()}
+
+
+def reached(begin: Iterable[Path]) -> set[Path]:
+    """All files that some files import, and these."""
+    found: set[Path] = set()
+    pending = list(begin)
+    while pending:
+        path = pending.pop()
+        if path not in found:
+            found.add(path)
+            pending += imported(path)
+    return found
+
+
+def kernel_files() -> list[Path]:
+    """The files that define kernels, and the compiler."""
+    files = [path for path in PACKAGE.rglob("*.py") if "(Kernel)" in path.read_text("utf-8")]
+    return [*files, PACKAGE / "codegen" / "compiler.py", PACKAGE / "runtime" / "native.py"]
+
+
+def test_choices_are_kept_by_all_that_decides() -> None:
+    needed = reached(PACKAGE / name for name in _DECISIONS)
+    assert len(needed) > 200
+    assert {path for path in needed if "operators" in path.parts}
+    assert needed <= set(source_files(PACKAGE, DECIDING))
+
+
+def test_objects_are_kept_by_all_that_emits() -> None:
+    needed = reached(kernel_files())
+    assert len(needed) > 100
+    assert needed <= set(source_files(PACKAGE, EMITTING))
+
+
+def test_every_file_on_disk_is_hashed_once() -> None:
+    files = list(source_files(PACKAGE, DECIDING))
+    assert len(files) == len(set(files))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for name in ("symbols.py", "planner/budget.py", "planner/deep/solver.py", "cli/main.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"NAME = {name!r}\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_any_change_of_a_file_is_another_hash(package: Path) -> None:
+    seen = {sources_hash(package, DECIDING)}
+    for name in ("symbols.py", "planner/budget.py", "planner/deep/solver.py"):
+        path = package / name
+        path.write_text(path.read_text(encoding="utf-8") + "#\n", encoding="utf-8")
+        seen.add(sources_hash(package, DECIDING))
+    (package / "planner/budget.py").rename(package / "planner/limit.py")
+    seen.add(sources_hash(package, DECIDING))
+    (package / "planner/limit.py").rename(package / "planner/deep/limit.py")
+    seen.add(sources_hash(package, DECIDING))
+    (package / "symbols.py").unlink()
+    seen.add(sources_hash(package, DECIDING))
+    assert len(seen) == 7
+    (package / "cli/main.py").write_text("", encoding="utf-8")
+    (package / "planner/readme.txt").write_text("", encoding="utf-8")
+    assert sources_hash(package, DECIDING) in seen
+
+
+def test_what_decides_alone_leaves_objects_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [compiler.key_of("k", host()), compiler.choice_key("k", host())]
+    assert keys[0] != keys[1]
+    monkeypatch.setattr(compiler, "choice_hash", lambda: "another version")
+    assert compiler.key_of("k", host()) == keys[0]
+    assert compiler.choice_key("k", host()) != keys[1]
+    objects = sources.object_hash()
+    monkeypatch.setattr(sources, "object_hash", lambda: "another version")
+    assert sources.choice_hash.__wrapped__() != sources.choice_hash()
+    assert sources.object_hash() != objects
