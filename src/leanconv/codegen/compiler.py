@@ -153,8 +153,8 @@ def _remember(
 ) -> None:
     """Keep the forms of kernels that were loaded together, and those of new skeletons."""
     text = form_entries.description(list(forms))
-    if text is not None:
-        body = form_entries.packed(list(forms.values()))
+    body = form_entries.packed(list(forms.values())) if text is not None else None
+    if text is not None and body is not None:
         form_entries.entries_beside(object_cache()).put(key_of(text, target), body)
     skeletons = form_entries.skeletons_beside(object_cache())
     for kernel, key in _skeleton_keys(emitted_now, target).items():

@@ -35,6 +35,7 @@ from leanconv.expressions import index_within, is_bounded_number, read_steps
 
 MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")
+_MOST_WORDS = 2**16 - 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -84,12 +85,10 @@ def _versions(kind: str) -> str:
     return f"{kind}\n{platform.python_version()} {np.__version__}"
 
 
-def packed(forms: Sequence[KnownForm]) -> bytes:
-    """The entry of these forms.
-
-    Raises:
-        struct.error: a word has more than 64 bits, or there are too many.
-    """
+def packed(forms: Sequence[KnownForm]) -> bytes | None:
+    """The entry of these forms; None if one has too many words for an entry."""
+    if any(len(words) > _MOST_WORDS for _, words in forms):
+        return None
     return b"".join(
         _HEAD.pack(bytes.fromhex(digest), len(words)) + struct.pack(f"<{len(words)}q", *words)
         for digest, words in forms

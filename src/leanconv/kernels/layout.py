@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -22,6 +24,8 @@ from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
 from leanconv.target import Target
 
+# Tasks of one kernel: the time that LLVM takes grows faster than they do.
+_MOST_TASKS = 64
 OPS = ("Transpose", "Slice", "Concat", "Pad", "Expand", "Reshape")
 
 
@@ -69,7 +73,6 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     if len(shapes) == 1 and _moves_nothing(tasks, Format(block), shapes[0], graph, result):
         return Lowered((), algorithm="view", alias=node.inputs[0])
     names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
-    kernel = Copy(dtype, len(shapes), tuple(tasks))
     parts: tuple[Part, ...] = ()
     if node.op == "Concat":
         form = formats[result]
@@ -78,8 +81,27 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
             _part(name, form.elements(shape), begin, dtype)
             for name, shape, begin in zip(names, shapes, begins, strict=False)
         )
-    calls = (Call(kernel, (*names, result)),) if tasks else ()
-    return Lowered(calls, constants, {}, "copy", parts=parts)
+    return Lowered(_calls(tasks, names, result, dtype), constants, {}, "copy", parts=parts)
+
+
+def _calls(
+    tasks: Sequence[CopyTask], names: Sequence[str], result: str, dtype: str
+) -> tuple[Call, ...]:
+    """Copy kernels that do the tasks; those of many sources do some of them each."""
+    if 0 < len(tasks) <= _MOST_TASKS:
+        return (Call(Copy(dtype, len(names), tuple(tasks)), (*names, result)),)
+    calls = []
+    for at in range(0, len(tasks), _MOST_TASKS):
+        some = tasks[at : at + _MOST_TASKS]
+        read = list(dict.fromkeys(operand for task in some for operand in task.operands))
+        place = {operand: number for number, operand in enumerate(read)}
+        moved = tuple(
+            replace(task, operands=tuple(place[operand] for operand in task.operands))
+            for task in some
+        )
+        values = (*(names[operand] for operand in read), result)
+        calls.append(Call(Copy(dtype, len(read), moved), values))
+    return tuple(calls)
 
 
 def _first_of_run(node: Node, source: Shape, result: Shape, form: Format) -> int | None:
@@ -110,8 +132,8 @@ def _first_of_parts(node: Node, shapes: Sequence[Shape], result: Shape, form: Fo
         return []
     if block and axis == 1 and any(shape[1] % block for shape in shapes[:-1]):
         return []
-    sizes = [form.elements(shape) for shape in shapes]
-    return [sum(sizes[:number]) for number in range(len(sizes))]
+    sizes = [form.elements(shape) for shape in shapes[:-1]]
+    return list(accumulate(sizes, initial=0))
 
 
 def _part(source: str, count: int, begin: int, dtype: str) -> Part:

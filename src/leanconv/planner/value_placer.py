@@ -33,6 +33,7 @@ class ValuePlacer(ABC, Generic[F]):
         self.constants: dict[str, np.ndarray] = {}
         self._places: dict[str, dict[F, str]] = {}  # of each value, the buffer in each format
         self._formats: dict[str, F] = {}  # of each value, the one that it was computed in
+        self._marks: dict[str, int] = {}  # of each name, how many the last fresh one has
         self._outputs: set[str] = set()  # the user's arrays that are written already
 
     @abstractmethod
@@ -53,9 +54,11 @@ class ValuePlacer(ABC, Generic[F]):
 
     def fresh(self, name: str) -> str:
         """A name that nothing has, whatever the file calls its values."""
-        while self.is_used(name):
-            name += "'"
-        return name
+        marks = self._marks.get(name, 0)
+        while self.is_used(name + "'" * marks):
+            marks += 1
+        self._marks[name] = marks  # a Concat asks thousands of times for one name
+        return name + "'" * marks
 
     def define(self, name: str, form: F) -> str:
         """Place a value that is computed or given in a buffer of its own name."""

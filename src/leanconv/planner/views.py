@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -46,8 +47,8 @@ class Views(Generic[Buffer]):
         the whole are its own bytes.
 
         Args:
-            parts: which buffers the whole consists of, from which byte on, None for those that
-                are never computed in their place.
+            parts: which buffers the whole consists of, in order, and from which byte on; None for
+                those that are never computed in their place.
             whole: nothing is part of it yet.
             size: bytes of a buffer.
             is_fixed: whether a buffer that lies in no other must remain where it is.
@@ -70,11 +71,7 @@ class Views(Generic[Buffer]):
             last = first + size(root)
             if is_fixed(root) or first < 0 or last > length:
                 continue
-            covered = [
-                other
-                for other, begin, end in zip(parts, begins, ends, strict=True)
-                if begin < last and end > first
-            ]
+            covered = parts[bisect_right(ends, first) : bisect_left(begins, last)]
             if all(
                 each is not None and self.find(each) == (root, at - first) for each, at in covered
             ):
