@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from leanconv.cli.common import byte_count
 from leanconv.cli.engines import catalogue
 from leanconv.cli.main import build_parser, in_options
+from leanconv.cli.output import print_json
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import parse_bytes
@@ -87,6 +89,14 @@ def test_an_output_that_is_full_is_said() -> None:
 def test_errors_are_said_where_nobody_hears_them() -> None:
     assert shell("{} 2>&-", "winograd", "2", "3", "--points", "7").returncode == 2
     assert shell("{} 2>&-", "winograd", "two", "3").returncode == 2
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(
+        {"a": [1.5, float("nan")], "b": {"c": (float("inf"), "NaN")}, "d": np.float64("nan")}
+    )
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found == {"a": [1.5, None], "b": {"c": [None, "NaN"]}, "d": None}
 
 
 # -- words ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import threading
@@ -23,7 +24,21 @@ def printable(text: str) -> str:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output."""
-    print(json.dumps(document, indent=2, ensure_ascii=True))
+    print(json_text(document))
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """A document as JSON, in ASCII; NaN and infinities, which JSON lacks, are null."""
+    return json.dumps(_finite(document), indent=2, ensure_ascii=True, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same, with None for numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(

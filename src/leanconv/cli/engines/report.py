@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -25,7 +24,7 @@ from leanconv.cli.engines.process import Crew, EngineError
 from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.files import writing
-from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.output import json_text, print_json, print_table, print_text, progress
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
@@ -171,7 +170,7 @@ def compare(
     document["failures"] = failures(document, options.goal)
     if options.out is not None:
         with writing(options.out) as aside:
-            aside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            aside.write_text(json_text(document) + "\n", encoding="utf-8")
     if options.json:
         print_json(document)
     else:
