@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 import leanconv as lc
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
+from leanconv.gpu.network_backend import DeviceBackend
+from leanconv.graph.onnx_import import read_model
 from support.hostile import node
 from support.onnx_models import model, reference
 
@@ -270,6 +272,13 @@ def test_what_is_computed_on_other_types_is_refused_by_name(
         lc.load(proto, threads=1)
     assert isinstance(caught.value, LeanConvError)
     assert "output" in what or "node " in str(caught.value)
+
+
+def test_a_gpu_refuses_them_by_name() -> None:
+    model_ = read_model(image_network((1, 8, 8, 3)).SerializeToString())
+    driver: Any = None
+    with pytest.raises(UnsupportedError, match="which device='cuda' does not do"):
+        DeviceBackend(model_, driver)
 
 
 # -- places of extremes ------------------------------------------------------------------------

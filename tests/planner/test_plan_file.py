@@ -199,7 +199,7 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
         ("options.max_error", "much"),
         ("options.max_error", 10**400),
         ("options.max_error", 0),
-        ("options.inputs", {"x": [0]}),
+        ("options.inputs", {"x": [-1]}),
         ("options.inputs", {"x": "many"}),
         ("predicted.arena_bytes", 1.5),
         ("predicted.predicted_error", -1),

@@ -92,7 +92,8 @@ def _scaled(extent: int, scale: float) -> int:
     """
     if isinstance(extent, Symbol) and scale.is_integer() and extent * int(scale) < 1 << 24:
         return extent * int(scale)  # exact
-    product = float(np.float32(scale) * np.float32(int(extent)))
+    with np.errstate(over="ignore"):
+        product = float(np.float32(scale) * np.float32(int(extent)))
     if not math.isfinite(product):
         raise ModelError(f"got a scale of {scale}; expected a smaller number")
     return math.floor(product)
