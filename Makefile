@@ -24,17 +24,36 @@ ARM := build/aarch64
 ARM_TESTS := tests/arm tests/target tests/kernels tests/conv/test_conv2d.py \
 	tests/conv/test_long_sums.py tests/conv/test_reproducible.py tests/networks/test_answers.py \
 	tests/examples/test_example_digits.py
+# The oldest and the newest Python that are promised, and what they run.
+PYTHONS ?= 3.10 3.13
+PYTHON_TESTS := tests/test_import.py tests/test_records.py tests/test_oldest_python.py \
+	tests/runtime/test_locked_loops.py tests/runtime/test_program.py tests/api/test_load.py \
+	tests/api/test_plan_cache.py tests/conv/test_conv_plans.py tests/cli/test_cli_run.py \
+	tests/planner/test_lifetimes.py tests/planner/test_solver.py tests/kernels/test_softmax.py
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines test-guarded test-guarded-sample test-arm lint replay format bench clean
+.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+# An interpreter that is named takes the place of the one that the environment was made with.
+ifneq ($(filter command environment,$(firstword $(origin PYTHON))),)
+IDENTITY := -c 'import sys; print(sys.base_prefix, sys.version.replace(chr(10), ""))'
+ifneq ($(wildcard $(VENV)),)
+ifneq ($(shell $(PYTHON) $(IDENTITY)),$(shell $(BIN)/python $(IDENTITY) 2>&1))
+.PHONY: renew
+renew:
+	$(PYTHON) -m venv --clear $(VENV)
+$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench: renew
+endif
+endif
+endif
 
 $(VENV)/.installed-image: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[image]'
@@ -66,6 +85,14 @@ test-guarded-sample: ## run a few of these
 
 .guarded-%: $(VENV)/.installed-dev
 	TEST_GUARDED=$* $(PYTEST) $(or $(PYTEST_ARGS),$(GUARDED_TESTS))
+
+test-pythons: $(addprefix .test-python-,$(PYTHONS)) ## run some with the oldest and the newest Python
+
+# Exit code 3 says that there is no such interpreter: a line about it is then all that happens.
+.test-python-%: $(VENV)/.installed-dev
+	@$(BIN)/python tests/pythons/prepare.py $* build/pythons/$* || exit $$(( $$? == 3 ? 0 : 1 )); \
+	build/pythons/$*/bin/python -m pytest $(PYTEST_OPTIONS) \
+		-o cache_dir=build/pythons/$*/pytest $(or $(PYTEST_ARGS),$(PYTHON_TESTS))
 
 test-arm: $(VENV)/.installed-dev ## run the kernels' and networks' tests on an emulated AArch64
 	$(BIN)/python tests/arm/prepare.py $(ARM)

@@ -102,3 +102,16 @@ def test_a_pass_that_breaks_a_graph_is_named(sound: Graph) -> None:
         run_passes(clumsy(sound), [], check=True)
     with pytest.raises(AssertionError, match="after the passes"):
         run_passes(sound, [clumsy])
+
+
+@pytest.mark.parametrize(("first", "second"), [("float32", "float64"), ("float64", "float32")])
+def test_the_dtype_of_a_graph_is_its_first_inputs(first: str, second: str) -> None:
+    """Whatever order a set of both would have; a graph of both is refused."""
+    types = frozen({"x": TensorType((1,), first), "y": TensorType((1,), second)})
+    mixed = Graph(("x", "y"), ("x",), (), types, frozen({}))
+    assert mixed.dtype == first
+    refused(mixed, "values of dtypes float32, float64 flow at run time")
+
+
+def test_the_dtype_of_a_graph_of_constants() -> None:
+    assert Graph((), (), (), frozen({}), frozen({})).dtype == "float32"

@@ -110,6 +110,11 @@ class Graph:
     open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     origin: Origin | None = None
 
+    @property
+    def dtype(self) -> str:
+        """Of all values that flow at run time, which the verifier holds alike."""
+        return self.types[self.inputs[0]].dtype if self.inputs else "float32"
+
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""
         return {out: node for node in self.nodes for out in node.outputs}

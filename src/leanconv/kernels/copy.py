@@ -25,7 +25,7 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
-from leanconv.codegen.types import ELEMENT
+from leanconv.codegen.types import ELEMENT, ELEMENT_BYTES
 from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -147,7 +147,7 @@ def _emit_nest(
 ) -> None:
     """Loop over the extents that are neither spread over chunks nor the body's."""
     if axis == len(task.extents) - BODY_EXTENTS[task.body]:
-        lanes = target.vector_bytes // (4 if element == "float" else 8)
+        lanes = target.vector_bytes // ELEMENT_BYTES[element]
         _BODIES[task.body](e, task, places, element, lanes)
         return
     with e.loop(f"i{axis}", task.extents[axis]) as index:

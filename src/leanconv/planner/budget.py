@@ -149,7 +149,7 @@ class Planner:
     def _inaccurate(self) -> BudgetError:
         plain = self.unmerged
         assert plain.max_error is not None
-        least = units_error(least_error(plain.search_graph.levels), plain.dtype)
+        least = units_error(least_error(plain.search_graph.levels), plain.graph.dtype)
         return BudgetError(
             f"max_error is {plain.max_error:.2g}; the most accurate plan is expected to err by "
             f"{least:.2g}; give max_error={least * 1.01:.2g} or more, or dtype='float64'",

@@ -179,15 +179,11 @@ class GraphPlanner:
             formats[node.outputs[0]] = decision.writes
         return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
 
-    @cached_property
-    def dtype(self) -> str:
-        """Of the inputs."""
-        dtypes = {self.graph.types[name].dtype for name in self.graph.inputs}
-        return next(iter(dtypes), "float32")
-
     @property
     def _error_limit(self) -> int | None:
-        return None if self.max_error is None else error_units(self.max_error, self.dtype, False)
+        return (
+            None if self.max_error is None else error_units(self.max_error, self.graph.dtype, False)
+        )
 
     @cached_property
     def least_ns(self) -> int:

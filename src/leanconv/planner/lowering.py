@@ -76,8 +76,7 @@ class LoweredGraph:
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
     """The formats that the kernels of a graph take."""
-    dtypes = {graph.types[n].dtype for n in graph.inputs}
-    return FormatRules(graph, Format(target.lanes(next(iter(dtypes), "float32"))))
+    return FormatRules(graph, Format(target.lanes(graph.dtype)))
 
 
 def default_decisions(rules: FormatRules) -> list[Decision]:
