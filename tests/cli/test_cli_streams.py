@@ -16,8 +16,8 @@ import pytest
 
 from leanconv.cli.common import byte_count
 from leanconv.cli.engines import catalogue
-from leanconv.cli.main import build_parser, in_options
-from leanconv.cli.output import print_json
+from leanconv.cli.main import build_parser
+from leanconv.cli.output import in_options, print_json
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import parse_bytes
@@ -149,6 +149,17 @@ def test_messages_name_options_as_the_command_line_does() -> None:
     assert in_options("give memory_limit=557696 or more") == "give --memory-limit 557696 or more"
     told = "give max_error=8.6e-06 or more, or dtype='float64'"
     assert in_options(told) == "give --max-error 8.6e-06 or more, or --dtype float64"
+
+
+def test_a_sample_that_is_none_is_not_said_to_be_loaded_unsafely(
+    call: Call, tmp_path: Path
+) -> None:
+    sample = tmp_path / "text.npy"
+    sample.write_text("hello\n")
+    result = call("verify", DIGITS, str(sample))
+    assert result.code == 1
+    assert "it holds no arrays of numbers" in result.err
+    assert "pickle" not in result.err
 
 
 def test_a_batch_that_the_file_fixes_cannot_be_given(network: FakeNetwork, call: Call) -> None:

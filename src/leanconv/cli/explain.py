@@ -23,7 +23,7 @@ from leanconv.cli.common import (
 )
 from leanconv.cli.explain_page import explain_page
 from leanconv.cli.files import writing
-from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
@@ -264,7 +264,8 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
         with writing(options.html) as aside:
             aside.write_text(page, encoding="utf-8")
     report["other_ns"] = other_ns((layer["op"], layer["time_ns"]) for layer in report["layers"])
-    return {"model": options.what, **report, "text": f"{_promise(report)}\n{report['text']}"}
+    text = f"{_promise(report)}\n{in_options(report['text'])}"
+    return {"model": options.what, **report, "text": text}
 
 
 def _promise(report: dict[str, Any]) -> str:

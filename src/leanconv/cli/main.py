@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Sequence
 
@@ -100,19 +99,8 @@ def _os_message(error: OSError) -> str:
     return f"{error.filename}: {error.strerror or error}"
 
 
-def in_options(message: str) -> str:
-    """A message in which what is to be given is called as the command line calls it."""
-    return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2].strip(_QUOTES)}", message)
-
-
-_QUOTES = "'\""
-_ARGUMENT = re.compile(
-    r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them
-)
-
-
 def _fail(message: str, code: int, debug: bool) -> int:
-    from leanconv.cli.output import printable
+    from leanconv.cli.output import in_options, printable
 
     if debug:
         logging.getLogger("leanconv.cli").exception("the command failed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import sys
 import threading
@@ -20,6 +21,17 @@ PATIENCE_S = 1.0
 def printable(text: str) -> str:
     """Replace control characters: names and labels come from files that nobody vouches for."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def in_options(message: str) -> str:
+    """A message in which what is to be given is called as the command line calls it."""
+    return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2].strip(_QUOTES)}", message)
+
+
+_QUOTES = "'\""
+_ARGUMENT = re.compile(
+    r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them
+)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -31,8 +31,10 @@ def _check_unpacked(path: Path, bundle: np.lib.npyio.NpzFile) -> None:
 def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
     """What is said of a sample that NumPy cannot read."""
     other = found if found and not found.arrays else None
+    # NumPy takes what is no array for a pickle, and tells how to load that, which nobody should.
+    why = "it holds no arrays of numbers" if "pickle" in str(error) else str(error)
     return InputError(
-        f"sample {name} {f'is {other.what}' if other else f'cannot be read ({error})'}; expected "
+        f"sample {name} {f'is {other.what}' if other else f'cannot be read ({why})'}; expected "
         ".npy or .npz of numbers: write them with np.save or np.savez"
         + ("; pictures are for `leanconv run`" if other and other.picture else "")
     )
