@@ -100,7 +100,7 @@ class Noisy(type(cache._plans)):
 cache._plans = Noisy(cache._plans)
 calls[:] = [lambda: (calls.clear(), same())]
 print(np.array_equal(lc.conv2d(x, w, threads=1), wanted), answers[-2:])
-print(len(cache), cache.held_bytes == sum(size for _, size in cache._plans.values()))
+print(len(cache), cache.held_bytes == sum(held.own_bytes for _, held in cache._plans.values()))
 """
     )
     assert found[0].startswith("2 got a call from a signal handler"), found

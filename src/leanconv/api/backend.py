@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from leanconv.api.inputs import Shape
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
+from leanconv.runtime.memory import Held
 from leanconv.runtime.profile import Step
 from leanconv.spec import ConvSpec
 
@@ -121,8 +122,8 @@ class Compiled(Protocol):
         """Bytes of weights and activations, counted as they were allocated."""
 
     @property
-    def held_bytes(self) -> int:
-        """`used_bytes` and the bytes of the code."""
+    def held(self) -> Held:
+        """What it keeps in memory, the code included."""
 
     def call(self, x: object) -> Any | None:
         """The only output for the only input; None where the general path must be taken."""

@@ -15,7 +15,7 @@ from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime.arrays import Lookup
-from leanconv.runtime.memory import new_array
+from leanconv.runtime.memory import Held, new_array
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
 # NumPy, one takes 28 us.
@@ -56,10 +56,10 @@ class FastCall:
         return network.memory.used_bytes + network.shared_bytes + network.arena.bytes
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of what is this plan's alone, of the code, and by which the arena grew for it."""
+    def held(self) -> Held:
+        """Code, blocks of packed weights, and its part of the arena."""
         network = self.network
-        return network.memory.used_bytes + network.code_bytes + network.arena.growth
+        return Held(network.code_bytes, network.blocks, network.arena.bytes)
 
     def call(self, x: object) -> np.ndarray | None:
         """Run on one array that the kernels can read in place; None for any other."""

@@ -183,7 +183,8 @@ class Network:
                     found = self._backend.compile(shapes)
                 except ModelError as error:
                     raise with_sizes(error, self._backend.model, shapes) from error
-                self._plans.put(shapes, found, found.held_bytes)
+                held = found.held
+                self._plans.put(shapes, found, held.own_bytes, held.blocks, held.working_bytes)
             return found
 
     # -- copies ----------------------------------------------------------------------------

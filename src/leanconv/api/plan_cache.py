@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.memory import Held
 
 _Plan = TypeVar("_Plan")
+NO_BLOCKS: Mapping[int, int] = MappingProxyType({})
 
 # What a plan takes beside its counted memory: tables, loaded code, Python's objects. 56 KiB were
 # measured for a plan of one convolution.
@@ -28,8 +32,11 @@ class PlanCache(Generic[_Plan]):
 
     def __init__(self, limit_bytes: int, *, keep_newest: bool, most: int = 2**31) -> None:
         self._limit_bytes, self._keep_newest, self._most = limit_bytes, keep_newest, most
-        self._plans: OrderedDict[object, tuple[_Plan, int]] = OrderedDict()
-        self._held_bytes = 0
+        self._plans: OrderedDict[object, tuple[_Plan, Held]] = OrderedDict()
+        self._own_bytes = 0
+        self._blocks: dict[int, tuple[int, int]] = {}  # how many plans hold each, and its bytes
+        self._block_bytes = 0
+        self._works = False  # whether any plan has needed memory that all work in
         self._lock = Lock("the cache of plans")
 
     def __len__(self) -> int:
@@ -37,8 +44,37 @@ class PlanCache(Generic[_Plan]):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all plans in the cache."""
-        return self._held_bytes
+        """Bytes of all plans in the cache: what several of them hold counts once."""
+        held = [held for _, held in self._plans.values()] if self._works else []
+        working = max((each.working_bytes for each in held), default=0)
+        return self._own_bytes + self._block_bytes + working
+
+    def _add(self, key: object, plan: _Plan, held: Held) -> None:
+        """Take a plan in, and count it."""
+        self._plans[key] = plan, held
+        self._own_bytes += held.own_bytes
+        self._works = self._works or held.working_bytes > 0
+        for block, size in held.blocks.items():
+            count, _ = self._blocks.get(block, (0, size))
+            self._block_bytes += 0 if count else size
+            self._blocks[block] = count + 1, size
+
+    def _subtract(self, held: Held) -> None:
+        """Count a plan no longer."""
+        self._own_bytes -= held.own_bytes
+        for block in held.blocks:
+            count, size = self._blocks.pop(block, (0, 0))
+            if count > 1:
+                self._blocks[block] = count - 1, size
+            else:
+                self._block_bytes -= size
+
+    def _recount(self) -> None:
+        """Count all plans anew: a call that was interrupted may have lost count."""
+        plans = list(self._plans.items())
+        self._own_bytes, self._blocks, self._block_bytes = 0, {}, 0
+        for key, (plan, held) in plans:
+            self._add(key, plan, held)
 
     def get(self, key: object) -> _Plan | None:
         """The plan of a key, now the most recently used one, or None."""
@@ -59,35 +95,47 @@ class PlanCache(Generic[_Plan]):
             found = self._plans.pop(key, None)
             if found is None:
                 return None
-            self._held_bytes -= found[1]
+            self._subtract(found[1])
             return found[0]
 
-    def put(self, key: object, plan: _Plan, plan_bytes: int) -> None:
-        """Keep a plan that holds `plan_bytes`, and evict others until all fit."""
+    def put(
+        self,
+        key: object,
+        plan: _Plan,
+        plan_bytes: int,
+        blocks: Mapping[int, int] = NO_BLOCKS,
+        working_bytes: int = 0,
+    ) -> None:
+        """Keep a plan, and evict others until all fit.
+
+        Args:
+            key: under which it is found.
+            plan: what is kept.
+            plan_bytes, blocks, working_bytes: as in `Held`; blocks stay while any plan holds them.
+        """
         if self._lock.mine():
             return
         evicted = []  # freed outside the lock: what it holds may be large
         with self._lock.bare:
             before = self._plans.pop(key, None)
             if before is not None:
-                self._held_bytes -= before[1]
+                self._subtract(before[1])
                 evicted.append(before)
-            self._plans[key] = plan, plan_bytes + _OVERHEAD_BYTES
-            self._held_bytes += plan_bytes + _OVERHEAD_BYTES
-            if self._held_bytes > self._limit_bytes:  # an interrupted call may have lost count
-                self._held_bytes = sum(size for _, size in self._plans.values())
+            self._add(key, plan, Held(plan_bytes + _OVERHEAD_BYTES, blocks, working_bytes))
+            if self.held_bytes > self._limit_bytes:
+                self._recount()
             self._evict(evicted)
         del evicted
 
-    def _evict(self, evicted: list[tuple[_Plan, int]]) -> None:
+    def _evict(self, evicted: list[tuple[_Plan, Held]]) -> None:
         """Move the oldest plans out until the others fit; only under the lock.
 
         A function of its own: Python 3.13 leaves a lock taken where a handler's exception comes at
         the end of a `while` loop under `with`.
         """
         while len(self._plans) > self._most or (
-            self._held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest
+            self.held_bytes > self._limit_bytes and len(self._plans) > self._keep_newest
         ):
             _, oldest = self._plans.popitem(last=False)
-            self._held_bytes -= oldest[1]
+            self._subtract(oldest[1])
             evicted.append(oldest)

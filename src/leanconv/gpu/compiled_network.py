@@ -26,6 +26,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.storage import Storage, place
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.memory import Held
 from leanconv.spec.format import aligned
 
 _MOST_GRAPHS = 8  # captured, each for one set of the user's addresses
@@ -143,9 +144,9 @@ class CompiledDeviceNetwork:
         return self.memory.used_bytes
 
     @property
-    def held_bytes(self) -> int:
-        """As `used_bytes`."""
-        return self.used_bytes
+    def held(self) -> Held:
+        """What `used_bytes` counts."""
+        return Held(self.used_bytes)
 
     # -- running ---------------------------------------------------------------------------
     def call(self, x: object) -> None:

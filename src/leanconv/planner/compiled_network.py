@@ -66,6 +66,7 @@ class CompiledNetwork:
         arena: its part of the arena that all plans share.
         forms, compiled_forms: how many its kernels have, and how many were compiled for it.
         shared_bytes: of the weights that other plans had packed already.
+        blocks: bytes of the blocks that it keeps in memory, its own and other plans', by identity.
         misfits: how the network differs from the pinned plan that it follows.
 
     Raises:
@@ -126,6 +127,8 @@ class CompiledNetwork:
         self.forms, self.compiled_forms = library.forms, library.compiled
         fill_weights(weights, lowered.constants, places, Packer(library, planner.threads), files)
         self._shared += shared.weights.keep(packings, weights, places)
+        blocks = (weights, *(each.block for each in self._shared))
+        self.blocks = {id(block): block.bytes for block in blocks}
         addresses = {name: weights.address + place for name, place in places.items()}
         for each in self._shared:
             addresses.update(each.addresses)

@@ -7,11 +7,13 @@ import ctypes
 import functools
 import mmap
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 
 import numpy as np
 
 from leanconv.errors import OutOfMemoryError
+from leanconv.records import dataclass
 
 _HUGE = 4 * 1024 * 1024
 
@@ -72,6 +74,21 @@ def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
             f"memory for the outputs could not be had ({error}); free memory, or give a smaller "
             "batch"
         ) from error
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a plan keeps in memory.
+
+    Attributes:
+        own_bytes: of what no other plan holds.
+        blocks: bytes of each block that other plans may hold, too, by its identity.
+        working_bytes: that it needs of the memory in which all plans of a network work.
+    """
+
+    own_bytes: int
+    blocks: Mapping[int, int] = field(default_factory=dict)
+    working_bytes: int = 0
 
 
 class Block:
