@@ -18,6 +18,7 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 _LOCK = re.compile(r"lock|held|bare|growing|making", re.I)
+_JUMP = re.compile("(POP_)?JUMP_BACKWARD(_IF_.*)?")
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="these Pythons have no table of handlers"
 )
@@ -36,7 +37,7 @@ def _uncovered(text: str) -> set[int]:
     for code in _code_objects(compile(text, "", "exec")):
         read = dis.Bytecode(code)
         for instruction in read:
-            if instruction.opname == "JUMP_BACKWARD" and not any(
+            if _JUMP.fullmatch(instruction.opname) and not any(
                 entry.start <= instruction.offset < entry.end for entry in read.exception_entries
             ):
                 lines.add(instruction.positions.lineno)
