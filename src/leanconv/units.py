@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from operator import index
 from typing import SupportsIndex
@@ -85,6 +86,16 @@ def format_ns(duration_ns: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Write a number of things: `1 thread`, `2 threads`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def error_text(error: float) -> str:
+    """Write a positive error with three digits, rounded up: the number that is read is no less.
+
+    What a message tells a user to give must work when it is typed in.
+    """
+    exact = Decimal(error)
+    digits = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), ROUND_CEILING)
+    return f"{digits:.2e}".replace("e-0", "e-") if digits else "0"
 
 
 def shape_text(shape: Sequence[int | str | None] | None) -> str:

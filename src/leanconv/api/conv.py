@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
+from leanconv.api.conv_choice import ConvChoice, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.memory_limits import require_for_products
-from leanconv.errors import BudgetError, SpecError, memory_reported
+from leanconv.errors import SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import Progress, checked_progress, step, working
@@ -27,7 +29,7 @@ from leanconv.runtime.program import Program, Slot
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
-from leanconv.spec.format import aligned, aligned_offsets
+from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
 from leanconv.units import format_bytes
 
@@ -141,18 +143,15 @@ class ConvPlan(Unpicklable):
         self._target: Target = planning_target()
         self._problem = conv_problem(spec, options.max_error)
         # Choose the algorithm and its parameters.
-        requested = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
-        if options.tune and requested == AUTO:
-            requested = self._tuned(options.reproducible, options.memory_limit)
-        candidate, needed = self._choose(requested, options.reproducible, options.memory_limit)
+        candidate = self._choose(options)
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
-        self._check_error(options.max_error)
         # Pack the constants.
         packed = self._pack(constants)
         sizes = {role: array.nbytes for role, array in packed.items()}
         self._places, self.weight_bytes = aligned_offsets(sizes)
         self.workspace_bytes = candidate.workspace_bytes(self.threads)
+        needed = needed_bytes(candidate, self.threads)
         assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
         # Allocate, compile, and bind the program to the memory.
         self._allocate()
@@ -162,61 +161,23 @@ class ConvPlan(Unpicklable):
         self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
         self._extents = spec.input_bytes, spec.output_bytes
 
-    def _check_error(self, max_error: float | None) -> None:
-        if max_error is not None and not self.predicted_error <= max_error:
-            raise BudgetError(
-                f"{self.spec}: {self.algorithm} is expected to err by "
-                f"{self.predicted_error:.1e}, the limit is {max_error:.1e}; give max_error="
-                f"{self.predicted_error * 1.01:.2g} or more"
-                + (", or float64 arrays" if self.spec.dtype == "float32" else ""),
-                0,
-                self.predicted_error,
-            )
-
-    def _choose(
-        self, requested: Choice, reproducible: bool, memory_limit: int | None
-    ) -> tuple[Candidate, int]:
-        """The fastest candidate that keeps the limit, and the bytes that it takes.
+    def _choose(self, options: PlanOptions) -> Candidate:
+        """The fastest candidate that keeps the limits, by measurement if the options say so.
 
         Raises:
             BudgetError: there is none.
         """
-        first = select.choose(self._problem, self._target, requested, reproducible)
-        needed = self._needed(first)
-        if memory_limit is not None and needed > memory_limit:
-            first, needed = self._leaner(first, requested, reproducible, memory_limit)
-        if memory_limit is not None and needed > memory_limit:
-            raise BudgetError(
-                f"{self.spec} needs {needed} bytes at least, the limit is {memory_limit}; "
-                f"give memory_limit={needed} or more",
-                needed,
-            )
-        return first, needed
-
-    def _needed(self, candidate: Candidate) -> int:
-        """The bytes that a plan with a candidate takes, known without packing."""
-        packed = candidate.constant_bytes.values()
-        return candidate.workspace_bytes(self.threads) + sum(map(aligned, packed))
-
-    def _leaner(
-        self, first: Candidate, requested: Choice, reproducible: bool, limit: int
-    ) -> tuple[Candidate, int]:
-        """The fastest candidate within the limit, else the one of fewest bytes, with its bytes.
-
-        Candidates are all algorithms with all parameters, also those that are never chosen for
-        their time. If an algorithm is requested, only its open parameters vary, and none do if the
-        request names any. A reproducible plan accepts only the choice of `first`.
-        """
-        varies = not requested.parameters.given()
-        found = [
-            candidate
-            for choice, candidate in select.choices(self._problem, self._target, lean=True)
-            if requested == AUTO or (choice.algorithm == requested.algorithm and varies)
-            if not reproducible or candidate.choice == first.choice
-        ]
-        pairs = [(candidate, self._needed(candidate)) for candidate in (first, *found)]
-        fitting = [pair for pair in pairs if pair[1] <= limit]
-        return fitting[0] if fitting else min(pairs, key=lambda pair: pair[1])
+        limits = options.memory_limit, options.max_error
+        requested = AUTO if options.algorithm is None else select.choice_named(options.algorithm)
+        tuned = requested
+        if options.tune and requested == AUTO:
+            tuned = self._tuned(options.reproducible, options.memory_limit)
+        choosing = ConvChoice(
+            self._problem, self._target, self.threads, tuned, options.reproducible, *limits
+        )
+        if tuned != requested and not choosing.is_kept():
+            choosing = replace(choosing, requested=requested)
+        return choosing.best()
 
     def _tuned(self, reproducible: bool, memory_limit: int | None) -> Choice:
         """The fastest choice by measurement, on one image if the plan is to be reproducible."""
@@ -337,9 +298,8 @@ class ConvPlan(Unpicklable):
         if name not in best:
             return "possible, but expected to err too much"
         cycles, candidate = best[name]
-        takes = (
-            f"{format_bytes(self._needed(candidate))}, expected error {candidate.choice.error:.1e}"
-        )
+        needed = format_bytes(needed_bytes(candidate, self.threads))
+        takes = f"{needed}, expected error {candidate.choice.error:.1e}"
         if self.algorithm not in best:  # the user requested it
             return takes
         ratio = cycles / max(1.0, best[self.algorithm][0])

@@ -24,7 +24,7 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
-from leanconv.operators.accuracy import LAYER_SHARE, NETWORK_ERROR, Accuracy
+from leanconv.operators.accuracy import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
 from leanconv.planner.constant_pool import OwnedGraph
@@ -68,9 +68,7 @@ class CpuBackend:
         check_layers(options.algorithms, model.nodes)
         self._threads = options.threads or default_threads()
         self.dtype = self.input_dtype = model.runtime_dtype(options.dtype)
-        error = options.max_error
-        share = NETWORK_ERROR[self.dtype] * LAYER_SHARE if error is None else error
-        self.accuracy = Accuracy(share, options.reproducible)
+        self.accuracy = Accuracy(layer_error(options.max_error, self.dtype), options.reproducible)
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
         self._target: Target = planning_target()

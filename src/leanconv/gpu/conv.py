@@ -101,7 +101,7 @@ class DeviceConvPlan(Unpicklable):
         self._problem = ConvProblem(flat, spec.dtype, arithmetics, "x", "y", epilogue, "conv")
         self._choose(w, algorithm, memory_limit)
         subject = f"{spec}: {self.algorithm} ({self.arithmetic})"
-        check_error(subject, self.predicted_error, max_error, self.memory_bytes)
+        check_error(subject, self.predicted_error, max_error)
         self._lock = Lock("a run of the same plan")
         self._prepare(compile_code)
 

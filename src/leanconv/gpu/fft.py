@@ -238,7 +238,7 @@ class FftConvPlan(Unpicklable):
                 f"give memory_limit={self.memory_bytes} or more, or leave the algorithm out",
                 self.memory_bytes,
             )
-        check_error(f"{self.spec}: fft", self.predicted_error, max_error, self.memory_bytes)
+        check_error(f"{self.spec}: fft", self.predicted_error, max_error)
 
     def _transformed(self, w: np.ndarray) -> Any:
         """conj(rfft(w)) as (bins * g, C/g, K/g), made once, in double precision."""

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from leanconv.errors import BudgetError
 from leanconv.gpu.machine import Machine
-from leanconv.units import format_bytes
+from leanconv.units import error_text, format_bytes
 
 T = TypeVar("T")
 
 
-def check_error(subject: str, predicted: float, limit: float | None, needed_bytes: int) -> None:
+def check_error(subject: str, predicted: float, limit: float | None) -> None:
     """Refuse a convolution whose error is expected to exceed a limit; None is no limit.
 
     Raises:
@@ -20,9 +20,10 @@ def check_error(subject: str, predicted: float, limit: float | None, needed_byte
     """
     if limit is not None and not predicted <= limit:
         raise BudgetError(
-            f"{subject} is expected to err by {predicted:.1e}, the limit is {limit:.1e}; give "
-            f"max_error={predicted * 1.01:.2g} or more, or float64 arrays",
-            needed_bytes,
+            f"{subject} is expected to err by {predicted:.3g}, the limit is {limit:.3g}; give "
+            f"max_error={error_text(predicted)} or more, or float64 arrays",
+            0,
+            predicted,
         )
 
 

@@ -14,6 +14,7 @@ from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.units import error_text
 
 _HALVES = ("float16", "bfloat16")
 
@@ -102,9 +103,11 @@ class DeviceBackend(Unpicklable):
         limit = self._max_error
         if limit is not None and not plan.predicted_error <= limit:
             raise BudgetError(
-                f"the network is expected to err by {plan.predicted_error:.1e} in {self.dtype}, "
-                f"the limit is {limit:.1e}; use precision='ieee' or dtype='float64'",
-                plan.memory_bytes,
+                f"the network is expected to err by {plan.predicted_error:.3g} in {self.dtype}, "
+                f"the limit is {limit:.3g}; give max_error={error_text(plan.predicted_error)} or "
+                "more, or use precision='ieee' or dtype='float64'",
+                0,
+                plan.predicted_error,
             )
 
     def copied(self, compiled: object) -> DeviceBackend:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -11,6 +13,20 @@ from leanconv.target import Target
 # The error of a network that is aimed at without a max_error, and one layer's share of it.
 NETWORK_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
 LAYER_SHARE = 0.12
+
+
+def layer_error(max_error: float | None, dtype: str) -> float:
+    """The error accepted of one layer of a network that may err by `max_error`.
+
+    Without a `max_error` it is a layer's share of what is aimed at. With one it is the power of two
+    below it, no less than the roundoff and no more than 1. That excludes nothing that could be
+    used, as a layer's error more than doubles on its way to the outputs
+    (`NodeCost.passed_error`). And all `max_error` between two powers have the same choices, so that
+    the least one that some plan keeps can be found.
+    """
+    if max_error is None:
+        return NETWORK_ERROR[dtype] * LAYER_SHARE
+    return min(1.0, max(ROUNDOFF[dtype], math.ldexp(0.5, math.frexp(max_error)[1])))
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ network as it is and with its first 2, 3, … blocks merged.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import mergeable
 from leanconv.operators import Accuracy
+from leanconv.operators.accuracy import layer_error
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
-from leanconv.planner.node_costs import skeleton, units_error
-from leanconv.planner.solver import least_error
+from leanconv.planner.least_error import least_max_error
+from leanconv.planner.node_costs import error_units, skeleton, units_error
 from leanconv.progress import steps
-from leanconv.records import cached_property
+from leanconv.records import cached_property, dataclass
 from leanconv.target import Target
-from leanconv.units import format_bytes
+from leanconv.units import error_text, format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,27 @@ class Planner:
     ) -> None:
         self.unmerged = GraphPlanner(skeleton(graph), target, threads, accuracy, max_error)
         self._merging = {0: self.unmerged}
+
+    def with_max_error(self, max_error: float) -> Planner:
+        """Plans of the same network for another `max_error`, and the choices of its layers then."""
+        plain = self.unmerged
+        accuracy = replace(plain.accuracy, layer_error=layer_error(max_error, plain.dtype))
+        return Planner(plain.graph, plain.target, plain.threads, accuracy, max_error)
+
+    def keeps(self, max_error: float, limit: int | None) -> bool:
+        """Whether a plan of the same choices keeps an error, and a limit of bytes if one is given.
+
+        It does if `within` finds one.
+        """
+        if limit is None:
+            units = error_units(max_error, self.unmerged.dtype, up=False)
+            return self.unmerged.least_error_units <= units
+        for planner in self.family:
+            allowing = planner.allowing(max_error)
+            needed = allowing.least_bytes
+            if needed is not None and max(needed, allowing.smallest.memory_bytes) <= limit:
+                return True
+        return False
 
     def merging(self, count: int) -> GraphPlanner:
         """Plans of the network with its first blocks merged.
@@ -89,7 +113,7 @@ class Planner:
                 found = self.family[number].smallest
                 best = min(best or found, found, key=lambda each: (each.memory_bytes, each.order))
         if best is None:
-            raise self._inaccurate()
+            raise self._inaccurate(None)
         return best
 
     def within(self, limit: int | None) -> PlacedPlan:
@@ -102,9 +126,11 @@ class Planner:
         if limit is None or (plain.max_error is None and plain.needs_no_reorder):
             free = plain.unlimited()
             if free is None:
-                raise self._inaccurate()
+                raise self._inaccurate(limit)
             if limit is None or free.memory_bytes <= limit:
                 return free
+        if self._least_bytes is None:
+            raise self._inaccurate(limit)
         best = least = self.smallest
         if limit < least.memory_bytes:
             needed = least.memory_bytes
@@ -126,7 +152,7 @@ class Planner:
         """Plans from the smallest to the fastest, none of which is both slower and larger."""
         fast = min(filter(None, (p.front_point(None) for p in self.family)), default=None)
         if fast is None:
-            raise self._inaccurate()
+            raise self._inaccurate(None)
         fast = self._fastest_point(fast.bytes) or fast
         sizes = [planner.least_bytes for planner in self.family]
         low = min(size for size in sizes if size is not None)
@@ -146,13 +172,49 @@ class Planner:
                 best = found if best is None else min(best, found or best)
         return best
 
-    def _inaccurate(self) -> BudgetError:
+    @cached_property
+    def _least_bytes(self) -> int | None:
+        """Bytes below which there is no plan; None if none keeps the error."""
+        found = (planner.least_bytes for planner in self.family)
+        return min((size for size in found if size is not None), default=None)
+
+    def _inaccurate(self, limit: int | None) -> BudgetError:
+        """What is raised where no plan keeps the error: it says which one works.
+
+        Args:
+            limit: bytes within which that is to work, if any plan needs as few.
+        """
         plain = self.unmerged
         assert plain.max_error is not None
-        least = units_error(least_error(plain.search_graph.levels), plain.graph.dtype)
+        within = "" if limit is None else f" within {limit} bytes"
+        guess = units_error(plain.least_error_units, plain.dtype)
+        least = least_max_error(self._at(limit), plain.dtype, guess)
+        if least is None:
+            least, within = least_max_error(self._at(None), plain.dtype, guess), ""
+        assert least is not None, "no plan keeps any error"
+        double = " or more" if plain.dtype == "float64" else " or more, or dtype='float64'"
         return BudgetError(
-            f"max_error is {plain.max_error:.2g}; the most accurate plan is expected to err by "
-            f"{least:.2g}; give max_error={least * 1.01:.2g} or more, or dtype='float64'",
+            f"max_error is {plain.max_error:.3g}; the most accurate plan{within} is expected to "
+            f"err by {least:.3g}; give max_error={error_text(least)}{double}",
             0,
             least,
         )
+
+    def _at(self, limit: int | None) -> Callable[[float], _Within]:
+        return lambda max_error: _Within(self.with_max_error(max_error), limit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Within:
+    """The plans of one power of two within a limit of bytes; see `least_max_error`."""
+
+    planner: Planner
+    limit: int | None
+
+    def least_units(self) -> int:
+        """The least error of any plan, in units."""
+        return self.planner.unmerged.least_error_units
+
+    def keeps(self, max_error: float) -> bool:
+        """Whether a plan keeps this error within the limit."""
+        return self.planner.keeps(max_error, self.limit)

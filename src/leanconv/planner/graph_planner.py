@@ -14,7 +14,7 @@ from leanconv.planner.graph_views import GraphViews
 from leanconv.planner.lowering import LoweredGraph, format_rules, lower_graph, usual_decisions
 from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
-from leanconv.planner.solver import Path, fastest, least_time, smallest
+from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
 from leanconv.records import cached_property
 from leanconv.spec import PLAIN
@@ -98,6 +98,13 @@ class GraphPlanner:
         """The planner of this graph, nothing of which is merged, with its first blocks merged."""
         graph = merge_blocks(self.graph, count)
         return replace(self, graph=graph, merged=count, unmerged=self)
+
+    def allowing(self, max_error: float) -> GraphPlanner:
+        """The planner of the same graph and choices for another `max_error`."""
+        other = replace(self, max_error=max_error)
+        # A frozen instance keeps what it has computed in its `__dict__`, and so does its copy.
+        other.__dict__.update(evaluator=self.evaluator, search_graph=self.search_graph)
+        return other
 
     def merge(self, graph: Graph) -> Graph:
         """Merge the first blocks of the network's graph as this planner's graph has them."""
@@ -189,6 +196,11 @@ class GraphPlanner:
     def least_ns(self) -> int:
         """A time that no plan falls below."""
         return least_time(self.search_graph.levels)
+
+    @cached_property
+    def least_error_units(self) -> int:
+        """An error that no plan falls below, in the units of `error_units`."""
+        return least_error(self.search_graph.levels)
 
     @cached_property
     def _smallest_path(self) -> Path | None:

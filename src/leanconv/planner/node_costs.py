@@ -122,8 +122,13 @@ def error_units(error: float, dtype: str, up: bool = True) -> int:
 
 
 def units_error(units: int, dtype: str) -> float:
-    """The error whose square is `units` units."""
-    return math.sqrt(units) * ROUNDOFF[dtype] * _ERROR_GRAIN
+    """The least error that allows `units` units: `error_units` of it, rounded down, is no less."""
+    error = math.sqrt(units) * ROUNDOFF[dtype] * _ERROR_GRAIN
+    while error_units(error, dtype, up=False) < units:
+        error = math.nextafter(error, math.inf)
+    while error and error_units(math.nextafter(error, 0.0), dtype, up=False) >= units:
+        error = math.nextafter(error, 0.0)
+    return error
 
 
 def skeleton(graph: Graph) -> Graph:
