@@ -66,16 +66,16 @@ class CpuBackend:
     ) -> None:
         self.model, self._options, self._pinned = model, options, pinned
         check_layers(options.algorithms, model.nodes)
-        self._threads = options.threads or default_threads()
+        self.threads = options.threads or default_threads()
         self.dtype = self.input_dtype = model.runtime_dtype(options.dtype)
         self.accuracy = Accuracy(layer_error(options.max_error, self.dtype), options.reproducible)
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
-        self._target: Target = planning_target()
+        self.target: Target = planning_target()
         self._inputs = input_specs(model, self.dtype)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
-        self._ranges, self.ahead = ranges, CodeAhead(self._target)
+        self._ranges, self.ahead = ranges, CodeAhead(self.target)
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -96,7 +96,7 @@ class CpuBackend:
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
         ends = [self._kernels(shapes, set()) for shapes in ranges.ends]
-        facts = f"{ranges} {self._options} {self._threads}"
+        facts = f"{ranges} {self._options} {self.threads}"
         description = "\n".join((facts, *(described(kernels) for kernels in ends)))
         code = self.ahead
         if code.fetch(description):
@@ -120,8 +120,8 @@ class CpuBackend:
         return planned_kernels(graph, planner, limit, decisions, packed)
 
     def _planner(self, graph: Graph) -> Planner:
-        accuracy = self.accuracy.of_network(graph, self._target)
-        return Planner(graph, self._target, self._threads, accuracy, self._options.max_error)
+        accuracy = self.accuracy.of_network(graph, self.target)
+        return Planner(graph, self.target, self.threads, accuracy, self._options.max_error)
 
     def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
         planner = self._planner(owned.graph)
@@ -142,15 +142,15 @@ class CpuBackend:
         """The decisions of nodes where an option overrides the planner's, else None."""
         if not (self._options.algorithms or self._options.tune):
             return None
-        decided = with_algorithms(graph, self._target, self._options.algorithms)
+        decided = with_algorithms(graph, self.target, self._options.algorithms)
         if self._options.tune:
-            accuracy = self.accuracy.of_network(graph, self._target)
-            decided = tuned(graph, self._target, self._threads, accuracy, decided)
+            accuracy = self.accuracy.of_network(graph, self.target)
+            decided = tuned(graph, self.target, self.threads, accuracy, decided)
         return decided
 
     def _is_for(self, pinned: PlanFile, graph: Graph) -> bool:
         """Whether a pinned plan is for this network, these shapes and this machine."""
-        reason = other_target(pinned, self._target)
+        reason = other_target(pinned, self.target)
         shapes = {name: graph.types[name].shape for name in graph.inputs}
         if shapes != dict(pinned.inputs):
             if all(spec.takes(pinned.inputs.get(spec.name)) for spec in self._inputs):

@@ -48,6 +48,7 @@ def load(
     precision: str | None = None,
     progress: Progress | None = None,
     shapes: Mapping[str, Sequence[int | tuple[int, ...]]] | None = None,
+    samples: Any = None,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -55,10 +56,13 @@ def load(
         model: a file's path, its bytes, or an `onnx.ModelProto`. A file that is mapped, and the
             weights beside it, must not shrink while the network is in use.
         memory_limit: bytes, or text such as `"12 MiB"`, that weights and arena may take together.
-        max_error: the largest relative error of the outputs that a plan may state, against the
-            exact result; layers add up like independent errors, so that is an estimate, not a
-            bound. By default 1e-5 in float32 is aimed at: each layer gets its share, and networks
-            of many or long sums may state more, as `net.explain()` says then.
+        max_error: the largest relative error of the outputs, max|y - exact| / max|exact|, that a
+            plan may state; refused if none states as little. Without `samples` what a plan states
+            is an estimate, and for some data the error is larger: each layer's error is bounded
+            (`docs/algorithms.md`), layers are taken to add up like independent errors and to grow
+            up to 5 times on their way to the outputs, and on real pictures some networks let them
+            grow 60 times. By default 1e-5 in float32 is aimed at: each layer gets its share, and
+            networks of many or long sums may state more, as `net.explain()` says then.
         threads: threads that take part; by default the cores that this process may use.
         dtype: `"float64"` computes a float32 network in double precision; on a GPU `"float16"` and
             `"bfloat16"` keep its values in half precision.
@@ -88,6 +92,13 @@ def load(
             compiles anything: all its shapes, at most 20000, are looked at once, some milliseconds
             each, and what they need is compiled and kept in the cache folder. Other shapes are
             refused.
+        samples: inputs as they will come: an array, arrays by the inputs' names, or a list of
+            either, all of one shape. The network is run on them in float64, and the plan for this
+            shape is the first of ever more accurate ones whose largest measured error is within
+            `max_error`; without that, it is the usual plan. `net.plan.predicted_error` is what was
+            measured, a fact for these samples and no bound for others. `net.plan.save` keeps the
+            plan. It takes a run in float64 for each layer and sample, and memory for all values
+            between layers, in both precisions.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
@@ -98,7 +109,7 @@ def load(
             it.
         ModelError: the file is damaged or breaks ONNX's rules.
         UnsupportedError: the network needs something that leanconv does not do.
-        BudgetError: no plan fits the limit.
+        BudgetError: no plan fits the limits; it names the least that works.
         SpecError: an option makes no sense.
     """
     tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
@@ -107,6 +118,8 @@ def load(
     computed, source = checked_dtype(dtype), _source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
+    if samples is not None and device != "cpu":
+        raise SpecError(f"got samples for device {device!r}; expected None, or device 'cpu'")
     if device != "cpu":
         from leanconv.gpu import backend
         from leanconv.gpu.network_backend import DeviceBackend
@@ -126,6 +139,11 @@ def load(
         raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
     if tune and limiting:
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
+    others = {"algorithms": algorithms, "shapes": shapes, "plan": plan, "tune": tune or None}
+    beside = [name for name, value in others.items() if value]
+    if samples is not None and (beside or computed == "float64"):
+        other = beside[0] if beside else "dtype='float64'"
+        raise SpecError(f"got samples together with {other}; expected one of them")
     if shapes is not None and (tune or plan is not None):
         raise SpecError(f"got shapes together with {'tune' if tune else 'plan'}; expected one")
     options = NetworkOptions(
@@ -143,7 +161,26 @@ def load(
     with working(shown, progress):
         read = _read(source)
         ranges = None if shapes is None else _ranges(shapes, read)
-        return Network(CpuBackend(read, options, pinned, ranges), shown)
+        if samples is not None:
+            pinned = _measured(read, options, samples)
+        network = Network(CpuBackend(read, options, pinned, ranges), shown)
+        if samples is not None and pinned is not None:
+            network.bind(pinned.inputs)  # so that `network.plan` is there
+        return network
+
+
+def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
+    """The plan that keeps `max_error` on the samples."""
+    from leanconv.api.measured import Measurements, checked_samples, measured_plan
+
+    exact = CpuBackend(model, replace(options, dtype="float64", max_error=None))
+    usual = CpuBackend(model, replace(options, max_error=None))
+    if usual.dtype != "float32":
+        raise SpecError(f"got samples for a network in {usual.dtype}; expected one in float32")
+    inputs = [InputSpec(each.name, each.shape, usual.dtype) for each in model.inputs]
+    given = checked_samples(samples, inputs)
+    measuring = Measurements(usual, exact, given)
+    return measured_plan(measuring, options.max_error, options.memory_limit)
 
 
 def _ranges(shapes: Mapping[str, Sequence[Any]], model: Model) -> ShapeRanges:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leanconv.api.measured import Measurements, relative_error
 from leanconv.cli.common import (
+    UsageError,
     add_load_options,
     add_output_options,
     add_shape_option,
@@ -19,8 +20,10 @@ from leanconv.cli.common import (
     random_inputs,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.image_options import add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.samples import read_sample
+from leanconv.planner.network_plan import NetworkPlan
+from leanconv.units import error_text
 
 if TYPE_CHECKING:
     from leanconv import Network
@@ -38,11 +41,19 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "samples",
         metavar="SAMPLES",
         nargs="*",
-        help=".npy (of a single input) or .npz files (arrays by name); random numbers if none",
+        help="PNG files, or arrays: .npy (of a single input) or .npz (arrays by name); random "
+        "numbers if none",
     )
     add_load_options(parser)
     add_shape_option(parser)
+    add_image_options(parser)
     parser.add_argument("--plan", metavar="FILE", help="verify the plan that this file holds")
+    parser.add_argument(
+        "--repair",
+        metavar="FILE",
+        help="write a plan whose error, measured on the samples, is at most --max-error (default: "
+        "what the plan states)",
+    )
     parser.add_argument(
         "--count", type=positive, default=3, metavar="N", help="random samples (default 3)"
     )
@@ -63,32 +74,82 @@ def execute(options: argparse.Namespace) -> int:
         ]
         print_text(report["text"] + "\n", options.wide)
         print_table(["sample", "output", "error", "largest value"], rows, left=2, wide=options.wide)
+        _print_layers(report["layers"], options)
+        if report["mend"]:
+            print_text("\n" + report["mend"], options.wide)
     return EXIT_OK if report["kept"] else EXIT_NOT_MET
+
+
+def _print_layers(layers: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """The layers that add more to the error than the plan takes them to."""
+    if not layers:
+        return
+    print_text("\nlayers that add more to the error of the outputs than the plan states:\n")
+    rows = [
+        [
+            row["layer"],
+            row["algorithm"],
+            f"{row['passed']:.2e}",
+            f"{row['expected']:.2e}",
+            f"{row['passed'] / row['expected']:.1f}",
+            f"{row['own']:.2e}",
+            f"{row['stated']:.2e}",
+        ]
+        for row in layers
+    ]
+    titles = ["layer", "algorithm", "adds", "expected", "times", "own error", "stated"]
+    print_table(titles, rows, left=2, wide=options.wide)
 
 
 def verify(options: argparse.Namespace) -> dict[str, Any]:
     """Run samples through the plan and through the same network in float64.
 
-    Errors are relative: the largest difference over the largest value of the output.
+    Errors are relative: the largest difference over the largest value of the output. With
+    `--repair` the plan that is verified is the one that is written.
+
+    Raises:
+        BudgetError: `--repair`, and no plan keeps the error on the samples.
     """
     import leanconv
 
     wanted = load_options(options)
     network = leanconv.load(options.model, **wanted, plan=options.plan)
     exact = leanconv.load(options.model, dtype="float64", threads=options.threads)
+    samples = dict(_samples(network, options))
+    report = _compared(network, exact, samples, options)
+    if options.repair:
+        if options.plan:
+            raise UsageError("got --repair together with --plan; expected one of them")
+        wanted["max_error"] = wanted["max_error"] or report["predicted_error"]
+        network = leanconv.load(options.model, **wanted, samples=list(samples.values()))
+        network.plan.save(options.repair)
+        report = _compared(network, exact, samples, options)
+        report["text"] += f"\nthe plan is written: leanconv.load(…, plan={options.repair!r})"
+    elif not report["kept"] and not report["double"]:
+        report["layers"] = _layers(network, exact, samples)
+        report["mend"] = (
+            f"what a plan states is an estimate; --repair FILE --max-error X writes a plan whose "
+            f"error on these samples is measured (this one works with "
+            f"X={error_text(report['worst_error'])}), or says the least that can be kept"
+        )
+    return report
+
+
+def _compared(
+    network: Network, exact: Network, samples: Mapping[str, Arrays], options: argparse.Namespace
+) -> dict[str, Any]:
     dtypes = {port.name: port.dtype for port in exact.inputs}
     rows: list[dict[str, Any]] = []
     allowed = 0.0
-    for label, arrays in _samples(network, options):
+    for label, arrays in samples.items():
         plan = network.bind({name: array.shape for name, array in arrays.items()})
         allowed = max(allowed, plan.predicted_error)
         found = network.run(arrays)
         truth = exact.run({name: array.astype(dtypes[name]) for name, array in arrays.items()})
         for name, given in truth.items():
             values = given.astype(np.float64)  # integers would wrap around
-            largest = float(np.abs(values).max())
-            difference = float(np.abs(found[name] - values).max())
-            error = difference / largest if largest else difference
+            error = relative_error({name: found[name]}, {name: values})
+            largest = float(np.abs(values).max(initial=0.0))
             rows.append({"sample": label, "output": name, "error": error, "largest": largest})
     double = next(iter(network.plan.inputs.values())).dtype == "float64"
     worst = max((row["error"] for row in rows), default=0.0)
@@ -98,11 +159,42 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
         "predicted_error": allowed,
         "worst_error": worst,
         "kept": kept,
+        "double": double,
         "rows": rows,
+        "layers": [],
+        "mend": "",
         "text": f"largest error {worst:.2e}, the plan states {allowed:.2e}: "
         + ("kept" if kept else "NOT kept")
         + (" (itself in float64: only two plans are compared)" if double else ""),
     }
+
+
+def _layers(
+    network: Network, exact: Network, samples: Mapping[str, Arrays]
+) -> list[dict[str, Any]]:
+    """The layers that exceed what the plan takes them to add, those that add most first.
+
+    They are measured on the samples of the last one's shapes, with the plan of these.
+    """
+    plan = network.plan
+    shapes = {name: kind.shape for name, kind in plan.inputs.items()}
+    alike = [s for s in samples.values() if {n: a.shape for n, a in s.items()} == shapes]
+    backends = network.backend, exact.backend
+    if not isinstance(plan, NetworkPlan) or plan.planner.merged or not alike:
+        return []
+    measuring = Measurements(*backends, alike)  # type: ignore[arg-type]
+    layers = [one for one in measuring.layers(plan) if one.passed > one.expected]
+    return [
+        {
+            "layer": one.name,
+            "algorithm": one.algorithm,
+            "own": one.own,
+            "stated": one.stated,
+            "passed": one.passed,
+            "expected": one.expected,
+        }
+        for one in sorted(layers, key=lambda one: -one.passed)
+    ]
 
 
 def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Arrays]]:
@@ -110,5 +202,6 @@ def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[st
         shapes = input_shapes(network, options.shape)
         for seed in range(options.count):
             yield f"random {seed}", random_inputs(network, shapes, seed)
+    preprocessing = preprocessing_of(network, options)
     for path in options.samples:
-        yield Path(path).name, read_sample(Path(path), network)
+        yield path, read_inputs(network, path, preprocessing, options)[0]

@@ -8,8 +8,9 @@ network as it is and with its first 2, 3, … blocks merged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
@@ -35,6 +36,7 @@ class Planner:
         target, threads: of the plan.
         accuracy: what is required of each layer; `layer_error` is a bound for one layer.
         max_error: for the whole network, None if only the layers are bounded.
+        growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
 
     Attributes:
         unmerged: plans of the network as it is.
@@ -47,15 +49,20 @@ class Planner:
         threads: int,
         accuracy: Accuracy,
         max_error: float | None = None,
+        growths: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self.unmerged = GraphPlanner(skeleton(graph), target, threads, accuracy, max_error)
+        self.unmerged = GraphPlanner(
+            skeleton(graph), target, threads, accuracy, max_error, growths=growths
+        )
         self._merging = {0: self.unmerged}
 
     def with_max_error(self, max_error: float) -> Planner:
         """Plans of the same network for another `max_error`, and the choices of its layers then."""
-        plain = self.unmerged
-        accuracy = replace(plain.accuracy, layer_error=layer_error(max_error, plain.dtype))
-        return Planner(plain.graph, plain.target, plain.threads, accuracy, max_error)
+        plain, accuracy = self.unmerged, self.unmerged.accuracy
+        if not plain.growths:
+            accuracy = replace(accuracy, layer_error=layer_error(max_error, plain.dtype))
+        given = plain.target, plain.threads, accuracy, max_error, plain.growths
+        return Planner(plain.graph, *given)
 
     def keeps(self, max_error: float, limit: int | None) -> bool:
         """Whether a plan of the same choices keeps an error, and a limit of bytes if one is given.
@@ -92,10 +99,11 @@ class Planner:
     def family(self) -> list[GraphPlanner]:
         """Plans of the network as it is and with any number of first blocks merged.
 
-        A reproducible plan merges none: a limit must not change its bits.
+        A reproducible plan merges none: a limit must not change its bits. Nor does one of measured
+        growths, which merged blocks have none of.
         """
-        reproducible = self.unmerged.accuracy.reproducible
-        counts = [] if reproducible else range(2, mergeable(self.unmerged.graph) + 1)
+        whole = self.unmerged.accuracy.reproducible or self.unmerged.growths
+        counts = [] if whole else range(2, mergeable(self.unmerged.graph) + 1)
         return [self.unmerged, *(self.merging(count) for count in counts)]
 
     @cached_property

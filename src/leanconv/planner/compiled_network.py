@@ -108,6 +108,7 @@ class CompiledNetwork:
             planner=planner,
             decisions=tuple(decisions),
             storage=storage,
+            measured_error=pinned.measured_error if pinned else None,
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
         files = mapped_files(owned.graph.constants.values())

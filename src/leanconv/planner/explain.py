@@ -200,7 +200,12 @@ def memory_text(plan: NetworkPlan) -> str:
 def error_text(plan: NetworkPlan) -> str:
     """The error that a plan states and, where that is more than is aimed at, why."""
     planner, stated = plan.planner, plan.predicted_error
-    text = f"expected error {stated:.1e}"
+    if plan.measured_error is not None:
+        return f"error measured on samples {stated:.3g}: for other data it is an estimate"
+    text = (
+        f"expected error {stated:.1e}, an estimate: it takes a layer's error to grow up to 5 times "
+        "on its way to the outputs"
+    )
     aim = NETWORK_ERROR[next((kind.dtype for kind in plan.inputs.values()), "float32")]
     if planner.max_error is not None or stated <= aim:
         return text

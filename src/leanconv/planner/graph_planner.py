@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph
@@ -84,6 +85,7 @@ class GraphPlanner:
         max_error: for the whole network, None if only the layers are bounded.
         merged: how many of the first blocks are one operation here; 0 for the network as it is.
         unmerged: the planner of the network as it is; None if this is that one.
+        growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
     """
 
     graph: Graph
@@ -93,6 +95,7 @@ class GraphPlanner:
     max_error: float | None
     merged: int = 0
     unmerged: GraphPlanner | None = None
+    growths: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def merging(self, count: int) -> GraphPlanner:
         """The planner of this graph, nothing of which is merged, with its first blocks merged."""
@@ -114,7 +117,7 @@ class GraphPlanner:
     def evaluator(self) -> NodeEvaluator:
         """Evaluates the nodes' choices."""
         rules = format_rules(self.graph, self.target)
-        evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy)
+        evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy, self.growths)
         if self.unmerged is not None:
             plain, merged = self.unmerged, self.merged
             evaluator.follow(plain.evaluator, lambda: plain.merged_times(merged))

@@ -67,6 +67,7 @@ class NetworkPlan(Unpicklable):
         planner: of the graph that is computed.
         decisions: how each node of the graph is computed.
         storage: where each value is stored.
+        measured_error: the largest error of an output on samples, where it was measured.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -84,6 +85,7 @@ class NetworkPlan(Unpicklable):
     planner: GraphPlanner
     decisions: tuple[Decision, ...]
     storage: Storage
+    measured_error: float | None = None
 
     instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"
 
@@ -176,6 +178,7 @@ class NetworkPlan(Unpicklable):
             predicted_error=self.predicted_error,
             nodes=nodes,
             buffers=self.storage.buffers,
+            measured_error=self.measured_error,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -194,10 +197,13 @@ class NetworkPlan(Unpicklable):
 
     @property
     def predicted_error(self) -> float:
-        """Expected relative error of the outputs: the root of the layers' summed squares.
+        """Expected relative error of the outputs; what was measured on samples, where it was.
 
-        To first order; `NodeCost.passed_error` says what a layer's error becomes.
+        An estimate is the root of the layers' summed squares, to first order;
+        `NodeCost.passed_error` says what a layer's error becomes.
         """
+        if self.measured_error is not None:
+            return self.measured_error
         return math.sqrt(sum(node_cost.passed_error**2 for node_cost in self.node_costs))
 
     @property

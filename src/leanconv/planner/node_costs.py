@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -74,6 +75,7 @@ class NodeCost:
         alias: the number of the input whose bytes the output's are; None if it has its own.
         alias_offset: the byte of that input at which the output begins.
         parts: what the output consists of, where inputs could be computed in their place.
+        growth: how much the error of a plain sum grows on its way to the outputs.
     """
 
     decision: Decision
@@ -88,6 +90,7 @@ class NodeCost:
     alias: int | None
     alias_offset: int = 0
     parts: tuple[PartCost, ...] = ()
+    growth: float = _ERROR_GROWTH
 
     def placed(self, placed: Sequence[bool]) -> NodeCost:
         """The same, where some parts are computed in their place: the others alone are copied."""
@@ -106,13 +109,18 @@ class NodeCost:
     @property
     def passed_error(self) -> float:
         """What it adds to the network's error, which is the root of the summed squares."""
-        transformed = self.algorithm in ("winograd", "fft")
-        return self.error * (_TRANSFORMED_ERROR_GROWTH if transformed else _ERROR_GROWTH)
+        return self.error * self.growth * closeness(self.algorithm)
 
     @property
     def scratch_bytes(self) -> int:
         """The most scratch of one thread."""
         return max((call.scratch_bytes for call in self.calls), default=0)
+
+
+def closeness(algorithm: str) -> float:
+    """How much more of the error that an algorithm states is true than of a plain sum's."""
+    transformed = algorithm in ("winograd", "fft")
+    return _TRANSFORMED_ERROR_GROWTH / _ERROR_GROWTH if transformed else 1.0
 
 
 def error_units(error: float, dtype: str, up: bool = True) -> int:
@@ -170,12 +178,18 @@ class NodeEvaluator:
         graph: the network.
         rules: the formats that its kernels take.
         target, accuracy: of the plan.
+        growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
     """
 
     def __init__(
-        self, graph: Graph, rules: FormatRules, target: Target, accuracy: Accuracy
+        self,
+        graph: Graph,
+        rules: FormatRules,
+        target: Target,
+        accuracy: Accuracy,
+        growths: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self.rules, self._graph = rules, graph
+        self.rules, self._graph, self._growths = rules, graph, growths
         self._target, self._accuracy = target, accuracy
         self._known: dict[object, list[NodeCost]] = {}
         self._floors: Callable[[], Mapping[str, int]] = dict
@@ -223,7 +237,7 @@ class NodeEvaluator:
                     for cost in self._known_costs(node, decision, vary_parameters=False)
                     if cost.alias is None and not cost.parts
                 ]
-        return [_at_least(first, node_cost) for node_cost in found]
+        return [self._grown(node, _at_least(first, node_cost)) for node_cost in found]
 
     def chosen(self, node: Node, default: Decision, decision: Decision) -> NodeCost:
         """What a decision costs; with the choice `AUTO`, what the first choice costs.
@@ -236,7 +250,12 @@ class NodeEvaluator:
         Raises:
             SpecError: there is no choice of that name.
         """
-        return _at_least(self.least_ns(node, default), self._chosen(node, decision))
+        least_ns = self.least_ns(node, default)
+        return self._grown(node, _at_least(least_ns, self._chosen(node, decision)))
+
+    def _grown(self, node: Node, node_cost: NodeCost) -> NodeCost:
+        growth = self._growths.get(node.outputs[0])
+        return node_cost if growth is None else replace(node_cost, growth=growth)
 
     def least_ns(self, node: Node, default: Decision) -> int:
         """The least time that any choice of a node counts with: that of a plan without limits."""

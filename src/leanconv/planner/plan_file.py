@@ -84,6 +84,7 @@ class PlanFile:
         arena_bytes, weight_bytes, predicted_ns, predicted_error: of the plan.
         nodes: in the order of the graph.
         buffers: of the arena, with their offsets.
+        measured_error: of the outputs on samples, None where it was not measured.
     """
 
     network: str
@@ -101,6 +102,7 @@ class PlanFile:
     predicted_error: float
     nodes: tuple[PlannedNode, ...]
     buffers: PlacedBuffers
+    measured_error: float | None = None
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -172,6 +174,8 @@ def document(plan: PlanFile) -> dict[str, Any]:
         "predicted_ns": plan.predicted_ns,
         "predicted_error": plan.predicted_error,
     }
+    if plan.measured_error is not None:
+        predicted["measured_error"] = plan.measured_error
     nodes = [
         {
             "name": node.name,
@@ -296,6 +300,9 @@ def _parse(data: Any) -> PlanFile:
         predicted_error=_number(predicted, "predicted_error"),
         nodes=tuple(_node(each) for each in _list(top.get("nodes"), "nodes")),
         buffers=tuple(_buffer(each) for each in _list(top.get("buffers"), "buffers")),
+        measured_error=_number(predicted, "measured_error")
+        if "measured_error" in predicted
+        else None,
     )
 
 
