@@ -45,7 +45,8 @@ class BudgetError(LeanConvError):
     Attributes:
         smallest_bytes: the least memory limit for which a plan exists; 0 if the error is what no
             plan keeps.
-        smallest_error: in that case, the least max_error for which a plan exists; else None.
+        smallest_error: in that case, the least max_error that works, to the last digit: of plans
+            within the memory limit where there is one and any plan is within it; else None.
     """
 
     def __init__(

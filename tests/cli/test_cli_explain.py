@@ -18,6 +18,7 @@ from onnx import helper
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS
 from leanconv.cli.explain_page import explain_page
+from leanconv.planner import node_costs
 from support import onnx_models
 from support.cli_fakes import Call
 
@@ -255,9 +256,9 @@ def test_verify_with_a_damaged_bundle(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("x.png", b"\x89PNG\r\n\x1a\n" + bytes(30), "is a PNG picture; .*leanconv run"),
+        ("x.npy", b"\x89PNG\r\n\x1a\n" + bytes(30), "is a PNG picture; .*its own ending"),
         ("x.npy", b"\xff\xd8\xff\xe0" + bytes(30), "is a JPEG picture"),
-        ("x.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P", "is a Python pickle"),
+        ("x.npy", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P", "is a Python pickle"),
         ("x.npy", b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer"),
         ("x.npy", b"", "is an empty file"),
         ("x.npy", b"\x93NUMPY", "cannot be read"),
@@ -271,6 +272,35 @@ def test_verify_names_samples_of_other_formats(
     assert result.code == 1
     assert re.search(f"{name} {what}", result.err), result.err
     assert "expected .npy or .npz of numbers" in result.err
+
+
+def test_verify_repairs_a_plan_by_pictures(call: Call, tmp_path: Path) -> None:
+    """The plan that is written was measured; what no plan keeps is refused with what works."""
+    picture, file = next(Path("examples/digits").glob("**/*.png")), tmp_path / "plan.json"
+    given = ("verify", MODEL, str(picture))
+    assert call(*given, "--repair", str(file), "--max-error", "1e-4").code == 0
+    report = json.loads(call(*given, "--plan", str(file), "--json").out)
+    assert report["kept"]
+    assert report["predicted_error"] == report["worst_error"]
+    refused = call(*given, "--repair", str(file), "--max-error", "1e-9")
+    assert refused.code == 1
+    works = re.search(r"give max_error=([0-9.e-]+) or more", refused.err)
+    assert works is not None
+    assert call(*given, "--repair", str(file), "--max-error", works[1]).code == 0
+
+
+def test_verify_names_the_layers_that_add_more_than_stated(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_costs, "closeness", lambda _: 1e-3)
+    result = call("verify", MODEL, "--count", "1", "--json")
+    report = json.loads(result.out)
+    assert result.code == 3
+    assert report["layers"]
+    assert "--repair FILE" in report["mend"]
+    for layer in report["layers"]:
+        assert layer["passed"] > layer["expected"]
+        assert layer["own"] <= layer["stated"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"PK\x03\x04", b"7"])

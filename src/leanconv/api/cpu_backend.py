@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,8 +120,11 @@ class CpuBackend:
         limit, decisions = self._options.memory_limit, self._decisions(graph)
         return planned_kernels(graph, planner, limit, decisions, packed)
 
-    def _planner(self, graph: Graph) -> Planner:
+    def _planner(self, graph: Graph, layer: float | None = None) -> Planner:
+        """What finds plans; `layer` is the error accepted of one layer, if not the options'."""
         accuracy = self.accuracy.of_network(graph, self.target)
+        if layer is not None:
+            accuracy = replace(accuracy, layer_error=layer)
         return Planner(graph, self.target, self.threads, accuracy, self._options.max_error)
 
     def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
@@ -128,7 +132,10 @@ class CpuBackend:
         pinned, limit = self._pinned, self._options.memory_limit
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
-                compiled = CompiledNetwork(owned, planner, limit, pinned, shared=self._shared)
+                following = planner
+                if pinned.measured_error is not None:  # whatever its layers state by themselves
+                    following = self._planner(owned.graph, layer_error(None, self.dtype))
+                compiled = CompiledNetwork(owned, following, limit, pinned, shared=self._shared)
             except (BudgetError, SpecError) as error:
                 log.warning("the pinned plan is not followed: %s", error)
             else:

@@ -36,7 +36,7 @@ def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
     return InputError(
         f"sample {name} {f'is {other.what}' if other else f'cannot be read ({why})'}; expected "
         ".npy or .npz of numbers: write them with np.save or np.savez"
-        + ("; pictures are for `leanconv run`" if other and other.picture else "")
+        + ("; a picture is read as one under its own ending" if other and other.picture else "")
     )
 
 
