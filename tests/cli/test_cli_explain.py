@@ -284,7 +284,7 @@ def test_verify_repairs_a_plan_by_pictures(call: Call, tmp_path: Path) -> None:
     assert report["predicted_error"] == report["worst_error"]
     refused = call(*given, "--repair", str(file), "--max-error", "1e-9")
     assert refused.code == 1
-    works = re.search(r"give max_error=([0-9.e-]+) or more", refused.err)
+    works = re.search(r"on the samples; give --max-error ([0-9.e-]+) or more", refused.err)
     assert works is not None
     assert call(*given, "--repair", str(file), "--max-error", works[1]).code == 0
 

@@ -113,13 +113,15 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     import leanconv
 
     wanted = load_options(options)
-    network = leanconv.load(options.model, **wanted, plan=options.plan)
+    if options.repair and options.plan:
+        raise UsageError("got --repair together with --plan; expected one of them")
+    # What is to be repaired is the usual plan: by estimate none may keep the error.
+    first = {**wanted, "max_error": None} if options.repair else wanted
+    network = leanconv.load(options.model, **first, plan=options.plan)
     exact = leanconv.load(options.model, dtype="float64", threads=options.threads)
     samples = dict(_samples(network, options))
     report = _compared(network, exact, samples, options)
     if options.repair:
-        if options.plan:
-            raise UsageError("got --repair together with --plan; expected one of them")
         wanted["max_error"] = wanted["max_error"] or report["predicted_error"]
         network = leanconv.load(options.model, **wanted, samples=list(samples.values()))
         network.plan.save(options.repair)
