@@ -60,7 +60,7 @@ class Planner:
         """Plans of the same network for another `max_error`, and the choices of its layers then."""
         plain, accuracy = self.unmerged, self.unmerged.accuracy
         if not plain.growths:
-            accuracy = replace(accuracy, layer_error=layer_error(max_error, plain.dtype))
+            accuracy = replace(accuracy, layer_error=layer_error(max_error, plain.graph.dtype))
         given = plain.target, plain.threads, accuracy, max_error, plain.growths
         return Planner(plain.graph, *given)
 
@@ -70,7 +70,7 @@ class Planner:
         It does if `within` finds one.
         """
         if limit is None:
-            units = error_units(max_error, self.unmerged.dtype, up=False)
+            units = error_units(max_error, self.unmerged.graph.dtype, up=False)
             return self.unmerged.least_error_units <= units
         for planner in self.family:
             allowing = planner.allowing(max_error)
@@ -195,12 +195,12 @@ class Planner:
         plain = self.unmerged
         assert plain.max_error is not None
         within = "" if limit is None else f" within {limit} bytes"
-        guess = units_error(plain.least_error_units, plain.dtype)
-        least = least_max_error(self._at(limit), plain.dtype, guess)
+        guess = units_error(plain.least_error_units, plain.graph.dtype)
+        least = least_max_error(self._at(limit), plain.graph.dtype, guess)
         if least is None:
-            least, within = least_max_error(self._at(None), plain.dtype, guess), ""
+            least, within = least_max_error(self._at(None), plain.graph.dtype, guess), ""
         assert least is not None, "no plan keeps any error"
-        double = " or more" if plain.dtype == "float64" else " or more, or dtype='float64'"
+        double = " or more" if plain.graph.dtype == "float64" else " or more, or dtype='float64'"
         return BudgetError(
             f"max_error is {plain.max_error:.3g}; the most accurate plan{within} is expected to "
             f"err by {least:.3g}; give max_error={error_text(least)}{double}",
