@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("network", nargs="?", default="mobilenetv2")
     parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--limit", type=float, default=2.5, help="of leanconv's ratio")
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     parser.set_defaults(rounds=5, seconds=2.0)
     options = parser.parse_args()
     installed, missing = find_engines(options, ALL_ENGINES)

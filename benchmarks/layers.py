@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--quick", action="store_true", help="one process, fewer network layers")
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     networks = parser.parse_known_args()[0].shapes == "networks"
     parser.set_defaults(processes=2, rounds=3, seconds=0.3)
     if networks:

@@ -43,7 +43,7 @@ def main() -> int:
         metavar="NAME:BATCH",
         help=f"default {' '.join(CASES)}; also resnet101:1, vgg16:1, …",
     )
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     options = parser.parse_args()
     return compare(works(options.cases), ALL_ENGINES, options)
 

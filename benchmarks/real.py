@@ -226,7 +226,7 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="of names such as nudenet")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     options = parser.parse_args()
     networks = chosen(options.parts)
     if options.list:

@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("network", nargs="?", default="mobilenetv2")
     parser.add_argument("--empty-limit", type=float, default=1.5, metavar="S", help="seconds")
     parser.add_argument("--full-limit", type=float, default=0.2, metavar="S", help="seconds")
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     options = parser.parse_args()
     installed, missing = find_engines(options, ALL_ENGINES)
     busy = machine.wait_until_quiet(patience_s=options.wait)

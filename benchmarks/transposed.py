@@ -127,7 +127,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="of names such as unet")
-    add_measure_options(parser)
+    add_measure_options(parser, threads=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leanconv-transposed-") as folder:
         return compare(works(options.parts, Path(folder)), ALL_ENGINES, options)

@@ -16,6 +16,7 @@ import pytest
 
 from leanconv.cli.common import byte_count
 from leanconv.cli.engines import catalogue
+from leanconv.cli.engines.report import add_measure_options
 from leanconv.cli.main import build_parser
 from leanconv.cli.output import in_options, print_json
 from leanconv.reference.layers import LAYERS
@@ -143,6 +144,9 @@ def test_threads_default_alike_in_all_commands() -> None:
     assert len(found) == 7
     assert len(set(found)) == 1
     assert found[0][0] is None
+    benchmark = argparse.ArgumentParser()
+    add_measure_options(benchmark, threads=2)  # results are for two, on any machine
+    assert benchmark.parse_args([]).threads == 2
 
 
 def test_messages_name_options_as_the_command_line_does() -> None:

@@ -77,13 +77,15 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_threads_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--threads`, with the same default in every command."""
+def add_threads_option(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    """Add `--threads`; its default is None in every command: that of the settings."""
+    usual = default or "LEANCONV_THREADS, else all CPUs of this process"
     parser.add_argument(
         "--threads",
         type=thread_count,
+        default=default,
         metavar="N",
-        help="threads (default: LEANCONV_THREADS, else all CPUs of this process)",
+        help=f"threads (default: {usual})",
     )
 
 

@@ -35,13 +35,18 @@ _BUSY_CPUS = 0.1
 Document = dict[str, Any]
 
 
-def add_measure_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say who is measured and how long."""
+def add_measure_options(parser: argparse.ArgumentParser, threads: int | None = None) -> None:
+    """Add the options that say who is measured and how long.
+
+    Args:
+        parser: that takes them.
+        threads: where none are given; None is the default of every command.
+    """
     usual = Effort()
     parser.add_argument(
         "--engine", action="append", metavar="NAME", help="measure this one only (repeatable)"
     )
-    add_threads_option(parser)
+    add_threads_option(parser, threads)
     parser.add_argument(
         "--processes",
         type=positive,
