@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,11 @@ from onnx import helper
 from leanconv import expressions
 from leanconv.errors import InputError, ModelError
 from leanconv.graph import template
+from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
+from leanconv.symbols import Symbol
 from support.onnx_models import model, small_cnn
 from support.templates import graph_text
 
@@ -263,3 +267,22 @@ def test_shapes_whose_numbers_int64_has_not_are_bound_by_themselves() -> None:
     for network in (doubled_sum(62), doubled_sum(6, "Mul")):
         assert network.check(1, 3, 8, 7) == 1
         assert network.check(1, 3, 8, 5000) == 3
+
+
+def test_an_extent_that_is_no_integer_is_found_before_it_is_used() -> None:
+    """Whatever goes wrong with symbols, be it after binding, the shape is bound to numbers."""
+    read = read_model(small_cnn().SerializeToString())
+    asked = []
+
+    def make(shapes: Any) -> Any:
+        asked.append(shapes["x"])
+        graph = run_passes(read.bind(shapes))
+        symbolic = isinstance(shapes["x"][3], Symbol)
+        width = shapes["x"][3] / 2 if symbolic else shapes["x"][3]
+        types = {**graph.types, "x": TensorType((*shapes["x"][:3], width), "float32")}
+        return replace(graph, types=MappingProxyType(types))
+
+    templates = Templates(read, make)
+    for width in (32, 48):
+        assert templates.graph([(2, 3, 32, width)]).types["x"].shape == (2, 3, 32, width)
+    assert [isinstance(shape[3], Symbol) for shape in asked] == [True, False] * 2

@@ -94,7 +94,7 @@ class ShapeNetwork:
 
     def size(self, value: str, axis: int) -> str:
         """A positive number made of extents."""
-        extent, way = self.extent(value, axis), self.random.randint(0, 8)
+        extent, way = self.extent(value, axis), self.random.randint(0, 10)
         if way == 0:
             made = self.divided(extent, 2)
         elif way == 1:
@@ -115,6 +115,15 @@ class ShapeNetwork:
             pair = self.list_of(extent, self.extent(value, 5 - axis))
             op = self.random.choice(("ReduceMax", "ReduceMin"))
             made = self.node(op, pair, self.ints(0), keepdims=1)
+        elif way == 8:  # the side of a square of as many pixels
+            area = self.node("Mul", extent, self.extent(value, 5 - axis))
+            side = self.node("Sqrt", self.node("Cast", area, to=1))
+            made = self.node("Cast", self.node("Floor", side), to=7)
+        elif way == 9:
+            square = self.node("Pow", extent, self.ints(2))
+            made = self.node(
+                "Clip", self.node("Div", square, self.ints(4)), "", self.held(np.int64(9))
+            )
         else:
             made = extent
         return self.node("Max", made, self.ints(1)) if self.random.random() < 0.8 else made

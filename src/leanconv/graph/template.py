@@ -40,7 +40,15 @@ _MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded 
 _MOST_TEMPLATES = 16  # of one pattern of open extents
 _PLAIN = (bool, int, float, str, bytes, np.generic)
 # What a symbol raises where a number is needed, in Python's and in NumPy's words.
-NO_NUMBER = (LeanConvError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
+NO_NUMBER = (
+    LeanConvError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +154,18 @@ class Template:
 
     @cached_property
     def _expressions(self) -> tuple[Expression, ...]:
-        """Every expression of the graph, once."""
+        """Every expression of the graph, once.
+
+        Raises:
+            TypeError: an extent is no integer, or an attribute may hide symbols.
+        """
         graph = self.graph
+        shapes = [graph.types[name].shape for name in self._symbolic_types]
+        odd = [each for each in _symbols(shapes) if not isinstance(each.value, int)]
+        if odd:
+            raise TypeError(f"a shape holds {odd[0]!r}, which is no integer")
         held = (
-            *(graph.types[name].shape for name in self._symbolic_types),
+            *shapes,
             *(graph.nodes[index].attributes for index in self._symbolic_nodes),
             *(tuple(graph.constants[name].reshape(-1)) for name in self._symbolic_constants),
         )
@@ -208,10 +224,8 @@ class Templates:
             graph = (template := Template(made, trace.guards)).at(tuple(values))
         except NO_NUMBER as error:
             log.debug("the network is bound to this shape by itself: %s", error)
-            made = None
-        if made is None:
+        if made is None or graph is None:
             return self._make(concrete)  # or its error alone, if the shapes are at fault
-        assert graph is not None, "the guards do not hold for what they come from"
         if _held_bytes(made) <= _MOST_KEPT_BYTES:
             del templates[: len(templates) + 1 - _MOST_TEMPLATES]
             before = next((t for kept in self._templates.values() for t in kept), None)
