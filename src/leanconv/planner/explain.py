@@ -202,13 +202,13 @@ def error_text(plan: NetworkPlan) -> str:
     planner, stated = plan.planner, plan.predicted_error
     if plan.measured_error is not None:
         return f"error measured on samples {stated:.3g}: for other data it is an estimate"
-    text = (
-        f"expected error {stated:.1e}, an estimate: it takes a layer's error to grow up to 5 times "
-        "on its way to the outputs"
-    )
+    text = f"expected error {stated:.1e}"
     aim = NETWORK_ERROR[next((kind.dtype for kind in plan.inputs.values()), "float32")]
     if planner.max_error is not None or stated <= aim:
-        return text
+        return (
+            f"{text}, an estimate: it takes a layer's error to grow up to 5 times on its way to "
+            "the outputs"
+        )
     share = planner.accuracy.layer_error
     pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
     layers = sorted(
