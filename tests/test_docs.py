@@ -54,9 +54,9 @@ def test_the_python_of_the_guide_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # an example writes a file
     run_blocks("docs/guide.md", tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    smallest = int(lines[-1])
-    assert 10 << 10 < smallest < int(lines[-2]) <= 600 << 10
+    *_, used, smallest, error = capsys.readouterr().out.splitlines()
+    assert 10 << 10 < int(smallest) < int(used) <= 600 << 10
+    assert float(error) <= 2e-5
     assert (tmp_path / "plan.json").exists()
 
 
