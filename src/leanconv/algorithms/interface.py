@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.magnitudes import Losses
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import PhasedAccess
@@ -73,6 +74,7 @@ class Candidate:
         stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
             other; None if the constants can only be packed at once.
         compiled: packs by compiled code, what it can; None if it can nothing.
+        losses: of numbers too small or too large; those of plain sums if None.
     """
 
     choice: Choice
@@ -83,6 +85,7 @@ class Candidate:
     weight_bytes: int = 0
     stream: Stream | None = None
     compiled: CompiledPacking | None = None
+    losses: Losses | None = None
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -123,6 +126,7 @@ class Algorithm(Generic[P]):
         choices: those of its parameters that may be the fastest, the cheapest by estimate first;
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
+        transforms: whether it multiplies transformed numbers, in which small weights are lost.
         takes_phases: whether its kernels write the phases of a transposed convolution that are
             channels (`PhasedAccess`).
     """
@@ -136,6 +140,7 @@ class Algorithm(Generic[P]):
     plausible: Callable[[Problem], bool] = lambda _: True
     choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
     takes_phases: bool = False
+    transforms: bool = False
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""

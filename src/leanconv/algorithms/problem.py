@@ -47,6 +47,7 @@ class Problem:
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
+        small_weights: whether the weights are so small that transforms would lose them.
     """
 
     batch: int
@@ -64,6 +65,7 @@ class Problem:
     x_offset: int = 0
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
+    small_weights: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
+from leanconv.algorithms.magnitudes import Magnitudes, magnitudes, plain_losses
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem, most_weight_bytes
 from leanconv.algorithms.rounding import sum_error
@@ -65,7 +68,15 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
         a
         for a in ALGORITHMS
         if a.automatic and a.plausible(problem) and a.refusal(problem, target) is None
+        if lost_weights(a, problem) is None
     ]
+
+
+def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:
+    """Why the weights are too small for what an algorithm makes of them; None if they are not."""
+    if algorithm.transforms and problem.small_weights:
+        return "weights so small that transforms would lose them"
+    return None
 
 
 def _allowed(candidate: Candidate, problem: Problem) -> bool:
@@ -93,7 +104,7 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
     """
     found: list[tuple[Choice, Candidate]] = []
     for algorithm in ALGORITHMS if lean else _possible(problem, target):
-        if lean and algorithm.refusal(problem, target):
+        if lean and (algorithm.refusal(problem, target) or lost_weights(algorithm, problem)):
             continue
         if algorithm.choices is None:
             cycles = algorithm.cost(problem, target)
@@ -142,6 +153,12 @@ def _made(
     return algorithm.candidate(problem, target, given)
 
 
+def magnitudes_of(problem: Problem, candidate: Candidate, w: np.ndarray) -> Magnitudes:
+    """Where the error that a candidate states holds, with these weights (K, C / groups, taps…)."""
+    losses = candidate.losses or plain_losses(problem)
+    return magnitudes(losses, candidate.choice.error, w)
+
+
 def is_possible(problem: Problem, target: Target) -> bool:
     """Whether any algorithm computes a problem without being named."""
     return bool(_possible(problem, target))
@@ -159,6 +176,8 @@ def rejections(problem: Problem, target: Target) -> dict[str, str]:
         reason = algorithm.refusal(problem, target)
         if reason is None and not algorithm.automatic:
             reason = "only on request"
+        elif reason is None and lost_weights(algorithm, problem):
+            reason = lost_weights(algorithm, problem)
         elif reason is None and not algorithm.plausible(problem):
             reason = "too few channels or taps to pay"
         if reason is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
+from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
@@ -133,6 +134,7 @@ class ConvPlan(Unpicklable):
         workspace_bytes: memory that runs work in.
         weight_bytes: packed weights, bias and slopes.
         predicted_error: expected relative error in the max norm, for data of random sign.
+        magnitudes: of results and inputs for which that error is stated.
     """
 
     instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
@@ -141,11 +143,13 @@ class ConvPlan(Unpicklable):
     def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
         self.spec, self.threads = spec, options.threads or default_threads()
         self._target: Target = planning_target()
-        self._problem = conv_problem(spec, options.max_error)
+        problem = conv_problem(spec, options.max_error)
+        self._problem = replace(problem, small_weights=are_small(constants.w))
         # Choose the algorithm and its parameters.
         candidate = self._choose(options)
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
+        self.magnitudes = select.magnitudes_of(self._problem, candidate, constants.w)
         # Pack the constants.
         packed = self._pack(constants)
         sizes = {role: array.nbytes for role, array in packed.items()}
@@ -282,6 +286,7 @@ class ConvPlan(Unpicklable):
             f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
             f"expected error {self.predicted_error:.1e}",
+            f"  the error is {self.magnitudes}",
             f"  {self._target.costs_text}",
         ]
         best: dict[str, tuple[float, Candidate]] = {}
@@ -290,6 +295,7 @@ class ConvPlan(Unpicklable):
         for other in ALGORITHMS:
             if other.name != self.algorithm:
                 reason = other.reject(self._problem, self._target)
+                reason = reason or select.lost_weights(other, self._problem)
                 lines.append(f"  {other.name}: {reason or self._beside(other.name, best)}")
         return "\n".join(lines)
 
@@ -324,6 +330,7 @@ class ConvPlan(Unpicklable):
     ) -> None:
         """Replace the weights by others of the same shapes; no run may be under way."""
         self._fill(self._pack(Constants(w, bias, slope)))
+        self.magnitudes = select.magnitudes_of(self._problem, self.candidate, w)
 
 
 def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:

@@ -13,6 +13,7 @@ import numpy as np
 from leanconv.algorithms import select
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem, typical
 from leanconv.codegen.geometry import PhasedAccess
@@ -84,6 +85,17 @@ class Convolution(Operator):
         """
         chosen = _chosen(problems(context, choice), context, choice)
         return _costed(choice, chosen, context.target)
+
+    def magnitudes(self, context: NodeContext, choice: Choice) -> Magnitudes:
+        """Where the error that a choice states for a node holds: of all its pieces."""
+        pieces = problems(context, choice)
+        found = [
+            select.magnitudes_of(problem, candidate, weights)
+            for (problem, candidate), (_, weights) in zip(
+                _chosen(pieces, context, choice), pieces, strict=True
+            )
+        ]
+        return Magnitudes.of_all(found)
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""
@@ -181,8 +193,12 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     else:
         found = phases(node, graph, x, y, w, max_error)
     from_dram, any_size = accuracy.weights_from_dram, context.any_size
+    small = are_small(w)
     pieces = [
-        (replace(problem, weights_from_dram=from_dram, any_size=any_size), weights)
+        (
+            replace(problem, weights_from_dram=from_dram, any_size=any_size, small_weights=small),
+            weights,
+        )
         for problem, weights in found
     ]
     if node.op == "ConvTranspose":

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
+from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, NodeContext
+from leanconv.operators.convolution import OPS
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -44,7 +46,9 @@ def node_key(
     decision: Decision,
     types: Mapping[str, TensorType] | None = None,
 ) -> str:
-    """All that a node's choices depend on besides target and accuracy: not names, not weights.
+    """All that a node's choices depend on besides target and accuracy: not names.
+
+    Of weights it says whether they are so small that transforms would lose them.
 
     Args:
         node, graph, decision: what is chosen for.
@@ -53,7 +57,9 @@ def node_key(
     names = (*node.inputs, *node.outputs)
     held = graph.types if types is None else types
     kinds = tuple(held.get(name) for name in names)
-    constant = tuple(name in graph.constants for name in names)
+    constant: tuple[bool, ...] = tuple(name in graph.constants for name in names)
+    if node.op in OPS:
+        constant += (are_small(graph.constants[node.inputs[1]]),)
     reads = tuple(decision.reads.get(name) for name in names)
     known = _texts.setdefault(node, {})
     case = kinds, constant, reads, decision.writes

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leanconv.algorithms import select
+from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
@@ -178,7 +179,24 @@ def summary(plan: NetworkPlan) -> str:
 
 
 def _closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
-    return memory_text(plan), plan.planner.target.costs_text, error_text(plan)
+    lines = memory_text(plan), plan.planner.target.costs_text, magnitudes_text(plan)
+    return (*filter(None, lines), error_text(plan))
+
+
+def magnitudes_text(plan: NetworkPlan) -> str:
+    """Where the errors of the layers that are convolutions by themselves hold; "" without such."""
+    planner = plan.planner
+    found = [
+        convolution.CONVOLUTION.magnitudes(
+            chosen.decision.context(node, planner.graph, planner.target, planner.accuracy),
+            chosen.decision.choice,
+        )
+        for node, chosen in zip(planner.graph.nodes, plan.node_costs, strict=True)
+        if node.op in convolution.OPS
+    ]
+    if not found:
+        return ""
+    return f"each layer's error is {Magnitudes.of_all(found)}"
 
 
 def memory_text(plan: NetworkPlan) -> str:

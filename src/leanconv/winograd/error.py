@@ -81,6 +81,43 @@ def _peak_gamma(m: int, r: int, points: Row, filters: tuple[int, ...]) -> float:
     return math.sqrt(max(output_gamma_squared(transform(m, r, points or None), filters)))
 
 
+def lost_products(*axes: Transform) -> float:
+    """Return the largest sum of A^T[i,k]^2 / (|G_k| |B^T_k|) over k: products lost near zero.
+
+    Args:
+        axes: the transform of each axis.
+    """
+    return math.prod(_weighted(made, 0, 1) for made in axes)
+
+
+def lost_inputs(*axes: Transform) -> float:
+    """Return the largest sum of A^T[i,k]^2 |G_k|^2 / |B^T_k| over k: inputs lost near zero."""
+    return math.prod(_weighted(made, 2, 0) for made in axes)
+
+
+def _weighted(made: Transform, power: int, divided: int) -> float:
+    """The largest sum over k of A^T[i,k]^2 |G_k|^power / (|B^T_k| |G_k|^divided)."""
+    norms = [
+        (math.sqrt(sum(g * g for g in row_g)), math.sqrt(sum(b * b for b in row_b)))
+        for row_g, row_b in zip(made.g, made.bt, strict=True)
+    ]
+    weights = [g ** (power - divided) / b for g, b in norms]
+    return max(
+        sum(float(a * a) * weight for a, weight in zip(row, weights, strict=True))
+        for row in made.at
+    )
+
+
+def largest_growth(*axes: Transform) -> float:
+    """Return how much larger than sums of absolute products the transforms' numbers may be."""
+    return math.prod(
+        max(float(sum(map(abs, row))) for row in made.at)
+        * max(float(sum(map(abs, row))) for row in made.bt)
+        * max(1.0, *(float(abs(g)) for row in made.g for g in row))
+        for made in axes
+    )
+
+
 # The largest error over the largest output, in units of the RMS at a tile's worst output: of two
 # axes, of two with several partial sums, of one axis or none; and what one product of two axes
 # adds, which falls with the root of their number.

@@ -13,6 +13,7 @@ from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.packing import pack_weights
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
+from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.dtypes import ROUNDOFF
@@ -33,6 +34,17 @@ def error_of(layout: FftLayout) -> float:
     """
     doublings = 2 * (layout.length.bit_length() - 1)
     return ROUNDOFF[layout.dtype] * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
+
+
+def _losses(problem: Problem, layout: FftLayout) -> Losses:
+    """Products are T times smaller than results, transformed inputs up to T^2 times larger.
+
+    A transform of T inputs is taken along each axis; weights are divided by T^2, and sums of two
+    of them are factors where a complex product is three multiplications.
+    """
+    plain, length = plain_losses(problem), float(layout.length)
+    sums = 2 * LARGEST * layout.reduction_steps * length**3
+    return Losses(sums, 2 * plain.inputs, 4 * length**2, transforms=True)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -118,6 +130,7 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
         pack,
         details=details,
         weight_bytes=layout.weight_elements * layout.item,
+        losses=_losses(problem, layout),
     )
 
 
@@ -129,4 +142,6 @@ def _plausible(problem: Problem) -> bool:
     )
 
 
-FFT = Algorithm("fft", FftParameters, _reject, _cost, _candidate, plausible=_plausible)
+FFT = Algorithm(
+    "fft", FftParameters, _reject, _cost, _candidate, plausible=_plausible, transforms=True
+)

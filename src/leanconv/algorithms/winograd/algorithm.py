@@ -15,6 +15,7 @@ from leanconv.algorithms.decompose import (
     residue_strides,
 )
 from leanconv.algorithms.interface import Algorithm, Candidate
+from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, most_weight_bytes, split_phases, typical
 from leanconv.algorithms.winograd.candidates import fused, in_stages
@@ -40,7 +41,12 @@ from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least
 from leanconv.target import Target
-from leanconv.winograd.error import error_estimate
+from leanconv.winograd.error import (
+    error_estimate,
+    largest_growth,
+    lost_inputs,
+    lost_products,
+)
 from leanconv.winograd.matrices import transform
 
 MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default error
@@ -131,6 +137,20 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
         filters=[taps for _, taps in axes],
     )
     return error * ADDED if is_cut(window) else error
+
+
+def _losses(problem: Problem, m: Pair) -> Losses:
+    """Products, and inputs transformed in sums of alpha each, weigh as the points say."""
+    axes = [transform(each, taps) for each, taps in zip(m, _taps(problem), strict=True)]
+    plain, steps = plain_losses(problem), problem.reduction / math.prod(made.r for made in axes)
+    sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
+    inputs = 2 * LARGEST * steps * math.sqrt(problem.reduction) * sum(made.alpha for made in axes)
+    return Losses(
+        sums * lost_products(*axes),
+        plain.inputs + inputs * lost_inputs(*axes),
+        largest_growth(*axes),
+        transforms=True,
+    )
 
 
 def _filters(kernel: int, stride: int, most: int) -> list[int]:
@@ -278,7 +298,8 @@ def _stages(problem: Problem, target: Target, given: WinogradParameters) -> Cand
     pieces = split(problem)
     _, shape = _best(pieces[0].problem, target, replace(given, sums=LENGTH))
     shapes = _staged_shapes(pieces, target, shape.m)
-    return in_stages(problem, target, pieces, shapes, _error(problem, shape.m, LENGTH))
+    made = in_stages(problem, target, pieces, shapes, _error(problem, shape.m, LENGTH))
+    return replace(made, losses=_losses(problem, shape.m))
 
 
 def _staged_shapes(pieces: list[Piece], target: Target, m: Pair) -> list[WinogradShape]:
@@ -293,7 +314,8 @@ def _staged_shapes(pieces: list[Piece], target: Target, m: Pair) -> list[Winogra
 def _fused(problem: Problem, target: Target, given: WinogradParameters) -> Candidate:
     pieces = split(problem)
     shapes = [shape for _, shape in _all_best(pieces, target, given)]
-    return fused(problem, pieces, shapes, _error(problem, shapes[0].m, shapes[0].sums))
+    made = fused(problem, pieces, shapes, _error(problem, shapes[0].m, shapes[0].sums))
+    return replace(made, losses=_losses(problem, shapes[0].m))
 
 
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
@@ -384,5 +406,6 @@ WINOGRAD = Algorithm(
     _cost,
     _candidate,
     choices=_choices,
+    transforms=True,
     takes_phases=True,
 )

@@ -1,0 +1,155 @@
+"""Between which magnitudes a stated error holds: numbers that vanish, and numbers that overflow.
+
+Kernels take subnormal numbers for zero and give zero for subnormal results (`runtime/native`), as
+CPUs compute with subnormal ones up to 200 times slower. With T the least normal number, a value of
+root-mean-square s in an intermediate tensor is below T, and lost, with the probability 0.8 T / s,
+and is T / sqrt(3) then: a variance of 0.27 T^3 / s for each. With s = rho R, R the largest result,
+and `amp` what an error there becomes in a result, all of them together are
+
+    0.27 T^3 / R · sum over values of amp^2 / rho
+
+That sum is what a method states (`Losses`): of partial sums and products, and of inputs, where it
+grows with the third power of the weights' root-mean-square. The largest of many errors, five
+standard deviations, is a fifth of the stated error at
+
+    R = T (13 / error · sqrt(sum))^(2/3)
+
+and the least result for which an error is stated is `_MARGIN` times that, as data are no normal
+numbers of one size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.rounding import products
+from leanconv.dtypes import ROUNDOFF
+from leanconv.records import dataclass
+
+_MARGIN = 16.0
+LARGEST = 2.5  # the largest of 64 results, in root-mean-squares
+_LEAST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+_MOST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
+_SMALL = 2.0**22  # least normal numbers over a roundoff, below which weights are small
+_PIECE = 2**16  # weights whose squares are summed together
+_LOOK = 2**12  # weights that are looked at together
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a method does with numbers that are too small or too large.
+
+    Attributes:
+        sums: the sum of amp^2 / rho over products and partial sums.
+        inputs: the same over inputs and what is made of them alone, for weights of size 1.
+        growth: the largest intermediate value over the largest input, or over it times the largest
+            sum of absolute weights of one result if that sum is above 1.
+        transforms: whether weights are transformed.
+    """
+
+    sums: float
+    inputs: float
+    growth: float = 1.0
+    transforms: bool = False
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """Where a stated error holds.
+
+    Attributes:
+        least_result: that the largest result has at least; infinity if the weights are too small
+            for any statement.
+        most_input: that no input exceeds.
+    """
+
+    least_result: float
+    most_input: float
+
+    @staticmethod
+    def of_all(found: Iterable[Magnitudes]) -> Magnitudes:
+        """Where the errors of several parts hold."""
+        pairs = list(found)
+        return Magnitudes(
+            max(each.least_result for each in pairs), min(each.most_input for each in pairs)
+        )
+
+    def __str__(self) -> str:
+        if math.isinf(self.least_result):
+            return "not stated: the weights are nearly all subnormal, or lost in transforms"
+        return (
+            f"stated where the largest result is at least {self.least_result:.1e} and no input "
+            f"exceeds {self.most_input:.1e}"
+        )
+
+
+def plain_losses(problem: Problem) -> Losses:
+    """Losses of sums of products, added up one after the other."""
+    length = products(problem)
+    return Losses(2 * LARGEST * length, LARGEST * length**1.5)
+
+
+def are_small(w: np.ndarray) -> bool:
+    """Whether weights are so small that what transforms make of them is lost; not if all are 0.
+
+    Args:
+        w: weights; as soon as one is large enough, the others are not read.
+    """
+    if w.dtype.name not in ROUNDOFF or not w.size:
+        return False
+    least = _SMALL * _LEAST_NORMAL[w.dtype.name] / ROUNDOFF[w.dtype.name]
+    w = _once(w)
+    first = w.reshape(-1)[:_LOOK] if w.flags.c_contiguous else w[:1]
+    if _largest(first) >= least:
+        return False
+    return 0 < _largest(w) < least
+
+
+def _once(w: np.ndarray) -> np.ndarray:
+    """An array without the elements that repeat others, as where one number fills it."""
+    return w[tuple(slice(None) if step else slice(1) for step in w.strides)]
+
+
+def _largest(w: np.ndarray) -> float:
+    """The largest absolute value."""
+    return max(abs(float(w.max())), abs(float(w.min())))
+
+
+def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
+    """Where an error holds.
+
+    Args:
+        losses: of the method.
+        error: that is stated.
+        w: weights (K, C / groups, taps…).
+    """
+    dtype, (size, summed) = w.dtype.name, _size_and_sum(w)
+    most = _MOST[dtype] / losses.growth / max(1.0, summed)
+    if not size:
+        return Magnitudes(0.0, most)
+    unit = _MARGIN * _LEAST_NORMAL[dtype]
+    least_weight = unit * (13 / error) ** (2 / 3)
+    if size < least_weight or (losses.transforms and are_small(w)):
+        return Magnitudes(math.inf, most)
+    lost = math.sqrt(losses.sums + losses.inputs * size**3)
+    return Magnitudes(unit * (13 / error * lost) ** (2 / 3), most)
+
+
+def _size_and_sum(w: np.ndarray) -> tuple[float, float]:
+    """The root-mean-square of weights, and the largest sum of one result's absolute weights."""
+    if not w.size:
+        return 0.0, 0.0
+    rows = w.reshape(len(w), -1)
+    largest = _largest(rows)
+    if not largest or not math.isfinite(largest):
+        return largest, largest
+    squares, most, some = 0.0, 0.0, max(1, _PIECE // rows.shape[1])
+    for first in range(0, len(rows), some):
+        part = np.abs(rows[first : first + some].astype(np.float64) / largest)
+        squares += float(np.square(part).sum())
+        most = max(most, float(part.sum(axis=1).max()))
+    return largest * math.sqrt(squares / w.size), largest * most
