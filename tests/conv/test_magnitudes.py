@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -111,14 +112,20 @@ def test_a_named_transform_of_lost_weights_states_nothing() -> None:
     assert plan.magnitudes.least_result < 1e-28
 
 
+@pytest.mark.parametrize("memory_limit", [None, "10 MiB"])
 @pytest.mark.parametrize("scale", [1.0, 1e-30])
-def test_a_network_says_where_its_errors_hold(scale: float) -> None:
+def test_a_network_says_where_its_errors_hold(scale: float, memory_limit: str | None) -> None:
     draw = np.random.default_rng(7)
     w = (draw.standard_normal((32, 32, 3, 3)) * scale).astype(np.float32)
     x = draw.standard_normal((1, 32, 40, 40)).astype(np.float32)
     model, _ = single("Conv", (x, Const(w)), 17, pads=[1, 1, 1, 1])
-    net = lc.load(model)
+    net = lc.load(model, memory_limit=memory_limit)
     net(x)
-    assert "each layer's error is stated where the largest result is at least" in net.explain()
+    found = re.search(
+        r"largest result is at least (\S+) and no input exceeds (\S+),", net.explain()
+    )
+    assert found
+    assert 1e-33 < float(found[1]) < 1e-28
+    assert 1e28 < float(found[2]) < 1e39
     (algorithm,) = {step.algorithm for step in net.plan.steps if step.op == "Conv"}
     assert scale == 1.0 or algorithm not in ("winograd", "fft")

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,6 +110,12 @@ def are_small(w: np.ndarray) -> bool:
     return 0 < _largest(w) < least
 
 
+def stand_in(w: np.ndarray) -> np.ndarray:
+    """An array of the same shape without bytes of its own, which is small if the weights are."""
+    value = _LEAST_NORMAL[w.dtype.name] if are_small(w) else 0.0
+    return np.broadcast_to(np.array(value, w.dtype), w.shape)
+
+
 def _once(w: np.ndarray) -> np.ndarray:
     """An array without the elements that repeat others, as where one number fills it."""
     return w[tuple(slice(None) if step else slice(1) for step in w.strides)]
@@ -128,15 +135,31 @@ def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
         w: weights (K, C / groups, taps…).
     """
     dtype, (size, summed) = w.dtype.name, _size_and_sum(w)
-    most = _MOST[dtype] / losses.growth / max(1.0, summed)
+    found = usual_magnitudes(losses, error, dtype, size)
     if not size:
-        return Magnitudes(0.0, most)
-    unit = _MARGIN * _LEAST_NORMAL[dtype]
-    least_weight = unit * (13 / error) ** (2 / 3)
-    if size < least_weight or (losses.transforms and are_small(w)):
-        return Magnitudes(math.inf, most)
+        found = replace(found, least_result=0.0)
+    elif size < _least_normal(dtype, error) or (losses.transforms and are_small(w)):
+        found = replace(found, least_result=math.inf)
+    return replace(found, most_input=found.most_input / max(1.0, summed))
+
+
+def usual_magnitudes(losses: Losses, error: float, dtype: str, size: float = 1.0) -> Magnitudes:
+    """Where an error holds if no result's absolute weights sum up to more than 1.
+
+    Args:
+        losses: of the method.
+        error: that is stated.
+        dtype: of the numbers.
+        size: that the weights' root-mean-square does not exceed, but is not nearly subnormal.
+    """
     lost = math.sqrt(losses.sums + losses.inputs * size**3)
-    return Magnitudes(unit * (13 / error * lost) ** (2 / 3), most)
+    least = _least_normal(dtype, error) * lost ** (2 / 3)
+    return Magnitudes(least, _MOST[dtype] / losses.growth)
+
+
+def _least_normal(dtype: str, error: float) -> float:
+    """The least size of numbers of which too few are subnormal to matter for an error."""
+    return _MARGIN * _LEAST_NORMAL[dtype] * (13 / error) ** (2 / 3)
 
 
 def _size_and_sum(w: np.ndarray) -> tuple[float, float]:

@@ -10,7 +10,12 @@ import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
-from leanconv.algorithms.magnitudes import Magnitudes, magnitudes, plain_losses
+from leanconv.algorithms.magnitudes import (
+    Magnitudes,
+    magnitudes,
+    plain_losses,
+    usual_magnitudes,
+)
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
 from leanconv.algorithms.problem import DEFAULT_ERROR, Problem, most_weight_bytes
 from leanconv.algorithms.rounding import sum_error
@@ -153,10 +158,19 @@ def _made(
     return algorithm.candidate(problem, target, given)
 
 
-def magnitudes_of(problem: Problem, candidate: Candidate, w: np.ndarray) -> Magnitudes:
-    """Where the error that a candidate states holds, with these weights (K, C / groups, taps…)."""
-    losses = candidate.losses or plain_losses(problem)
-    return magnitudes(losses, candidate.choice.error, w)
+def magnitudes_of(
+    problem: Problem, candidate: Candidate, w: np.ndarray | None = None
+) -> Magnitudes:
+    """Where the error that a candidate states holds.
+
+    Args:
+        problem, candidate: what is computed, and how.
+        w: weights (K, C / groups, taps…); None for usual ones, as of `usual_magnitudes`.
+    """
+    losses, error = candidate.losses or plain_losses(problem), candidate.choice.error
+    if w is None:
+        return usual_magnitudes(losses, error, problem.dtype)
+    return magnitudes(losses, error, w)
 
 
 def is_possible(problem: Problem, target: Target) -> bool:

@@ -87,15 +87,9 @@ class Convolution(Operator):
         return _costed(choice, chosen, context.target)
 
     def magnitudes(self, context: NodeContext, choice: Choice) -> Magnitudes:
-        """Where the error that a choice states for a node holds: of all its pieces."""
-        pieces = problems(context, choice)
-        found = [
-            select.magnitudes_of(problem, candidate, weights)
-            for (problem, candidate), (_, weights) in zip(
-                _chosen(pieces, context, choice), pieces, strict=True
-            )
-        ]
-        return Magnitudes.of_all(found)
+        """Where the error that a choice states for a node holds, with usual weights."""
+        chosen = _chosen(problems(context, choice), context, choice)
+        return Magnitudes.of_all(select.magnitudes_of(*each) for each in chosen)
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""

@@ -1,7 +1,8 @@
 """The cost model's choices for nodes whose decisions leave them open, cached on disk.
 
-Choosing for a network takes tenths of a second, and depends on shapes only: nodes that are equal
-but for their weights share a choice, and later processes read those of the whole network from disk.
+Choosing for a network takes tenths of a second, and depends on shapes and on whether weights are
+too small to be transformed: nodes that are equal but for their weights share a choice otherwise,
+and later processes read those of the whole network from disk.
 Open extents are chosen for as their representatives.
 """
 

@@ -196,7 +196,12 @@ def magnitudes_text(plan: NetworkPlan) -> str:
     ]
     if not found:
         return ""
-    return f"each layer's error is {Magnitudes.of_all(found)}"
+    all_of = Magnitudes.of_all(found)
+    return (
+        f"a layer's error is stated where its largest result is at least {all_of.least_result:.1e} "
+        f"and no input exceeds {all_of.most_input:.1e}, with weights of size 1 at most; over the "
+        "sum of a result's absolute weights where that is above 1"
+    )
 
 
 def memory_text(plan: NetworkPlan) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from leanconv.algorithms.magnitudes import stand_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.dtypes import ROUNDOFF
@@ -142,6 +143,8 @@ def units_error(units: int, dtype: str) -> float:
 def skeleton(graph: Graph) -> Graph:
     """The graph with the shapes of the convolutions' weights, but not their bytes.
 
+    What stands in for weights that are too small to be transformed is as small.
+
     Other constants keep their values, as the lowering of a node may depend on them.
     """
     packed = remembered(graph, "weights", _packed_alone)
@@ -149,8 +152,7 @@ def skeleton(graph: Graph) -> Graph:
 
     def bare(name: str) -> np.ndarray:
         if name not in memo:
-            array = graph.constants[name]
-            memo[name] = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+            memo[name] = stand_in(graph.constants[name])
         found: np.ndarray = memo[name]
         return found
 
