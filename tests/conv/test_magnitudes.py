@@ -103,6 +103,17 @@ def test_weights_of_zeros_are_not_small() -> None:
     assert none.magnitudes.least_result == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", ["max", "tiny", "inf", "nan"])
+def test_weights_at_the_ends_of_the_range_are_planned(dtype: str, value: str) -> None:
+    number = getattr(np, value) if value in ("inf", "nan") else getattr(np.finfo(dtype), value)
+    w = np.full((16, 16, 3, 3), number, dtype)
+    plan = lc.plan_conv2d((1, 16, 20, 20), w, padding=1)
+    assert "the error is" in plan.explain()
+    if value in ("tiny", "inf"):
+        assert plan.magnitudes.least_result == np.inf
+
+
 def test_a_named_transform_of_lost_weights_states_nothing() -> None:
     w = np.full((16, 16, 3, 3), 1e-30, np.float32)
     plan = lc.plan_conv2d((1, 16, 20, 20), w, padding=1, algorithm="winograd")

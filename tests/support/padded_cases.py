@@ -292,6 +292,11 @@ def chosen_cases() -> dict[str, list[Case]]:
     found["planar depthwise"] = [
         Padded(spec_of(axes, _DEPTHWISE), "planar") for axes in _PATTERNS[:6:2] + _PATTERNS[6:9]
     ]
+    # A last tile that overlaps the one before it begins in the padding.
+    found["added to"] = [
+        Padded(spec_of([axis], (1, 2, 16), added=True), "direct", open=True)
+        for axis in ((30, 1, 1, 1, 7, 5), (40, 5, 1, 1, 2, 2), (37, 5, 1, 1, 2, 2))
+    ]
     found["transposed"] = [
         Transposed(x, w, tuple(given.items()), dtype, blocked)
         for dtype, blocked in (("float32", False), ("float64", True))

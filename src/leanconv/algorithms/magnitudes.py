@@ -81,7 +81,7 @@ class Magnitudes:
 
     def __str__(self) -> str:
         if math.isinf(self.least_result):
-            return "not stated: the weights are nearly all subnormal, or lost in transforms"
+            return "not stated: the weights are nearly all subnormal, lost in transforms, or huge"
         return (
             f"stated where the largest result is at least {self.least_result:.1e} and no input "
             f"exceeds {self.most_input:.1e}"
@@ -152,14 +152,14 @@ def usual_magnitudes(losses: Losses, error: float, dtype: str, size: float = 1.0
         dtype: of the numbers.
         size: that the weights' root-mean-square does not exceed, but is not nearly subnormal.
     """
-    lost = math.sqrt(losses.sums + losses.inputs * size**3)
-    least = _least_normal(dtype, error) * lost ** (2 / 3)
-    return Magnitudes(least, _MOST[dtype] / losses.growth)
+    # The cube root of sums + inputs size^3 or a little more: the cube of a size may overflow.
+    lost = float(losses.sums ** (1 / 3) + losses.inputs ** (1 / 3) * size)
+    return Magnitudes(_least_normal(dtype, error) * lost, _MOST[dtype] / losses.growth)
 
 
 def _least_normal(dtype: str, error: float) -> float:
     """The least size of numbers of which too few are subnormal to matter for an error."""
-    return _MARGIN * _LEAST_NORMAL[dtype] * (13 / error) ** (2 / 3)
+    return float(_MARGIN * _LEAST_NORMAL[dtype] * (13 / error) ** (2 / 3))
 
 
 def _size_and_sum(w: np.ndarray) -> tuple[float, float]:

@@ -111,7 +111,7 @@ def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTil
         once: whether each column must be stored once, as where the output is added to.
     """
     width, reach = window.out[2], (window.kernel[2] - 1) * window.dilation[2]
-    first = ceil_div(window.pad[2], window.stride[2])
+    first = _first_full(window)
     past = (window.size[2] - 1 - reach + window.pad[2]) // window.stride[2] + 1
     if first > pixels - _half(pixels):
         return bounded_tiles(window, pixels)
@@ -175,6 +175,11 @@ def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:
     ]
 
 
+def _first_full(window: Window) -> int:
+    """The first column whose taps are none of them before the input, or less than that."""
+    return ceil_div(window.pad[2], window.stride[2])
+
+
 def _half(pixels: int) -> int:
     return ceil_div(pixels, 2)
 
@@ -197,10 +202,17 @@ def _between(window: Window, pixels: int, first: int, count: int, once: bool) ->
     wide, narrow = _whole(window, pixels), _whole(window, _half(pixels))
     if once:
         whole, rest = count // pixels, count % pixels
-        return [
+        more = rest // (narrow.pixels + 1) if first and _first_full(window) > 1 else 1
+        tiles = [
             replace(wide, first=first, count=whole, needed=whole),
-            replace(wide, first=stop - pixels, needed=rest, done=pixels - rest),
+            replace(wide, first=stop - pixels, needed=rest * more, done=pixels - rest),
         ]
+        if isinstance(more, int) and more == 1:
+            return tiles
+        # A wide tile that others have done but for a few columns would begin in the padding.
+        done = narrow.pixels - rest
+        few = replace(narrow, first=stop - narrow.pixels, needed=rest - rest * more, done=done)
+        return [*tiles, few]
     # The last tile is narrow if at most its half is left: count // pixels wide ones then, else one
     # more.
     whole = (count + (pixels - 1 - narrow.pixels)) // pixels
