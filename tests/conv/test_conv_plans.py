@@ -227,7 +227,8 @@ def test_explain_names_every_algorithm_once() -> None:
     for algorithm in ALGORITHMS:
         assert text.count(algorithm.name) == 1, text
     assert "there is only one group" in text
-    beside = re.findall(r"([0-9.]+) times the time by estimate, .*, expected error", text)
+    assert re.search(r"^  estimated time \d\S* (ns|us|ms), \d+ threads?$", text, re.M)
+    beside = re.findall(r"([0-9.]+) times the time by estimate: .* [num]s, .*, expected err", text)
     assert len(beside) == len(ALGORITHMS) - 2 - text.count("expected to err too much")
     assert all(float(ratio) > 0 for ratio in beside)
 

@@ -10,6 +10,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.units import format_bytes, format_ns
 from support import onnx_models
 
 SHAPES = ((1, 24, 12, 16), (1, 24, 40, 40), (1, 24, 96, 128))
@@ -98,10 +99,10 @@ def test_a_choice_for_all_sizes_says_for_which_it_was_made() -> None:
         if layer["name"] == "far"
     ]
     for faster, reason in reasons:
-        if "made once" in reason:
+        if "one choice holds" in reason:
             assert faster
-            assert "1x24x56x56" in reason
-            assert "there slower" in reason or "there no faster" in reason
+            assert "all sizes like 1x24x56x56, and at 1x24x56x56 it is " in reason
+            assert "it is slower, " in reason or "it is no faster" in reason
 
 
 def test_changes_of_layout_are_layers_with_the_names_of_the_steps() -> None:
@@ -111,3 +112,23 @@ def test_changes_of_layout_are_layers_with_the_names_of_the_steps() -> None:
     assert {step.name for step in plan.steps} <= {layer["name"] for layer in layers}
     moves = [step.name for step in plan.steps if step.op == "Reorder"]
     assert [layer["name"] for layer in layers if layer["op"] == "Reorder"] == moves
+
+
+def test_the_method_says_of_each_layer_what_the_command_says() -> None:
+    """Time, error and the fastest choice that lost, with its reason."""
+    network = _network((40, 40))
+    plan = _plan(network, SHAPES[1])
+    lines, layers = network.explain().splitlines(), network.report(front=False)["layers"]
+    beside = 0
+    for step, line in zip(plan.steps, lines, strict=False):
+        assert line.startswith(f"{step.name}: {step.op} by ")
+        (layer,) = [each for each in layers if each["name"] == step.name]
+        assert f", {format_ns(layer['time_ns'])}, " in line
+        assert f"weights {format_bytes(layer['weight_bytes'])}" in line
+        if layer["error"]:
+            assert f"error {layer['error']:.1e}" in line
+        if layer["next_best"]:
+            beside += 1
+            assert line.endswith(f"; next best {layer['next_best']}")
+            assert any(layer["next_best"].endswith(c["reason"]) for c in layer["candidates"][1:])
+    assert beside >= 2

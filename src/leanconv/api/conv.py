@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.planner.node_costs import shared_ns
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.calibration import planning_target
@@ -32,7 +34,7 @@ from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
-from leanconv.units import format_bytes
+from leanconv.units import counted, format_bytes, format_ns
 
 
 def plan_conv2d(
@@ -282,10 +284,14 @@ class ConvPlan(Unpicklable):
 
     def explain(self) -> str:
         """Say which algorithm was chosen, what it needs, and why the others were not chosen."""
+        own = self.candidate.choice.cycles
+        if math.isnan(own):  # parameters that the user gave
+            own = select.estimated_cycles(self.candidate.choice, self._problem, self._target)
         lines = [
             f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
             f"expected error {self.predicted_error:.1e}",
+            f"  estimated time {self._shared(own)}, {counted(self.threads, 'thread')}",
             f"  the error is {self.magnitudes}",
             f"  {self._target.costs_text}",
         ]
@@ -299,17 +305,21 @@ class ConvPlan(Unpicklable):
                 lines.append(f"  {other.name}: {reason or self._beside(other.name, best)}")
         return "\n".join(lines)
 
+    def _shared(self, cycles: float) -> str:
+        """A time for estimated cycles of one core."""
+        return format_ns(shared_ns(self._target.costs.ns(cycles), self.threads))
+
     def _beside(self, name: str, best: dict[str, tuple[float, Candidate]]) -> str:
         """What another algorithm's best choice would take."""
         if name not in best:
             return "possible, but expected to err too much"
         cycles, candidate = best[name]
         needed = format_bytes(needed_bytes(candidate, self.threads))
-        takes = f"{needed}, expected error {candidate.choice.error:.1e}"
+        takes = f"{self._shared(cycles)}, {needed}, expected error {candidate.choice.error:.1e}"
         if self.algorithm not in best:  # the user requested it
             return takes
         ratio = cycles / max(1.0, best[self.algorithm][0])
-        return f"{ratio:.2f} times the time by estimate, {takes}"
+        return f"{ratio:.2f} times the time by estimate: {takes}"
 
     def _pack(self, constants: Constants) -> dict[str, np.ndarray]:
         w, bias, slope = constants

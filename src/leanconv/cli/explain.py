@@ -134,10 +134,7 @@ def _print_layers(report: dict[str, Any], wide: bool) -> None:
     """What the plan promises, then a row for each layer."""
     rows = []
     for layer in report["layers"]:
-        others = [c for c in layer["candidates"] if not c["chosen"]]
-        best = min(others, key=lambda c: c["time_ns"], default=None)
-        lost = f"{_apart(best, layer)}: {best['reason']}" if best else ""
-        row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), lost]
+        row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), layer["next_best"]]
         rows.append([*row, layer["selector"] or ""] if wide else row)
     inputs = ", ".join(f"{n} {shape_text(s)}" for n, s in report["asked"]["inputs"].items())
     print_text(f"{report['model']}: {inputs}", wide)
@@ -145,16 +142,6 @@ def _print_layers(report: dict[str, Any], wide: bool) -> None:
     print_table([*_LAYERS, _SELECTOR] if wide else _LAYERS, rows, wide=wide)
     times = ((layer["op"], layer["time_ns"]) for layer in report["layers"])
     print_text("\n" + other_text(times, "predicted"), wide)
-
-
-def _apart(candidate: dict[str, Any], chosen: dict[str, Any]) -> str:
-    """A candidate in words that differ from those of the chosen one."""
-    words = str(candidate["words"])
-    if words != chosen["words"]:
-        return words
-    if candidate["parameters"] != chosen["parameters"]:
-        return f"{words} ({candidate['parameters']})"
-    return f"{words} in other layouts"
 
 
 def _layers_named(layers: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leanconv.algorithms import select
-from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.operators import conv_chain, convolution, operator_of
-from leanconv.operators.accuracy import NETWORK_ERROR
-from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.planner.plan_file import buffer_document
+from leanconv.planner.plan_text import arena_peak, closing_lines
 from leanconv.planner.reasons import Reasons
-from leanconv.units import format_bytes
+from leanconv.units import counted, format_bytes, format_ns
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
 
@@ -56,7 +54,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "exact": plan.exact,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
-        "text": "\n".join(_closing_lines(plan)),
+        "text": "\n".join(closing_lines(plan)),
         "layers": _layers(plan),
     }
 
@@ -74,6 +72,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     for layer in layers:
         squares += layer["passed_error"] ** 2
         layer["error_so_far"] = math.sqrt(squares)
+        layer["next_best"] = next_best(layer)
     return layers
 
 
@@ -140,7 +139,7 @@ def _moves(plan: NetworkPlan) -> dict[str, list[dict[str, Any]]]:
 
 def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
     """The arena over time: each buffer's place and life, and what makes the peak."""
-    time, alive = _peak(plan.storage.buffers)
+    time, alive = arena_peak(plan.storage.buffers)
     return {
         "bytes": plan.arena_bytes,
         "calls": [step.name for step in plan.steps for _ in step.kernels],
@@ -168,95 +167,45 @@ def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
 
 
 def summary(plan: NetworkPlan) -> str:
-    """A line for each step, and what makes the memory."""
-    lines = [
-        f"{step.name}: {step.op} by {step.algorithm}, {step.flops / 1e6:.2f} MFLOP, "
-        f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
-        for step in plan.steps
-    ]
-    lines += _closing_lines(plan)
+    """A line for each step, with the fastest choice that lost; then what makes the memory."""
+    layers = {layer["output"]: layer for layer in _node_layers(plan)}
+    estimates = plan.step_estimates()
+    lines = []
+    for step, time_ns in zip(plan.steps, estimates, strict=True):
+        layer = None if step.op == "Reorder" else layers.get(step.output)
+        line = (
+            f"{step.name}: {step.op} by {layer['words'] if layer else step.algorithm}, "
+            f"{format_ns(time_ns)}, {step.flops / 1e6:.2f} MFLOP, "
+            f"weights {format_bytes(step.weight_bytes)}, output {format_bytes(step.output_bytes)}"
+        )
+        if layer and layer["error"]:
+            line += f", error {layer['error']:.1e}"
+        beside = next_best(layer) if layer else ""
+        lines.append(f"{line}; next best {beside}" if beside else line)
+    lines += [f"predicted {format_ns(plan.predicted_ns)}, {counted(plan.threads, 'thread')}"]
+    lines += closing_lines(plan)
     return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
 
 
-def _closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
-    lines = memory_text(plan), plan.planner.target.costs_text, magnitudes_text(plan)
-    return (*filter(None, lines), error_text(plan))
+def next_best(layer: Mapping[str, Any]) -> str:
+    """The fastest choice of a layer that lost, and why; empty where there is none.
+
+    Args:
+        layer: one of `explain_network`'s `layers`.
+    """
+    others = [candidate for candidate in layer["candidates"] if not candidate["chosen"]]
+    best = min(others, key=lambda candidate: candidate["time_ns"], default=None)
+    return f"{_apart(best, layer)}: {best['reason']}" if best else ""
 
 
-def magnitudes_text(plan: NetworkPlan) -> str:
-    """Where the errors of the layers that are convolutions by themselves hold; "" without such."""
-    planner = plan.planner
-    found = [
-        convolution.CONVOLUTION.magnitudes(
-            chosen.decision.context(node, planner.graph, planner.target, planner.accuracy),
-            chosen.decision.choice,
-        )
-        for node, chosen in zip(planner.graph.nodes, plan.node_costs, strict=True)
-        if node.op in convolution.OPS
-    ]
-    if not found:
-        return ""
-    all_of = Magnitudes.of_all(found)
-    return (
-        f"a layer's error is stated where its largest result is at least {all_of.least_result:.1e} "
-        f"and no input exceeds {all_of.most_input:.1e}, with weights of size 1 at most; over the "
-        "sum of a result's absolute weights where that is above 1"
-    )
-
-
-def memory_text(plan: NetworkPlan) -> str:
-    """What a plan's memory consists of, and where its peak is."""
-    time, alive = _peak(plan.storage.buffers)
-    calls = [step.name for step in plan.steps for _ in step.kernels]
-    lines = [
-        f"memory {plan.memory_bytes} bytes ({format_bytes(plan.memory_bytes)}): weights "
-        f"{plan.weight_bytes}, arena {plan.arena_bytes} (largest live set {plan.live_bytes}, "
-        f"scratch {plan.scratch_bytes})"
-    ]
-    if alive:
-        largest = sorted(alive, key=lambda buffer: -buffer.bytes)
-        shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
-        lines.append(f"the arena's peak is at {calls[time]}: {shown}")
-    return "\n".join(lines)
-
-
-def error_text(plan: NetworkPlan) -> str:
-    """The error that a plan states and, where that is more than is aimed at, why."""
-    planner, stated = plan.planner, plan.predicted_error
-    if plan.measured_error is not None:
-        return f"error measured on samples {stated:.3g}: for other data it is an estimate"
-    text = f"expected error {stated:.1e}"
-    aim = NETWORK_ERROR[next((kind.dtype for kind in plan.inputs.values()), "float32")]
-    if planner.max_error is not None or stated <= aim:
-        return (
-            f"{text}, an estimate: it takes a layer's error to grow up to 5 times on its way to "
-            "the outputs"
-        )
-    share = planner.accuracy.layer_error
-    pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
-    layers = sorted(
-        ((cost, node.name or node.outputs[0]) for node, cost in pairs if cost.error),
-        key=lambda layer: -layer[0].passed_error,
-    )
-    most = ", ".join(f"{name} {cost.passed_error:.1e}" for cost, name in layers[:3])
-    return (
-        f"{text}, more than the {aim:.0e} aimed at: the errors of {len(layers)} layers add up like "
-        f"independent ones, each at most {share:.1e} or that of plain sums, and grow on their way "
-        f"to the outputs (the most: {most}); max_error={aim:.0e} asks for a plan that keeps it, or "
-        "for the least that can be kept"
-    )
-
-
-def _peak(placed: PlacedBuffers) -> tuple[int, list[Lifetime]]:
-    """The first call with the most bytes alive, and the buffers alive then."""
-    buffers = [buffer for buffer, _ in placed]
-    most, best, alive = -1, 0, []
-    for time in sorted({buffer.first for buffer in buffers}):
-        now = [buffer for buffer in buffers if buffer.first <= time <= buffer.last]
-        total = sum(buffer.bytes for buffer in now)
-        if total > most:
-            most, best, alive = total, time, now
-    return best, alive
+def _apart(candidate: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    """A candidate in words that differ from those of the chosen one."""
+    words = str(candidate["words"])
+    if words != chosen["words"]:
+        return words
+    if candidate["parameters"] != chosen["parameters"]:
+        return f"{words} ({candidate['parameters']})"
+    return f"{words} in other layouts"
 
 
 def _facts(node_cost: NodeCost, threads: int) -> dict[str, Any]:

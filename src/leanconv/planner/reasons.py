@@ -60,12 +60,15 @@ class Reasons:
             return _uncounted(node_cost, chosen)
         times = [self._estimated_ns(node, sized, c.decision) for c in (node_cost, chosen)]
         once = shape_text(sized.types[node.inputs[0]].shape)
-        once = f"the choice is made once, for {once} and sizes like it"
         if times[0] is None or times[1] is None:
-            return once
+            return f"estimated faster here, but chosen for inputs of {once} and all sizes like it"
         if times[0] < times[1]:
             return _uncounted(node_cost, chosen)
-        return f"{once}: there {_slower(times[0], times[1], self._plan.threads)}"
+        there = _slower(times[0], times[1], self._plan.threads)
+        return (
+            f"estimated faster here, but one choice holds for all sizes like {once}, and at {once} "
+            f"it is {there}"
+        )
 
     def _estimated_ns(self, node: Node, graph: Graph, decision: Decision) -> int | None:
         """The estimate of a choice in a graph of other sizes; None where it cannot be made."""
@@ -97,9 +100,10 @@ class Reasons:
 def _uncounted(node_cost: NodeCost, chosen: NodeCost) -> str:
     """Why nothing is gained by a choice that is estimated to be faster and keeps the limits."""
     if node_cost.time_ns < chosen.time_ns:
-        return "its layouts cost its neighbours more"
-    what = "it is" if _formats(node_cost) == _formats(chosen) else "its layouts are"
-    return f"{what} considered for bytes and error only, not for time"
+        return "faster by itself, but its layouts cost the layers beside it more"
+    if _formats(node_cost) != _formats(chosen):
+        return "not compared by time: it needs layout changes before or after"
+    return "not compared by time: it is there for limits of bytes or error only"
 
 
 def _formats(node_cost: NodeCost) -> tuple[object, ...]:

@@ -1,0 +1,92 @@
+"""What a plan of a network says of itself as a whole: memory, costs, magnitudes, error."""
+
+from __future__ import annotations
+
+from leanconv.algorithms.magnitudes import Magnitudes
+from leanconv.operators import convolution
+from leanconv.operators.accuracy import NETWORK_ERROR
+from leanconv.planner.arena import Lifetime, PlacedBuffers
+from leanconv.planner.network_plan import NetworkPlan
+from leanconv.units import format_bytes
+
+
+def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
+    """Memory, costs, magnitudes and error of a plan, in lines."""
+    lines = memory_text(plan), plan.planner.target.costs_text, magnitudes_text(plan)
+    return (*filter(None, lines), error_text(plan))
+
+
+def magnitudes_text(plan: NetworkPlan) -> str:
+    """Where the errors of the layers that are convolutions by themselves hold; "" without such."""
+    planner = plan.planner
+    found = [
+        convolution.CONVOLUTION.magnitudes(
+            chosen.decision.context(node, planner.graph, planner.target, planner.accuracy),
+            chosen.decision.choice,
+        )
+        for node, chosen in zip(planner.graph.nodes, plan.node_costs, strict=True)
+        if node.op in convolution.OPS
+    ]
+    if not found:
+        return ""
+    all_of = Magnitudes.of_all(found)
+    return (
+        f"a layer's error is stated where its largest result is at least {all_of.least_result:.1e} "
+        f"and no input exceeds {all_of.most_input:.1e}, with weights of size 1 at most; over the "
+        "sum of a result's absolute weights where that is above 1"
+    )
+
+
+def memory_text(plan: NetworkPlan) -> str:
+    """What a plan's memory consists of, and where its peak is."""
+    time, alive = arena_peak(plan.storage.buffers)
+    calls = [step.name for step in plan.steps for _ in step.kernels]
+    lines = [
+        f"memory {plan.memory_bytes} bytes ({format_bytes(plan.memory_bytes)}): weights "
+        f"{plan.weight_bytes}, arena {plan.arena_bytes} (largest live set {plan.live_bytes}, "
+        f"scratch {plan.scratch_bytes})"
+    ]
+    if alive:
+        largest = sorted(alive, key=lambda buffer: -buffer.bytes)
+        shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
+        lines.append(f"the arena's peak is at {calls[time]}: {shown}")
+    return "\n".join(lines)
+
+
+def error_text(plan: NetworkPlan) -> str:
+    """The error that a plan states and, where that is more than is aimed at, why."""
+    planner, stated = plan.planner, plan.predicted_error
+    if plan.measured_error is not None:
+        return f"error measured on samples {stated:.3g}: for other data it is an estimate"
+    text = f"expected error {stated:.1e}"
+    aim = NETWORK_ERROR[next((kind.dtype for kind in plan.inputs.values()), "float32")]
+    if planner.max_error is not None or stated <= aim:
+        return (
+            f"{text}, an estimate: it takes a layer's error to grow up to 5 times on its way to "
+            "the outputs"
+        )
+    share = planner.accuracy.layer_error
+    pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
+    layers = sorted(
+        ((cost, node.name or node.outputs[0]) for node, cost in pairs if cost.error),
+        key=lambda layer: -layer[0].passed_error,
+    )
+    most = ", ".join(f"{name} {cost.passed_error:.1e}" for cost, name in layers[:3])
+    return (
+        f"{text}, more than the {aim:.0e} aimed at: the errors of {len(layers)} layers add up like "
+        f"independent ones, each at most {share:.1e} or that of plain sums, and grow on their way "
+        f"to the outputs (the most: {most}); max_error={aim:.0e} asks for a plan that keeps it, or "
+        "for the least that can be kept"
+    )
+
+
+def arena_peak(placed: PlacedBuffers) -> tuple[int, list[Lifetime]]:
+    """The first call with the most bytes alive, and the buffers alive then."""
+    buffers = [buffer for buffer, _ in placed]
+    most, best, alive = -1, 0, []
+    for time in sorted({buffer.first for buffer in buffers}):
+        now = [buffer for buffer in buffers if buffer.first <= time <= buffer.last]
+        total = sum(buffer.bytes for buffer in now)
+        if total > most:
+            most, best, alive = total, time, now
+    return best, alive
