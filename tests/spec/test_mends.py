@@ -103,6 +103,13 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]]
     ),
     ((8, 20, 21), (4, 8, 3, 3), {}, r"x has shape 8x20x21 and w 4x8x3x3; .*as x\[None\]"),
     ((1, 8, 20, 21), (4, 5, 3, 3), {}, r"the second axis of x is the channels\)$"),
+    ((1, 3, 64, 64), (4, 2, 3, 3), {}, r"x has 3 channels and w takes 2 .* the channels\)$"),
+    ((1, 3, 64, 64), (4, 5, 3, 3), {"groups": 3}, r"the second axis of x is the channels\)$"),
+    ((1, 64, 64, 3), (4, 2, 3, 3), {"layout": "NHWC"}, r"last axis of x is the channels\)$"),
+    ((1, 6, 20, 21), (4, 3, 3, 6), {}, r"; with this w, groups=2 fits$"),
+    ((1, 32, 20, 21), (32, 1, 3, 3), {}, r"; with this w, groups=32 fits$"),
+    ((1, 8, 20, 21), (3, 3, 3, 8, 4), {}, r"with the same 1 to 3 spatial axes"),
+    ((1, 4, 20, 21), (3, 5, 4, 7), {}, r"give w.transpose\(3, 2, 0, 1\)"),
 ]
 
 

@@ -13,7 +13,6 @@ from leanconv.api.conv_arguments import Constants
 from leanconv.api.options import PlanOptions
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.clock import cycles_per_second
 from leanconv.spec import ConvSpec
 
 _MEASURE_NS = 200_000_000  # of runs for each algorithm
@@ -27,7 +26,7 @@ class AlgorithmRow:
         algorithm: its name.
         reason: why it cannot compute the problem; empty if it can, and then the rest is known:
         cycles: estimated cycles of one core.
-        seconds: estimated time of a run with that many threads.
+        seconds: estimated time of a run with that many threads, at the nominal clock.
         measured_seconds: median time of a run, None if it was not measured.
         workspace_bytes, weight_bytes: memory that a plan with it needs.
         error: expected relative error in the max norm.
@@ -75,7 +74,7 @@ def compare_algorithms(
                 algorithm.name,
                 "",
                 cycles,
-                cycles / (threads * cycles_per_second()),
+                target.costs.ns(cycles) / threads * 1e-9,
                 _measured(plan) if measure else None,
                 plan.workspace_bytes,
                 plan.weight_bytes,

@@ -95,19 +95,28 @@ def convolution_mend(
     if layout == "NHWC" and second and not last:
         return "x seems to be NCHW: say layout='NCHW'"
     channels = shape[1] if layout == "NCHW" else shape[-1]
+    fitting = channels // weights[1] if weights[1] and channels % weights[1] == 0 else 0
+    if fitting and weights[0] % fitting == 0:
+        return f"with this w, groups={fitting} fits"
     back = f"{', '.join(map(str, range(rank - 2)))})"
-    if weights[-2] == channels == groups and groups > 1:  # depthwise, as in TensorFlow
+    if weights[-2] == channels == groups > 1 and _kernel_at(0, weights):  # depthwise, as in TensorFlow
         outs = weights[-1] * channels
         kernel = ", ".join(map(str, weights[:-2]))
         return (
             "w seems to be (kernel…, C, multiplier): give "
             f"w.transpose({rank - 2}, {rank - 1}, {back}.reshape({outs}, 1, {kernel})"
         )
-    if weights[-2] * groups == channels:
+    if weights[-2] * groups == channels and weights[-1] % groups == 0 and _kernel_at(0, weights):
         return (
             f"w seems to be (kernel…, C/groups, K): give w.transpose({rank - 1}, {rank - 2}, {back}"
         )
-    if weights[-1] * groups == channels:
+    if weights[-1] * groups == channels and weights[0] % groups == 0 and _kernel_at(1, weights):
         ((text, _), _) = _turned(weights, 1)
         return f"w seems to be (K, kernel…, C/groups): give w{text}"
     return ""
+
+
+def _kernel_at(first: int, weights: tuple[int, ...]) -> bool:
+    """Whether the kernel may begin at another axis than the third, where it is square if any is."""
+    kernel = weights[first : first + len(weights) - 2]
+    return len(set(kernel)) == 1 or len(set(weights[2:])) > 1
