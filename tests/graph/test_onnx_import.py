@@ -261,6 +261,33 @@ def test_all_unknown_operations_are_named() -> None:
     assert "operators that `leanconv explain --operators` lists" in str(caught.value)
 
 
+BEHIND: list[tuple[list[onnx.NodeProto], str]] = [
+    ([node("ArgMax", "d", "y")], ""),
+    ([node("ArgMax", "d", "a"), node("Cast", "a", "y", to=TensorProto.FLOAT)], ""),
+    ([node("Shape", "d", "s"), node("Floor", "s", "y")], ""),
+    ([node("ArgMax", "d", "a"), node("Neg", "a", "y")], ", nor on data ArgMax"),
+    ([node("Floor", "d", "e"), node("Not", "e", "y")], ", nor on data Floor, Not"),
+    ([node("Floor", "d", "e"), node("Einsum", "e", "y")], ", nor Einsum, nor on data Floor"),
+    ([node("ArgMin", "x", "a"), node("Concat", "a d", "y")], ", nor on data ArgMin"),
+]
+
+
+@pytest.mark.parametrize(("behind", "what"), BEHIND)
+def test_what_is_not_computed_on_data_is_named_with_what_is_unknown(
+    behind: list[onnx.NodeProto], what: str
+) -> None:
+    nodes = [helper.make_node("LSTM", ["x"], ["d"], name="first"), *behind]
+    with pytest.raises(UnsupportedError) as caught:
+        read(model(nodes, {"x": (2, 3)}, ["y"]))
+    assert f"node 'first' (LSTM, opset 17) is not supported{what}; exp" in str(caught.value)
+
+
+def test_all_operations_that_are_not_computed_on_data_are_named() -> None:
+    nodes = [node("Floor", "x", "a"), node("Sign", "a", "b"), node("Floor", "b", "y")]
+    with pytest.raises(UnsupportedError, match="on data yet, nor Sign, and its input 0 "):
+        read(model(nodes, {"x": (2,)}, ["y"]))
+
+
 @pytest.mark.parametrize(
     ("op", "meant"), [("relu", "Relu"), ("Max_Pool", "MaxPool"), ("ReduceLogSum", "ReduceSum")]
 )

@@ -8,6 +8,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_nodes import shown
+from leanconv.graph.onnx_operations import first_refused, nor, not_on_data
 
 
 def check_flow(file: FileModel) -> None:
@@ -37,23 +38,20 @@ def _check_used(file: FileModel) -> None:
 
 def _check_running(nodes: Sequence[FileNode], inputs: set[str]) -> None:
     """Raise where a value that depends on the inputs goes to where a constant must be."""
-    running = set(inputs)
-    for node in nodes:
-        rule = RULES[node.op]
-        flows = [index for index, name in enumerate(node.inputs) if name in running]
-        refused = [] if rule.running is None else [i for i in flows if i not in rule.running]
-        if refused and not rule.knows_shape:
-            where = f"node {node.name!r} ({node.op}, opset {node.opset})"
-            place = f"input {refused[0]} ({shown(node.inputs[refused[0]])!r})"
-            if not rule.running:
-                raise UnsupportedError(
-                    f"{where} is not supported on data yet, and its {place} depends on the "
-                    "network's inputs; expected shapes and constants"
-                )
-            raise UnsupportedError(
-                f"{where}: {place} depends on the network's inputs, which is not supported on data "
-                f"yet; expected a constant: only input {', '.join(map(str, rule.running))} may be "
-                "data"
-            )
-        if any(index not in rule.typed for index in flows) and not rule.knows_shape:
-            running.update(name for name in node.outputs if name)
+    refused = first_refused(nodes, inputs)
+    if refused is None:
+        return
+    node, number = refused
+    where = f"node {node.name!r} ({node.op}, opset {node.opset})"
+    place = f"input {number} ({shown(node.inputs[number])!r})"
+    running = RULES[node.op].running
+    if running:
+        raise UnsupportedError(
+            f"{where}: {place} depends on the network's inputs, which is not supported on data "
+            f"yet; expected a constant: only input {', '.join(map(str, running))} may be data"
+        )
+    others = [op for op in not_on_data(nodes, inputs) if op != node.op]
+    raise UnsupportedError(
+        f"{where} is not supported on data yet{nor(others)}, and its {place} depends on the "
+        "network's inputs; expected shapes and constants"
+    )

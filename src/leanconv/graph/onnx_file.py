@@ -11,7 +11,8 @@ from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_flow import needed_nodes
 from leanconv.graph.onnx_functions import Functions
-from leanconv.graph.onnx_nodes import DOMAINS, check_operations, decoded, raw_nodes, shown
+from leanconv.graph.onnx_nodes import DOMAINS, decoded, raw_nodes, shown
+from leanconv.graph.onnx_operations import check_operations
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor, tensor_name
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader
@@ -87,7 +88,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     if any(functions.calls(node) for node in raw):
         taken = given.union(*(node.outputs for node in raw))
         raw = needed_nodes(functions.expanded(raw, taken), given, names)
-    check_operations(raw)
+    check_operations(raw, declared)
     needed = {*names, *(name for node in raw for name in node.inputs)}
     inputs = [_input(name, each, reader, name in needed) for name, each in declared.items()]
     return FileModel(

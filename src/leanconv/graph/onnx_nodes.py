@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +18,6 @@ from leanconv.records import dataclass
 DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 NAME = 200  # characters of a name that messages show
 _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
-_QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,37 +78,8 @@ def raw_nodes(
     )
 
 
-def check_operations(nodes: Sequence[RawNode]) -> None:
-    """Raise for the first operation that is not known, and name all others.
-
-    Raises:
-        UnsupportedError: there is one.
-    """
-    lacking: dict[str, str] = {}
-    for node in nodes:
-        if not node.own:
-            where = f"{node.where} of the domain {shown(node.domain)!r}"
-            lacking.setdefault(f"{node.domain}.{node.op}", where)
-        elif node.op not in RULES:
-            lacking.setdefault(node.op, node.where)
-    if not lacking:
-        return
-    (first, where), *others = lacking.items()
-    more = f", nor {', '.join(shown(op) for op, _ in others[:20])}" if others else ""
-    advice = "expected operators that `leanconv explain --operators` lists"
-    if any(op in _QUANTISED or "Integer" in op for op in lacking):
-        advice = (
-            "expected a network that computes in float32 or float64: give the one from before it "
-            "was quantised"
-        )
-    written = {op.casefold(): op for op in RULES}
-    near = get_close_matches(first.rpartition(".")[2][:NAME].casefold(), written, 1, cutoff=0.7)
-    meant = f"; did you mean {written[near[0]]}?" if near else ""
-    raise UnsupportedError(f"{where} is not supported{more}; {advice}{meant}")
-
-
 def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
-    """Decode the rest of a node, whose operation `check_operations` has found in the table.
+    """Decode the rest of a node, whose operation `onnx_operations` has found in the table.
 
     Raises:
         ModelError: inputs or attributes do not fit the operation.

@@ -99,7 +99,9 @@ def convolution_mend(
     if fitting and weights[0] % fitting == 0:
         return f"with this w, groups={fitting} fits"
     back = f"{', '.join(map(str, range(rank - 2)))})"
-    if weights[-2] == channels == groups > 1 and _kernel_at(0, weights):  # depthwise, as in TensorFlow
+    if weights[-2] == channels == groups > 1 and _kernel_at(
+        0, weights
+    ):  # depthwise, as in TensorFlow
         outs = weights[-1] * channels
         kernel = ", ".join(map(str, weights[:-2]))
         return (

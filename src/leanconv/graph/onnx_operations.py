@@ -1,0 +1,117 @@
+"""Which operations of a file are not supported, by the names of nodes and values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+from leanconv.errors import UnsupportedError
+from leanconv.graph.convert import RULES, FileNode, Rule
+from leanconv.graph.onnx_nodes import NAME, RawNode, shown
+
+_QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+_LAST = ("ArgMax", "ArgMin")  # on data, nothing but Casts may read what they give
+_CASTS = ("Cast", "CastLike")
+_MOST = 20  # names that a message lists
+_Node = TypeVar("_Node", RawNode, FileNode)
+
+
+def _rule(node: RawNode | FileNode) -> Rule | None:
+    own = isinstance(node, FileNode) or node.own
+    return RULES.get(node.op) if own else None
+
+
+def check_operations(nodes: Sequence[RawNode], inputs: Collection[str]) -> None:
+    """Raise for the first operation that is not known, and name all others.
+
+    Those are named, too, that are known but are not computed on data.
+
+    Args:
+        nodes: those that the outputs need, in an order in which they can run.
+        inputs: names of the network's inputs.
+
+    Raises:
+        UnsupportedError: there is one that is not known.
+    """
+    lacking: dict[str, str] = {}
+    for node in nodes:
+        if not node.own:
+            where = f"{node.where} of the domain {shown(node.domain)!r}"
+            lacking.setdefault(f"{node.domain}.{node.op}", where)
+        elif node.op not in RULES:
+            lacking.setdefault(node.op, node.where)
+    if not lacking:
+        return
+    (first, where), *others = lacking.items()
+    advice = "expected operators that `leanconv explain --operators` lists"
+    if any(op in _QUANTISED or "Integer" in op for op in lacking):
+        advice = (
+            "expected a network that computes in float32 or float64: give the one from before it "
+            "was quantised"
+        )
+    more = nor([op for op, _ in others]) + nor(not_on_data(nodes, inputs), " on data")
+    written = {op.casefold(): op for op in RULES}
+    near = get_close_matches(first.rpartition(".")[2][:NAME].casefold(), written, 1, cutoff=0.7)
+    meant = f"; did you mean {written[near[0]]}?" if near else ""
+    raise UnsupportedError(f"{where} is not supported{more}; {advice}{meant}")
+
+
+def nor(names: Sequence[str], where: str = "") -> str:
+    """Further operations for a message that says that one is not supported; empty for none."""
+    return f", nor{where} {', '.join(map(shown, names[:_MOST]))}" if names else ""
+
+
+def not_on_data(nodes: Sequence[_Node], inputs: Collection[str]) -> list[str]:
+    """The known operations that are not computed on data, but would have to be, each once."""
+    ended: dict[str, str] = {}  # what an ArgMax gives, also behind Casts, by name
+    found: dict[str, None] = {}
+    for node, flows in flowing(nodes, inputs):
+        if _refused(node, flows) and not RULES[node.op].running:
+            found[node.op] = None
+        sources = {ended[name] for name in node.inputs if name in ended}
+        if node.op not in _CASTS:
+            found.update(dict.fromkeys(sorted(sources)))
+            sources = {node.op} if node.op in _LAST and flows else set()
+        ended.update((name, source) for source in sources for name in node.outputs)
+    return list(found)
+
+
+def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_Node, list[int]]]:
+    """Each node with the numbers of its inputs that depend on the network's inputs.
+
+    What depends on shapes only does not. An operation that is not known passes on what it reads.
+
+    Args:
+        nodes: in an order in which they can run.
+        inputs: names of the network's inputs.
+    """
+    running = set(inputs)
+    for node in nodes:
+        flows = [index for index, name in enumerate(node.inputs) if name in running]
+        yield node, flows
+        rule = _rule(node)
+        typed: Collection[int] = rule.typed if rule else ()
+        if any(index not in typed for index in flows) and not (rule and rule.knows_shape):
+            running.update(name for name in node.outputs if name)
+
+
+def _refused(node: RawNode | FileNode, flows: Sequence[int]) -> list[int]:
+    """The inputs of a node that would have to be known at load, but depend on data."""
+    rule = _rule(node)
+    if rule is None or rule.running is None or rule.knows_shape:
+        return []
+    return [index for index in flows if index not in rule.running]
+
+
+def first_refused(nodes: Sequence[_Node], inputs: Collection[str]) -> tuple[_Node, int] | None:
+    """The first node with an input that would have to be known at load, but depends on data.
+
+    Args:
+        nodes, inputs: as of `flowing`.
+
+    Returns:
+        The node and the number of the input; None where there is none.
+    """
+    refusals = ((node, _refused(node, flows)) for node, flows in flowing(nodes, inputs))
+    return next(((node, refused[0]) for node, refused in refusals if refused), None)
