@@ -24,7 +24,7 @@ def test_options_may_stand_between_a_model_and_its_samples(call: Call, tmp_path:
     np.save(sample, np.ones((1, 1, 32, 32), np.float32))
     result = call("verify", MODEL, "--threads", "1", sample, "--json")
     assert result.code == 0, result.err
-    assert [row["sample"] for row in json.loads(result.out)["rows"]] == ["s.npy"]
+    assert [row["sample"] for row in json.loads(result.out)["rows"]] == [sample]
 
 
 @pytest.mark.parametrize(

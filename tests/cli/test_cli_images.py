@@ -188,5 +188,5 @@ def test_without_pillow_the_error_names_the_extra(
 ) -> None:
     file = picture(1)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r"leanconv\[image\]"):
+    with pytest.raises(MissingExtraError, match="pip install pillow"):
         read_image(file, GRAY, UNIT)

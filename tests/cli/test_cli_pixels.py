@@ -159,13 +159,25 @@ def test_other_modes_are_converted(tmp_path: Path, mode: str) -> None:
     with Image.open(file) as stored:
         expected = np.asarray(stored.convert("RGB"), np.float32).transpose(2, 0, 1)
     np.testing.assert_array_equal(read(file, 3), expected)
-    assert notes(file) == (), notes(file)
+    said = ("CMYK, made RGB without its colour profile",) if mode == "CMYK" else ()
+    assert notes(file) == said
+
+
+@pytest.mark.parametrize("kind", ["gif", "png", "tif", "webp"])
+def test_the_first_of_several_pictures_is_noted(tmp_path: Path, kind: str) -> None:
+    file, first = tmp_path / f"p.{kind}", Image.fromarray(LEVELS)
+    first.save(file)
+    assert notes(file) == ()
+    first.save(file, save_all=True, append_images=[first.transpose(Image.Transpose.ROTATE_180)])
+    assert notes(file) == ("the first of several pictures in the file",)
 
 
 def test_a_mode_without_a_right_conversion_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "p.tif"
     Image.new("LAB", (8, 8), (50, 10, 10)).save(file)
-    with pytest.raises(InputError, match=r"mode LAB.*expected gray, RGB, a palette"):
+    with pytest.raises(
+        InputError, match=r"image .*p\.tif: .*mode LAB.*expected gray, RGB, a palette"
+    ):
         read(file, 3)
 
 

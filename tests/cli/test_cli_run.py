@@ -141,7 +141,7 @@ def test_outputs_are_saved_by_name(
     with np.load(file) as saved:
         assert set(saved) == {f"{image}:{name}" for image in (one, two) for name in ("a/b", "file")}
     before = file.read_bytes()
-    assert call("run", "m.onnx", one, "no such.png", "--save", str(file)).code == 1
+    assert call("run", "m.onnx", "no such.png", "--save", str(file)).code == 1
     assert file.read_bytes() == before  # nothing half done, and nothing left beside it
     assert [p.name for p in tmp_path.glob("*.npz*")] == ["out.npz"]
     assert not list(tmp_path.glob(".*"))
@@ -215,10 +215,84 @@ def test_a_network_of_several_inputs_takes_them_by_name(call: Call, tmp_path: Pa
     file = tmp_path / "two.onnx"
     add = helper.make_node("Add", ["a", "b"], ["y"])
     file.write_bytes(model([add], {"a": (2, 5), "b": (2, 5)}, ["y"]).SerializeToString())
-    np.savez(tmp_path / "ab.npz", a=np.ones((2, 5)), b=np.arange(10).reshape(2, 5))
+    np.savez(tmp_path / "ab.npz", a=np.ones((2, 5)), b=np.arange(10.0).reshape(2, 5))
     result = call("run", str(file), str(tmp_path / "ab.npz"), "--repeat", "1")
     assert result.code == 0, result.err
     assert result.out.splitlines()[2].split()[1:7] == ["y", "2x5", "float32", "1", "5.5", "10"]
+
+
+def test_arrays_of_other_dtypes_are_noted_or_refused(
+    network: FakeNetwork, call: Call, tmp_path: Path
+) -> None:
+    for dtype in ("float16", "float32", "float64", "uint8", "int64", "bool"):
+        np.save(tmp_path / f"{dtype}.npy", np.ones((1, 1, 8, 8), dtype))
+    shown = call("run", "m.onnx", str(tmp_path / "float64.npy"), "--json")
+    (image,) = json.loads(shown.out)["images"]
+    note = "x is float64, converted to float32 (--dtype float64 computes in float64)"
+    assert image["image_notes"] == [note]
+    assert f"float64.npy: {note}" in call("run", "m.onnx", str(tmp_path / "float64.npy")).out
+    for exact in ("float16", "float32"):
+        assert "converted" not in call("run", "m.onnx", str(tmp_path / f"{exact}.npy")).out
+    for dtype in ("uint8", "int64", "bool"):
+        refused = call("run", "m.onnx", str(tmp_path / f"{dtype}.npy"))
+        assert refused.code == 1
+        assert f"holds x of {dtype}[1x1x8x8]; expected float32" in refused.err
+        assert "give x.astype('float32')" in refused.err
+
+
+@pytest.mark.parametrize(
+    "given", [("--preset", "unit"), ("--scale", "1/255", "--mean", "0.5"), ("--multiple", "32")]
+)
+def test_options_of_pictures_are_not_taken_for_arrays(
+    network: FakeNetwork, call: Call, tmp_path: Path, picture: Picture, given: tuple[str, ...]
+) -> None:
+    sample = str(tmp_path / "x.npy")
+    np.save(sample, np.ones((1, 1, 8, 8), np.float32))
+    refused = call("run", "m.onnx", sample, *given)
+    assert refused.code == 2
+    assert f"{given[0]}" in refused.err
+    assert "x.npy" in refused.err
+    assert call("run", "m.onnx", sample, picture(3), *given).code == 0
+    assert "there are no pictures" in call("verify", "m.onnx", *given).err
+
+
+def test_one_bad_picture_does_not_take_the_answers_of_the_others(
+    network: FakeNetwork, call: Call, picture: Picture, tmp_path: Path
+) -> None:
+    good, bad, other = picture(191), tmp_path / "notpic.jpg", picture(7)
+    bad.write_text("no picture")
+    line = ("run", "m.onnx", good, str(bad), str(tmp_path / "absent.png"), other)
+    shown = call(*line)
+    assert shown.code == 1
+    assert good in shown.out
+    assert other in shown.out
+    complaints = shown.err.splitlines()
+    pairs = zip(("notpic.jpg", "absent.png"), complaints, strict=True)
+    assert all(name in text for name, text in pairs)
+    result = call(*line, "--json")
+    document = json.loads(result.out)
+    assert result.code == 1
+    assert [image["image"] for image in document["images"]] == [good, other]
+    assert [image["image"] for image in document["failed"]] == list(line[3:5])
+    nothing = call("run", "m.onnx", str(bad), str(tmp_path / "absent.png"))
+    assert (nothing.code, nothing.out, len(nothing.err.splitlines())) == (1, "", 2)
+
+
+def test_memory_is_that_of_the_size_that_takes_most(
+    call: Call, tmp_path: Path, picture: Picture
+) -> None:
+    file = tmp_path / "relu.onnx"
+    ends = [("x", "a"), ("a", "y")]
+    nodes = [helper.make_node("MaxPool", [a], [b], kernel_shape=[2, 2]) for a, b in ends]
+    made = model(nodes, {"x": ("N", 1, "H", "W")}, ["y"], {})
+    file.write_bytes(made.SerializeToString())
+    images = [picture(7, size) for size in ((8, 8), (64, 64), (16, 16))]
+    line = ("run", str(file), *images, "--preset", "unit", "--repeat", "1")
+    document = json.loads(call(*line, "--json").out)
+    each = [image["memory_predicted_bytes"] for image in document["images"]]
+    assert each[0] < each[2] < each[1]
+    assert document["memory_predicted_bytes"] == document["memory_used_bytes"] == each[1]
+    assert f"memory of the size that takes most: predicted {each[1]:,} bytes" in call(*line).out
 
 
 def test_a_size_that_does_not_fit_the_layers_gets_a_hint(

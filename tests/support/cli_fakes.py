@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.inputs import InputSpec
 from leanconv.runtime.profile import ProfileRow
 from leanconv.target import preset
 
@@ -26,7 +27,7 @@ class FakeNetwork:
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        return (SimpleNamespace(name="x", shape=self.shape, dtype="float32"),)
+        return (InputSpec("x", self.shape, "float32"),)
 
     @property
     def plan(self) -> Any:

@@ -94,7 +94,7 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     if not (exact or widened) or not (spec.shape == array.shape or spec.takes(array.shape)):
         raise InputError(
             f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
-            f"{type_text(spec.dtype, spec.shape)}{_mend(array, spec)}"
+            f"{type_text(spec.dtype, spec.shape)}{input_mend(array, spec)}"
         )
     if widened:
         array = array.astype(np.float64)
@@ -113,8 +113,8 @@ def array_mend(given: object, dtype: str) -> str:
     return f": give np.asarray(x, {dtype!r})"
 
 
-def _mend(array: np.ndarray, spec: InputSpec) -> str:
-    """What makes the array fit, as far as its dtype and shape show that."""
+def input_mend(array: np.ndarray, spec: InputSpec) -> str:
+    """What makes the array fit, as far as its dtype and shape show that; empty if unknown."""
     text, then = mended("x", array.shape, spec.shape), ""
     if not text and not spec.takes(array.shape):
         text = resized("x", array.shape, spec.shape)

@@ -34,6 +34,12 @@ _GRAMMAR = (
 )
 
 
+IMAGES_HELP = (
+    "pictures (PNG, JPEG, BMP, GIF, PPM, TIFF, WebP, JPEG 2000), or arrays: .npy (of a single "
+    "input) or .npz (by the inputs' names)"
+)
+
+
 class UsageError(InputError):
     """The command line itself is wrong, whatever the files hold: exit code 2, as argparse's own."""
 

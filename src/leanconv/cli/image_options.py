@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +24,7 @@ from leanconv.cli.preprocessing import (
 )
 from leanconv.cli.samples import read_sample
 from leanconv.errors import InputError
+from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:
@@ -31,6 +32,26 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, np.ndarray]
 _ARRAY_FILES = (".npy", ".npz")
+# What the parser has where an option is not given: arrays would not heed it.
+_OF_PICTURES = {
+    **dict.fromkeys(("preset", "scale", "mean", "std", "channels", "layout", "background")),
+    "multiple": 1,
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file gives a network.
+
+    Attributes:
+        arrays: by the inputs' names.
+        picture: where it is one, its place in the input.
+        notes: what was done to it before, as text for a user.
+    """
+
+    arrays: Arrays
+    picture: Picture | None
+    notes: tuple[str, ...]
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +68,10 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         "--scale", type=_ratio, metavar="X", help="multiplies pixels of 0 to 255, such as 1/255"
     )
     group.add_argument(
-        "--mean", metavar="X[,X,X]", help="subtracted after that: one number, or three"
+        "--mean", metavar="X[,X,X]", help="subtracted after that: one number, or one per channel"
     )
     group.add_argument(
-        "--std", metavar="X[,X,X]", help="divided by after that: one number, or three"
+        "--std", metavar="X[,X,X]", help="divided by after that: one number, or one per channel"
     )
     group.add_argument("--channels", choices=ORDERS, help="order of the channels (default RGB)")
     group.add_argument("--layout", choices=LAYOUTS, help="order of the axes (default NCHW)")
@@ -78,13 +99,22 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preprocessing_of(network: Network, options: argparse.Namespace) -> Preprocessing:
+def preprocessing_of(
+    network: Network, files: Sequence[str], options: argparse.Namespace
+) -> Preprocessing:
     """What the options say of pictures, and where they are silent the model's metadata.
+
+    Args:
+        network: whose metadata are read.
+        files: what is run, which options of pictures must not be for nothing.
+        options: of the command line.
 
     Raises:
         ModelError: the metadata cannot be read.
-        UsageError: options cannot be read, or exclude each other.
+        UsageError: options cannot be read, exclude each other, or are for pictures where there are
+            none.
     """
+    _check_pictures(files, options)
     found = Preprocessing.from_metadata(network.metadata)
     preset = PRESETS[options.preset] if options.preset else None
     labels = getattr(options, "labels", None)
@@ -95,6 +125,24 @@ def preprocessing_of(network: Network, options: argparse.Namespace) -> Preproces
         normalisation=_normalisation(found.normalisation, options),
         labels=read_labels(labels) if labels else found.labels,
     )
+
+
+def _check_pictures(files: Sequence[str], options: argparse.Namespace) -> None:
+    """Refuse options of pictures where only arrays are given."""
+    if any(not _is_array_file(file) for file in files):
+        return
+    given = [f"--{name}" for name, usual in _OF_PICTURES.items() if getattr(options, name) != usual]
+    if given:
+        held = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
+        got = f"only arrays ({held}), which are taken as they are" if files else "no pictures"
+        raise UsageError(
+            f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for pictures, and there are "
+            f"{got}; leave {'it' if len(given) == 1 else 'them'} out"
+        )
+
+
+def _is_array_file(file: str) -> bool:
+    return Path(file).suffix.lower() in _ARRAY_FILES
 
 
 def _normalisation(
@@ -127,15 +175,16 @@ def fitting_of(options: argparse.Namespace) -> Fitting:
 
 def read_inputs(
     network: Network, file: str, preprocessing: Preprocessing, options: argparse.Namespace
-) -> tuple[Arrays, Picture | None]:
-    """The arrays that a file gives the network, and the picture where it is one.
+) -> Given:
+    """What a file gives the network.
 
     Raises:
         InputError: the file does not fit the network.
         UsageError: nobody says how pixels become numbers.
     """
-    if Path(file).suffix.lower() in _ARRAY_FILES:
-        return read_sample(Path(file), network), None
+    if _is_array_file(file):
+        sample = read_sample(Path(file), network)
+        return Given(sample.arrays, None, sample.notes)
     if len(network.inputs) != 1:
         raise InputError(
             f"the network takes {len(network.inputs)} inputs; expected one, an image: give arrays "
@@ -155,7 +204,7 @@ def read_inputs(
     if preprocessing.normalisation is None and np.dtype(port.dtype).kind == "f":
         raise UsageError(ask())
     picture = read_image(file, shape, preprocessing, fitting_of(options), port.dtype)
-    return {port.name: picture.x}, picture
+    return Given({port.name: picture.x}, picture, picture.notes)
 
 
 def _preset_text(name: str) -> str:
@@ -190,5 +239,7 @@ def _several(text: str | None, option: str) -> tuple[float, ...] | None:
     except ValueError:
         numbers = ()
     if len(numbers) not in (1, 3) or not all(np.isfinite(numbers)):
-        raise UsageError(f"{option} is {text!r}; expected one number, or three such as 0.5,0.5,0.5")
+        raise UsageError(
+            f"{option} is {text!r}; expected one number, or one per channel such as 0.5,0.5,0.5"
+        )
     return numbers

@@ -177,7 +177,7 @@ def _decode(file: Path, mode: str, fitting: Fitting) -> Seen:
                     f"image {file} has {image.width}x{image.height} pixels; "
                     f"expected at most {_PIXEL_LIMIT:,}: make it smaller first"
                 )
-            return seen(image, mode, fitting.background)
+            return _seen(file, image, mode, fitting)
     except UnidentifiedImageError as error:
         with open_regular(file) as raw:
             kind = file_kind(raw.read(_HEAD_BYTES))
@@ -193,6 +193,14 @@ def _decode(file: Path, mode: str, fitting: Fitting) -> Seen:
         raise InputError(
             f"image {file} cannot be decoded ({error}); expected a whole one: save it anew"
         ) from error
+
+
+def _seen(file: Path, image: Any, mode: str, fitting: Fitting) -> Seen:
+    """The picture as it is seen, with the file's name in what is refused."""
+    try:
+        return seen(image, mode, fitting.background)
+    except InputError as error:
+        raise InputError(f"image {file}: {error}") from error
 
 
 _Place = tuple[tuple[int, int], tuple[float, float], tuple[float, float]]

@@ -18,7 +18,7 @@ from leanconv.cli.exit_codes import (
     EXIT_USER_ERROR,
 )
 from leanconv.cli.parser import CommandParser, Parser
-from leanconv.cli.streams import complain, flushed, prepare_streams
+from leanconv.cli.streams import flushed, prepare_streams
 from leanconv.errors import LeanConvError
 from leanconv.settings import current_settings
 
@@ -100,9 +100,9 @@ def _os_message(error: OSError) -> str:
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
-    from leanconv.cli.output import in_options, printable
+    from leanconv.cli.output import say_error
 
     if debug:
         logging.getLogger("leanconv.cli").exception("the command failed")
-    complain(f"leanconv: {printable(' '.join(in_options(message).split()))}")
+    say_error(message)
     return code

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from leanconv.cli.streams import complain
 from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
 
 PATIENCE_S = 1.0
@@ -32,6 +33,11 @@ _QUOTES = "'\""
 _ARGUMENT = re.compile(
     r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them
 )
+
+
+def say_error(message: str) -> None:
+    """Print what went wrong as one line on standard error."""
+    complain(f"leanconv: {printable(' '.join(in_options(message).split()))}")
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ def seen(image: Any, mode: str, background: int | None = None) -> Seen:
     """
     from PIL import ImageOps
 
-    notes = []
+    notes = ["the first of several pictures in the file"] if _has_several(image) else []
     orientation = image.getexif().get(_ORIENTATION, 1)
     image.load()  # while the file is open; a TIFF is turned by that
     if orientation != 1:
@@ -66,12 +66,22 @@ def seen(image: Any, mode: str, background: int | None = None) -> Seen:
         notes += shown
     if image.mode not in _OPAQUE:
         raise InputError(
-            f"the image is of Pillow's mode {image.mode}, which has no conversion to gray or RGB "
+            f"it is of Pillow's mode {image.mode}, which has no conversion to gray or RGB "
             f"that is right; expected gray, RGB, a palette, CMYK, YCbCr or HSV: {_ADVICE}"
         )
+    if image.mode == "CMYK":
+        notes.append("CMYK, made RGB without its colour profile")
     if image.mode != mode:  # a palette by way of its colours
         image = image.convert(_OPAQUE[image.mode]).convert(mode)
     return Seen(image, tuple(notes))
+
+
+def _has_several(image: Any) -> bool:
+    """Whether a file holds more pictures, such as frames or pages; a damaged one is none."""
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except (OSError, ValueError, SyntaxError, EOFError):
+        return False
 
 
 def _eight_bits(image: Any) -> tuple[Any, list[str]]:
@@ -95,7 +105,7 @@ def _floats(image: Any) -> np.ndarray:
     levels = np.asarray(image, np.float64)
     if not (levels.size and levels.min() >= 0 and levels.max() <= 1):  # NaN is refused, too
         raise InputError(
-            f"the image holds floats from {levels.min():.4g} to {levels.max():.4g}, of which none "
+            f"it holds floats from {levels.min():.4g} to {levels.max():.4g}, of which none "
             f"is known to be white; expected 0 to 1: {_ADVICE}"
         )
     return levels
@@ -110,7 +120,7 @@ def _integers(image: Any) -> tuple[np.ndarray, float, str]:
     # Mode I is signed and of 32 bits; PNG and PPM keep 16 in it.
     if bits > 16 or levels.min() < 0 or levels.max() > white:
         raise InputError(
-            f"the image holds integers from {levels.min():.0f} to {levels.max():.0f} "
+            f"it holds integers from {levels.min():.0f} to {levels.max():.0f} "
             f"(Pillow's mode {image.mode}), of which none is known to be white; expected 0 to "
             f"{white:.0f}: {_ADVICE}"
         )

@@ -15,6 +15,7 @@ import numpy as np
 
 from leanconv.cli.answers import summarise
 from leanconv.cli.common import (
+    IMAGES_HELP,
     UsageError,
     add_load_options,
     add_output_options,
@@ -22,20 +23,21 @@ from leanconv.cli.common import (
     load_options,
     positive,
 )
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
 from leanconv.cli.files import writing_arrays
 from leanconv.cli.image_options import (
     Arrays,
+    Given,
     add_image_options,
     preprocessing_of,
     read_inputs,
 )
 from leanconv.cli.images import Picture
-from leanconv.cli.output import print_json, progress
+from leanconv.cli.output import print_json, progress, say_error
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
-from leanconv.cli.startup import started
-from leanconv.errors import InputError, ModelError
+from leanconv.cli.startup import Startup, started
+from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "images",
         nargs="+",
         metavar="IMAGE",
-        help="PNG files, or arrays: .npy (of a single input) or .npz (by the inputs' names)",
+        help=IMAGES_HELP,
     )
     add_load_options(parser)
     add_shape_option(parser)
@@ -78,44 +80,117 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the sub-command; 3 if the bytes used are not the bytes predicted."""
+    """Run the sub-command; 1 if an image cannot be run, 3 if memory is not as predicted."""
     save = _bundle(options)
     with progress(f"loading {options.model}") as shown, save as keep:
         network, startup = started(options.model, load_options(options))
-        preprocessing = preprocessing_of(network, options)
-        answers: list[Answer] = []
+        preprocessing = preprocessing_of(network, options.images, options)
+        runs = _Runs(network, startup, preprocessing, options)
         for image in options.images:
             shown.say(f"running {image}")
-            arrays, picture = read_inputs(network, image, preprocessing, options)
-            with _hinting(picture, network, options):
-                sizes = {name: array.shape for name, array in arrays.items()}
-                startup = startup.planned(partial(network.bind, sizes))
-                outputs, first_ns, latency_ns = _timed(network, arrays, options.repeat)
-                startup = startup.answered(first_ns)
-            single = len(options.images) == 1
-            keep({name if single else f"{image}:{name}": y for name, y in outputs.items()})
-            summaries = summarise(outputs, preprocessing.labels, options.top)
-            answers.append(Answer(image, sizes, picture, summaries, latency_ns))
-        _check_labels(answers[0], preprocessing, options)
-    predicted, used = network.plan.memory_bytes, network.used_bytes
+            runs.add(image, keep)
+        if not runs.answers:
+            raise runs.nothing()
+        _check_labels(runs.answers[0], preprocessing, options)
+    answers = runs.answers
     report = {
         "model": options.model,
-        **startup.to_json(),
-        "startup": startup.text,
-        "memory_predicted_bytes": predicted,
-        "memory_used_bytes": used,
+        **runs.startup.to_json(),
+        "startup": runs.startup.text,
+        "memory_predicted_bytes": max(answer.memory_predicted_bytes for answer in answers),
+        "memory_used_bytes": max(answer.memory_used_bytes for answer in answers),
         "saved": options.save,
         "preprocessing": preprocessing_json(answers, preprocessing, options),
         "images": [answer.to_json() for answer in answers],
+        "failed": [{"image": image, "error": str(error)} for image, error in runs.failed.items()],
     }
     if options.json:
         print_json(report)
     else:
         print_answers(answers, report, preprocessing, options)
-    return EXIT_OK if predicted == used else EXIT_NOT_MET
+    for error in runs.failed.values():
+        say_error(str(error))
+    if runs.failed:
+        return EXIT_USER_ERROR
+    return EXIT_OK if all(answer.as_predicted for answer in answers) else EXIT_NOT_MET
 
 
 # -- run ---------------------------------------------------------------------------------------
+_Keep = Callable[[Arrays], None]
+
+
+class _Runs:
+    """A network, run on one image after the other; what one of them does is no other's loss.
+
+    Attributes:
+        startup: how long the network took to answer, so far.
+        answers: of the images that could be run.
+        failed: why the others could not, with the image's name.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        startup: Startup,
+        preprocessing: Preprocessing,
+        options: argparse.Namespace,
+    ) -> None:
+        self.startup = startup
+        self.answers: list[Answer] = []
+        self.failed: dict[str, Exception] = {}
+        self._network, self._preprocessing, self._options = network, preprocessing, options
+
+    def add(self, image: str, keep: _Keep) -> None:
+        """Run an image, and keep its outputs.
+
+        Raises:
+            UsageError: the command line is wrong, whatever the image holds.
+        """
+        try:
+            given = read_inputs(self._network, image, self._preprocessing, self._options)
+            answer, outputs = self._answered(image, given)
+        except UsageError:
+            raise
+        except OSError as error:
+            if error.filename is None or isinstance(error, ImportError):
+                raise
+            self.failed[image] = InputError(f"{image}: {error.strerror or error}")
+            return
+        except (BudgetError, InputError, ModelError) as error:
+            named = image in str(error)
+            self.failed[image] = error if named else InputError(f"{image}: {error}")
+            return
+        single = len(self._options.images) == 1
+        keep({name if single else f"{image}:{name}": y for name, y in outputs.items()})
+        self.answers.append(answer)
+
+    def _answered(self, image: str, given: Given) -> tuple[Answer, Arrays]:
+        """What an image gives, and the outputs themselves."""
+        network, options = self._network, self._options
+        with _hinting(given.picture, network, options):
+            sizes = {name: array.shape for name, array in given.arrays.items()}
+            self.startup = self.startup.planned(partial(network.bind, sizes))
+            outputs, first_ns, latency_ns = _timed(network, given.arrays, options.repeat)
+            self.startup = self.startup.answered(first_ns)
+        return Answer(
+            image,
+            sizes,
+            given.picture,
+            given.notes,
+            summarise(outputs, self._preprocessing.labels, options.top),
+            latency_ns,
+            network.plan.memory_bytes,
+            network.used_bytes,
+        ), outputs
+
+    def nothing(self) -> Exception:
+        """The error where no image could be run: the last one's, after the others were said."""
+        *others, last = self.failed.values()
+        for error in others:
+            say_error(str(error))
+        return last
+
+
 def _timed(
     network: Network, arrays: Arrays, repeats: int
 ) -> tuple[dict[str, np.ndarray], int, int]:
@@ -149,7 +224,7 @@ def _hinting(
         ) from error
 
 
-def _bundle(options: argparse.Namespace) -> AbstractContextManager[Callable[[Arrays], None]]:
+def _bundle(options: argparse.Namespace) -> AbstractContextManager[_Keep]:
     """Where outputs are kept: the file of `--save`, or nowhere."""
     if options.save is None:
         return nullcontext(lambda _: None)

@@ -26,15 +26,25 @@ class Answer:
         image: the file.
         inputs: shapes by name.
         picture: the place of the image in the input; None for arrays.
+        notes: what was done to the image, or converted, before.
         outputs: what they hold.
         latency_ns: median of the repeated runs.
+        memory_predicted_bytes, memory_used_bytes: of the plan for this size.
     """
 
     image: str
     inputs: Mapping[str, tuple[int, ...]]
     picture: Picture | None
+    notes: tuple[str, ...]
     outputs: tuple[Summary, ...]
     latency_ns: int
+    memory_predicted_bytes: int
+    memory_used_bytes: int
+
+    @property
+    def as_predicted(self) -> bool:
+        """Whether the plan took the memory that it said."""
+        return self.memory_predicted_bytes == self.memory_used_bytes
 
     @property
     def classes(self) -> Summary | None:
@@ -48,12 +58,14 @@ class Answer:
             "image": self.image,
             "latency_ns": self.latency_ns,
             "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+            "memory_predicted_bytes": self.memory_predicted_bytes,
+            "memory_used_bytes": self.memory_used_bytes,
         }
         if picture is not None:
             document["image_size"] = list(picture.size)
             document["image_scale"] = list(picture.scale)
             document["image_offset"] = list(picture.offset)
-            document["image_notes"] = list(picture.notes)
+        document["image_notes"] = list(self.notes)
         document["outputs"] = [summary.to_json() for summary in self.outputs]
         answers = classes.best if classes else ()
         document["answers"] = [{"label": label, "probability": p} for label, p in answers]
@@ -92,12 +104,20 @@ def _preprocessing_lines(
     line = f"pictures: {order}, {numbers.formula}, from {numbers.source}"
     if any(picture.scale != (1.0, 1.0) for picture in pictures):
         line += f"; {_FITTED[options.fit]} to the network's size (--fit)"
-    notes = [
-        f"{answer.image}: {'; '.join(picture.notes)}"
-        for answer, picture in zip(shown, pictures, strict=True)
-        if picture.notes
-    ]
-    return [line, *notes]
+    return [line]
+
+
+def _memory_line(answers: list[Answer]) -> str:
+    """The memory of the plan that takes most, where images have several sizes."""
+    predicted = max(answer.memory_predicted_bytes for answer in answers)
+    used = max(answer.memory_used_bytes for answer in answers)
+    as_predicted = all(answer.as_predicted for answer in answers)
+    several = len({tuple(answer.inputs.items()) for answer in answers}) > 1
+    return (
+        f"memory{' of the size that takes most:' if several else ''} predicted {predicted:,} bytes "
+        f"({format_bytes(predicted)}), used {used:,} bytes ({format_bytes(used)}): "
+        f"{'as predicted' if as_predicted else 'NOT as predicted'}"
+    )
 
 
 def print_answers(
@@ -111,13 +131,11 @@ def print_answers(
         _print_classes(answers, options.wide)
     else:
         _print_outputs(answers, options.wide)
-    predicted, used = report["memory_predicted_bytes"], report["memory_used_bytes"]
-    verdict = "as predicted" if predicted == used else "NOT as predicted"
     lines = [
         *_preprocessing_lines(answers, preprocessing, options),
+        *(f"{each.image}: {'; '.join(each.notes)}" for each in answers if each.notes),
         f"{report['startup']}; latency is the median of {counted(options.repeat, 'run')}",
-        f"memory predicted {predicted:,} bytes ({format_bytes(predicted)}), "
-        f"used {used:,} bytes ({format_bytes(used)}): {verdict}",
+        _memory_line(answers),
     ]
     if options.save:
         lines.append(f"outputs are in {options.save}")

@@ -7,15 +7,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leanconv.api.inputs import input_mend
 from leanconv.errors import InputError
 from leanconv.files import open_regular
 from leanconv.graph.file_kinds import FileKind, file_kind
+from leanconv.records import dataclass
+from leanconv.units import type_text
 
 if TYPE_CHECKING:
     from leanconv import Network
+    from leanconv.api.inputs import InputSpec
 
 _MOST_BYTES = 4 * 2**30  # of one file of samples
 _HEAD_BYTES = 4096  # that are looked at to tell what another file is
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs of a network.
+
+    Attributes:
+        arrays: by the inputs' names, in their dtypes.
+        notes: what was converted, as text for a user.
+    """
+
+    arrays: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
 
 
 def _check_unpacked(path: Path, bundle: np.lib.npyio.NpzFile) -> None:
@@ -40,8 +57,16 @@ def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
     )
 
 
-def read_sample(path: Path, network: Network) -> dict[str, np.ndarray]:
-    """The arrays of a file, which is not trusted: nothing in it is unpickled."""
+def read_sample(path: Path, network: Network) -> Sample:
+    """The arrays of a file, which is not trusted: nothing in it is unpickled.
+
+    Floats of another size are converted, which a note says; integers for an input of floats are
+    refused, since nobody knows their scale.
+
+    Raises:
+        InputError: the file holds no arrays of numbers, not those of the network, or numbers that
+            the inputs' dtypes do not hold.
+    """
     names = [port.name for port in network.inputs]
     file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
     try:
@@ -68,17 +93,35 @@ def read_sample(path: Path, network: Network) -> dict[str, np.ndarray]:
                 f"sample {path.name} holds {name} of {kind}; expected real numbers: convert it "
                 "with astype"
             )
-    dtypes = {port.name: port.dtype for port in network.inputs}
-    return {name: _as_dtype(path, name, array, dtypes[name]) for name, array in arrays.items()}
+    ports = {port.name: port for port in network.inputs}
+    given = {name: _as_declared(path, array, ports[name]) for name, array in arrays.items()}
+    notes = tuple(
+        f"{name} is {array.dtype}, converted to {given[name].dtype}{_kept(array, given[name])}"
+        for name, array in arrays.items()
+        if not np.can_cast(array.dtype, given[name].dtype)
+    )
+    return Sample(given, notes)
 
 
-def _as_dtype(path: Path, name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """The array in a network's dtype; integers must hold its numbers exactly."""
+def _as_declared(path: Path, array: np.ndarray, port: InputSpec) -> np.ndarray:
+    """The array in an input's dtype; integers must hold its numbers exactly."""
+    dtype = np.dtype(port.dtype)
+    if dtype.kind == "f" and array.dtype.kind != "f":
+        raise InputError(
+            f"sample {path.name} holds {port.name} of {type_text(array.dtype, array.shape)}; "
+            f"expected {type_text(port.dtype, port.shape)}{input_mend(array, port)}"
+        )
     with np.errstate(all="ignore"):
         found = array.astype(dtype)
-    if np.dtype(dtype).kind != "f" and not np.array_equal(found, array):
+    if dtype.kind != "f" and not np.array_equal(found, array):
         raise InputError(
-            f"sample {path.name} holds {name} of {array.dtype}, of which {dtype} does not hold all "
-            f"numbers; expected {dtype}"
+            f"sample {path.name} holds {port.name} of {array.dtype}, of which {dtype} does not "
+            f"hold all numbers; expected {dtype}"
         )
     return found
+
+
+def _kept(array: np.ndarray, found: np.ndarray) -> str:
+    """How a network computes in the dtype that an array was converted from, where it can."""
+    kept = array.dtype == np.float64 and found.dtype == np.float32
+    return " (--dtype float64 computes in float64)" if kept else ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from leanconv.api.measured import Measurements, relative_error
 from leanconv.cli.common import (
+    IMAGES_HELP,
     UsageError,
     add_load_options,
     add_output_options,
@@ -20,15 +21,19 @@ from leanconv.cli.common import (
     random_inputs,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.image_options import add_image_options, preprocessing_of, read_inputs
+from leanconv.cli.image_options import (
+    Arrays,
+    Given,
+    add_image_options,
+    preprocessing_of,
+    read_inputs,
+)
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.units import error_text
 
 if TYPE_CHECKING:
     from leanconv import Network
-
-Arrays = Mapping[str, np.ndarray]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,8 +46,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "samples",
         metavar="SAMPLES",
         nargs="*",
-        help="PNG files, or arrays: .npy (of a single input) or .npz (arrays by name); random "
-        "numbers if none",
+        help=f"{IMAGES_HELP}; random numbers if none",
     )
     add_load_options(parser)
     add_shape_option(parser)
@@ -72,7 +76,7 @@ def execute(options: argparse.Namespace) -> int:
             [row["sample"], row["output"], f"{row['error']:.2e}", f"{row['largest']:.3g}"]
             for row in report["rows"]
         ]
-        print_text(report["text"] + "\n", options.wide)
+        print_text("\n".join([report["text"], *report["notes"]]) + "\n", options.wide)
         print_table(["sample", "output", "error", "largest value"], rows, left=2, wide=options.wide)
         _print_layers(report["layers"], options)
         if report["mend"]:
@@ -119,7 +123,9 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     first = {**wanted, "max_error": None} if options.repair else wanted
     network = leanconv.load(options.model, **first, plan=options.plan)
     exact = leanconv.load(options.model, dtype="float64", threads=options.threads)
-    samples = dict(_samples(network, options))
+    given = dict(_samples(network, options))
+    samples = {label: sample.arrays for label, sample in given.items()}
+    notes = [f"{label}: {'; '.join(one.notes)}" for label, one in given.items() if one.notes]
     report = _compared(network, exact, samples, options)
     if options.repair:
         wanted["max_error"] = wanted["max_error"] or report["predicted_error"]
@@ -134,7 +140,7 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
             f"error on these samples is measured (this one works with "
             f"X={error_text(report['worst_error'])}), or says the least that can be kept"
         )
-    return report
+    return {**report, "notes": notes}
 
 
 def _compared(
@@ -167,7 +173,12 @@ def _compared(
         "mend": "",
         "text": f"largest error {worst:.2e}, the plan states {allowed:.2e}: "
         + ("kept" if kept else "NOT kept")
-        + (" (itself in float64: only two plans are compared)" if double else ""),
+        + (
+            ". The plan computes in float64 itself, so this is the difference between two plans in "
+            "float64, not an error against exact results"
+            if double
+            else ""
+        ),
     }
 
 
@@ -199,11 +210,11 @@ def _layers(
     ]
 
 
-def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Arrays]]:
+def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Given]]:
+    preprocessing = preprocessing_of(network, options.samples, options)
     if not options.samples:
         shapes = input_shapes(network, options.shape)
         for seed in range(options.count):
-            yield f"random {seed}", random_inputs(network, shapes, seed)
-    preprocessing = preprocessing_of(network, options)
+            yield f"random {seed}", Given(random_inputs(network, shapes, seed), None, ())
     for path in options.samples:
-        yield path, read_inputs(network, path, preprocessing, options)[0]
+        yield path, read_inputs(network, path, preprocessing, options)
