@@ -322,3 +322,12 @@ def test_places_along_no_axis_or_of_constants() -> None:
     held = {"c": np.float32([[1, 7, 7], [5, 2, 5]])}
     nodes = [node("ArgMax", "c", "p", axis=1, keepdims=0), node("Gather", "x p", "y", axis=1)]
     agrees(network(nodes, (2, 3), **held), R.standard_normal((2, 3)).astype("f4"))
+
+
+@pytest.mark.parametrize("input_type", [_HALF, 1])
+def test_weights_in_half_precision_are_not_mended_by_a_cast(input_type: int) -> None:
+    half = np.ones((2, 3), np.float16)
+    nodes = [node("Cast", "x", "h", to=TensorProto.FLOAT16), node("MatMul", "h w", "y")]
+    proto = network(nodes, (4, 2), input_type, _HALF, w=half)
+    with pytest.raises(UnsupportedError, match=r"export the float32 network .*model\.float\(\)"):
+        lc.load(proto)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.runtime import calibration
 from leanconv.runtime.calibration import this_machine
-from leanconv.target.costs import numbers
+from leanconv.target.costs import Costs, numbers, unit_of
 from leanconv.target.records.calibrated import Rates
 from support.cli_fakes import Call
 
@@ -45,6 +46,20 @@ def test_the_record_is_named_with_each_number_s_source(call: Call) -> None:
     text = call("machine", "--wide").out
     assert this_machine().costs_text in text
     assert "strided_line" in text
+    assert re.search(r"^l2_read +\S+ +bytes a cycle", text, re.M)
+    assert re.search(r"^strided_line +\S+ +cycles ", text, re.M)
+    assert report["units"].keys() == report["record"].keys()
+
+
+def test_only_what_counts_cycles_has_cycles_as_its_unit() -> None:
+    """What `Costs` says of a number names its unit: cycles wherever no other is listed."""
+    said = dict(
+        re.findall(r"^        (\w+(?:, \w+)*): (.*(?:\n {12}.*)*)", Costs.__doc__ or "", re.M)
+    )
+    texts = {name: text for names, text in said.items() for name in names.split(", ")}
+    for name in numbers(this_machine().costs):
+        if unit_of(name) == "cycles":
+            assert "cycles" in texts[name], name
 
 
 def test_a_known_processor_is_measured_for_comparison(

@@ -37,7 +37,7 @@ def execute(options: argparse.Namespace) -> int:
     from leanconv.codegen.host import host
     from leanconv.runtime.calibration import is_known, keep, measure, planning_target, this_machine
     from leanconv.runtime.pool import default_threads
-    from leanconv.target.costs import numbers
+    from leanconv.target.costs import numbers, unit_of
 
     measured: dict[str, Any] | None = None
     known = is_known(host())
@@ -54,6 +54,7 @@ def execute(options: argparse.Namespace) -> int:
         "threads": default_threads(),
         "costs": target.costs_text,
         "record": numbers(target.costs),
+        "units": {name: unit_of(name) for name in numbers(target.costs)},
         "sources": [asdict(source) for source in target.costs.sources],
         "measured": measured,
         "measured_is_used": bool(measured and measured["undisturbed"]) and not known,
@@ -71,7 +72,12 @@ def execute(options: argparse.Namespace) -> int:
     if measured is not None:
         _print_measured(measured, target, known)
     if options.wide:
-        columns = [Column("number", "name"), Column("value"), Column("from", "prose")]
+        columns = [
+            Column("number", "name"),
+            Column("value"),
+            Column("unit", "prose"),
+            Column("from", "prose"),
+        ]
         print_table(columns, _rows(target), title="The record", wide=True)
     return 0
 
@@ -100,11 +106,14 @@ def _print_measured(measured: dict[str, Any], target: Target, known: bool) -> No
 
 
 def _rows(target: Target) -> list[list[str]]:
-    from leanconv.target.costs import numbers
+    from leanconv.target.costs import numbers, unit_of
 
     origin = {
         name: f"{source.date}, {source.machine}: {source.how}"
         for source in target.costs.sources
         for name in source.names
     }
-    return [[name, str(value), origin[name]] for name, value in numbers(target.costs).items()]
+    return [
+        [name, str(value), unit_of(name), origin[name]]
+        for name, value in numbers(target.costs).items()
+    ]

@@ -16,6 +16,7 @@ from leanconv.winograd.program import compile_matrix
 
 _MOST_ALPHA = 64  # the exact check takes m r alpha^2 steps; 64 take seconds
 _ESTIMATE_CHANNELS = 64
+_INFINITY = "infinity"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +29,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--points",
         metavar="P,P,...",
-        help="the M + R - 2 finite points, such as --points=0,1,-1,1/2 (default: the best known)",
+        help="the M + R - 2 finite points, such as --points=0,1,-1,1/2 (default: the best known); "
+        "infinity, which is always there as well, may follow them",
     )
     parser.add_argument(
         "--balance", action="store_true", help="even out the matrices' rows by powers of two"
@@ -46,9 +48,8 @@ def execute(options: argparse.Namespace) -> int:
             f"(beyond about 16 the rounding errors leave nothing of float32)"
         )
     with progress(f"computing F({m}, {r})"):
-        points = None if options.points is None else options.points.split(",")
         try:
-            made = transform(m, r, [p for p in points if p] if points is not None else None)
+            made = transform(m, r, _finite(options.points))
         except SpecError as error:
             raise UsageError(f"--points {options.points}: {error}") from error
         if options.balance:
@@ -64,13 +65,21 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _finite(text: str | None) -> list[str] | None:
+    """The points that `--points` gives, without the infinity at their end."""
+    if text is None:
+        return None
+    points = [point for point in text.replace(" ", "").split(",") if point]
+    return points[:-1] if points and points[-1] == _INFINITY else points
+
+
 def _report(made: Transform) -> dict[str, Any]:
     m, r = made.m, made.r
     return {
         "m": m,
         "r": r,
         "alpha": made.alpha,
-        "points": [str(point) for point in made.points] + ["infinity"] * (m > 1 and r > 1),
+        "points": [str(point) for point in made.points] + [_INFINITY] * (m > 1 and r > 1),
         "at": _strings(made.at),
         "g": _strings(made.g),
         "bt": _strings(made.bt),
@@ -106,7 +115,9 @@ def _summary(made: Transform, report: dict[str, Any]) -> str:
         f"gamma^2          {report['gamma_squared']:.4g} (direct 1; growth of the error in 2-D)",
         f"error expected   {report['error_estimate']:.1e} in 2-D, float32, "
         f"{_ESTIMATE_CHANNELS} channels (direct "
-        f"{error_estimate(reduction=_ESTIMATE_CHANNELS * made.r**2):.1e})",
+        f"{error_estimate(reduction=_ESTIMATE_CHANNELS * made.r**2):.1e}): gamma^2 amplifies the "
+        f"rounding of transforms and of sums of {_ESTIMATE_CHANNELS} products; direct sums "
+        f"{_ESTIMATE_CHANNELS * made.r**2}, not amplified",
     ]
     lines += [
         f"multiplications  {counts[key]} instead of {counts[key + '_direct']} in {name} "

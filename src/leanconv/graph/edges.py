@@ -174,6 +174,15 @@ class _Walk:
 
     def _refused(self, node: FileNode, held: _Held, what: str) -> UnsupportedError:
         where = f"node {node.name!r} ({node.op}, opset {node.opset})"
+        half = held.kind == "float16" and any(
+            a.dtype == "float16" for a in self._constants.values()
+        )
+        if half:  # a Cast of the input would not help
+            return UnsupportedError(
+                f"{where} {what} {held.kind}, as the network's weights are, which is not supported "
+                f"on data yet; expected {' or '.join(FLOATS)}: export the float32 network "
+                "(in PyTorch model.float())"
+            )
         if held.given:
             return UnsupportedError(
                 f"{where} {what} elements of an input in {held.kind}, which is not supported on "

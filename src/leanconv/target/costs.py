@@ -198,6 +198,39 @@ class Costs:
         return max(arithmetic, stream) + self.overlap_loss * min(arithmetic, stream)
 
 
+_UNITS = {
+    "a clock in GHz": ("ghz",),
+    "vectors of 32 bytes a cycle": ("loads_per_cycle",),
+    "bytes a cycle": (
+        *("l1_read", "l1_write", "l2_read", "l2_write", "l2_read_beside_fma", "l3_read"),
+        *("l3_write", "l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
+        *("dram_write", "dram_read_first", "dram_copy", "copy"),
+    ),
+    "a part of 1": (
+        *("l2_share", "l3_share", "l3_crowded_share", "overlap_loss", "operand_traffic"),
+        "small_tile_shown",
+    ),
+    "bytes": ("l3_most_bytes", "l1_way_bytes", "prefetch_bytes", "direct_prefetch_bytes"),
+    "cache lines": ("l1_ways",),
+    "pages": ("tlb_pages",),
+    "sizes of L2": ("prefetch_from_l2s",),
+    "channels": ("channels_ahead",),
+    "accumulators": ("small_tile",),
+    "slots of a load port": ("unaligned_line", "unaligned_part"),
+    "operations a cycle": ("scalar_flops",),
+}
+_UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names}
+
+
+def unit_of(name: str) -> str:
+    """The unit of a record's number; what `Costs` says of it tells of what it is the cost.
+
+    Args:
+        name: of a field of `Costs`.
+    """
+    return _UNIT_OF.get(name, "cycles")
+
+
 def numbers(costs: Costs) -> dict[str, object]:
     """The numbers of a record that are known, by field."""
     found = {f.name: getattr(costs, f.name) for f in fields(costs)}
