@@ -8,6 +8,7 @@ being left half done are renewed in the child instead (`leanconv.runtime.locks`)
 
 from __future__ import annotations
 
+import logging  # noqa: F401 (before `register_at_fork`, see below)
 import os
 import threading
 from collections.abc import Callable
@@ -60,4 +61,6 @@ def _after() -> None:
 
 hold_over_forks(IMPORTS, lambda: _importing)
 if hasattr(os, "register_at_fork"):
+    # What was registered last is called first. logging has registered its own lock, and must not
+    # take it before ours: who compiles logs.
     os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -66,6 +66,26 @@ print(while_another(inside, lambda: lc.plan_conv2d((1, 8, 9, 9), w, padding=1, t
     assert found == ["0"]
 
 
+def test_a_fork_waits_for_a_compiler_that_logs() -> None:
+    """logging holds its own lock over forks, which who compiles may want."""
+    found = lines(
+        _FORKED
+        + """
+import logging
+from leanconv.codegen import linking
+
+def inside(entered, leave):
+    with linking.lock:
+        entered.set()
+        leave.wait()
+        logging.getLogger("of no other")
+
+print(while_another(inside, lambda: True))
+"""
+    )
+    assert found == ["0"]
+
+
 def test_a_fork_waits_for_an_import(tmp_path: object) -> None:
     """The child would find the module's lock taken."""
     found = lines(

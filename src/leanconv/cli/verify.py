@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leanconv.api.measured import Measurements, relative_error
 from leanconv.cli.common import (
     IMAGES_HELP,
     UsageError,
@@ -29,7 +28,6 @@ from leanconv.cli.image_options import (
     read_inputs,
 )
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.planner.network_plan import NetworkPlan
 from leanconv.units import error_text
 
 if TYPE_CHECKING:
@@ -146,6 +144,8 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
 def _compared(
     network: Network, exact: Network, samples: Mapping[str, Arrays], options: argparse.Namespace
 ) -> dict[str, Any]:
+    from leanconv.api.measured import relative_error
+
     dtypes = {port.name: port.dtype for port in exact.inputs}
     rows: list[dict[str, Any]] = []
     allowed = 0.0
@@ -189,6 +189,9 @@ def _layers(
 
     They are measured on the samples of the last one's shapes, with the plan of these.
     """
+    from leanconv.api.measured import Measurements
+    from leanconv.planner.network_plan import NetworkPlan
+
     plan = network.plan
     shapes = {name: kind.shape for name, kind in plan.inputs.items()}
     alike = [s for s in samples.values() if {n: a.shape for n, a in s.items()} == shapes]

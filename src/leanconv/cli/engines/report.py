@@ -25,7 +25,6 @@ from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.output import json_text, print_json, print_table, print_text, progress
-from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
@@ -104,6 +103,8 @@ def add_measure_options(parser: argparse.ArgumentParser, threads: int | None = N
 
 def effort(options: argparse.Namespace) -> Effort:
     """Return the effort that the options ask for."""
+    from leanconv.runtime.pool import default_threads
+
     return Effort(
         options.threads or default_threads(),
         options.processes,
