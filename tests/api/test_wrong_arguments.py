@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,14 @@ def test_a_network_with_wrong_options(options: dict[str, Any], what: str) -> Non
 def test_shapes_to_bind_that_are_none(shape: Any) -> None:
     with pytest.raises(lc.InputError, match="expected integers such as"):
         lc.load(MODEL).bind(shape)
+
+
+@pytest.mark.parametrize("extents", [(1, 3, 32, 32), (np.int64(1), 3), (1, 3, 32)])
+def test_a_shape_given_as_numbers(extents: tuple[Any, ...]) -> None:
+    listed = ", ".join(map(str, extents))
+    what = f"got {listed}; give the shape as one tuple: net.bind(({listed}))"
+    with pytest.raises(lc.InputError, match=re.escape(what)):
+        lc.load(MODEL).bind(*extents)
 
 
 def test_inputs_that_are_no_dictionary() -> None:

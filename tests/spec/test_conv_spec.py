@@ -136,10 +136,34 @@ def test_the_line_gives_the_problem_back(spec: ConvSpec) -> None:
         "mb2ic4id8ih9iw10oc4od6oh7ow8kd3kh3kw3",
         "mb1ic8ih20iw20oc8oh16ow16kh3kw3dh1dw1",
         "mb1ic8ih20iw30oc8oh20ow28kh3kw3ph1pw0",
+        "mb1ic64ih56iw56oc64oh54ow54kh4kw4ph0pw0",
     ],
 )
 def test_lines_as_they_are_written(line: str) -> None:
     assert str(ConvSpec.parse(line)) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "text"),
+    [
+        ("ic64ih56oc64oh54kh3", "mb1ic64ih56iw56oc64oh54ow54kh3kw3", "no padding"),
+        (
+            "ic64ih56oc64oh54kh4",
+            "mb1ic64ih56iw56oc64oh54ow54kh4kw4ph0pw0",
+            "padding 0x0 before, 1x1 after",
+        ),
+        (
+            "ic64ih56oc64oh90kh3",
+            "mb1ic64ih56iw56oc64oh90ow90kh3kw3ph18pw18",
+            "padding 18x18",
+        ),
+    ],
+)
+def test_padding_that_was_derived_is_shown(line: str, shown: str, text: str) -> None:
+    spec = ConvSpec.parse(line)
+    assert str(spec) == shown
+    assert ConvSpec.parse(shown) == spec
+    assert spec.padding_text == text
 
 
 def test_what_a_short_line_means() -> None:

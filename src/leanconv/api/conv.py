@@ -288,7 +288,8 @@ class ConvPlan(Unpicklable):
         if math.isnan(own):  # parameters that the user gave
             own = select.estimated_cycles(self.candidate.choice, self._problem, self._target)
         lines = [
-            f"{self.spec}: {self.algorithm}, {self.spec.flops / 1e6:.2f} MFLOP, workspace "
+            f"{self.spec}: {self.algorithm}, {self.spec.padding_text}, "
+            f"{self.spec.flops / 1e6:.2f} MFLOP, workspace "
             f"{format_bytes(self.workspace_bytes)}, weights {format_bytes(self.weight_bytes)}, "
             f"expected error {self.predicted_error:.1e}",
             f"  estimated time {self._shared(own)}, {counted(self.threads, 'thread')}",

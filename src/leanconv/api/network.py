@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, overload
 
 import numpy as np
@@ -149,12 +150,14 @@ class Network:
         self,
         shapes: Mapping[str, Sequence[int]] | Sequence[int],
         progress: Progress | None = None,
+        *more: object,
     ) -> NetworkFacts:
         """Plan for input shapes without running; later calls with these shapes find the plan.
 
         Args:
             shapes: the shape of every input by name, or that of the only input.
             progress: a function that is called while this plans, as by `load`.
+            more: refused: extents that were given one by one.
 
         Returns:
             The plan, which is now the one that `plan` shows.
@@ -163,6 +166,10 @@ class Network:
             InputError: the shapes do not fit the file.
             ModelError, UnsupportedError, BudgetError: as `load` raises them.
         """
+        if more or (isinstance(shapes, Integral) and isinstance(progress, Integral)):
+            extents = shapes, progress, *more
+            given = ", ".join(str(n) if isinstance(n, Integral) else short(n) for n in extents)
+            raise InputError(f"got {given}; give the shape as one tuple: net.bind(({given}))")
         wanted = self._names.shapes(shapes)
         with working(self._name, checked_progress(progress)):
             return self._for_shapes(wanted).plan

@@ -66,7 +66,8 @@ def execute(options: argparse.Namespace) -> int:
     print_table(
         columns,
         cells,
-        title=f"{spec}: {options.layout}, {spec.dtype}, {counted(threads, 'thread')}",
+        title=f"{spec}: {spec.padding_text}, {options.layout}, {spec.dtype}, "
+        f"{counted(threads, 'thread')}",
         wide=options.wide,
     )
     return 0

@@ -204,11 +204,19 @@ class ConvSpec:
         return "".join(parts)
 
     @property
+    def padding_text(self) -> str:
+        """The padding as people read it: `padding 1x1`; both sides where they differ."""
+        begin, end = shape_text(self.pad_begin), shape_text(self.pad_end)
+        if not any((*self.pad_begin, *self.pad_end)):
+            return "no padding"
+        return f"padding {begin}" + ("" if begin == end else f" before, {end} after")
+
+    @property
     def _pads_unevenly(self) -> bool:
-        """Whether a line without padding would be read as padded at the beginning too."""
+        """Whether a line without padding would be read as padded at all."""
         columns = (self.output_size, self.stride, self.kernel, self.dilation, self.size)
         axes = zip(*columns, strict=True)
-        return any((o - 1) * s + effective_extent(k, d) - i > 1 for o, s, k, d, i in axes)
+        return any((o - 1) * s + effective_extent(k, d) - i > 0 for o, s, k, d, i in axes)
 
     @staticmethod
     def parse(problem: str, **changes: object) -> ConvSpec:
