@@ -6,8 +6,10 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import leanconv
 from leanconv.cli.main import build_parser
 from leanconv.settings import Settings
 
@@ -70,6 +72,22 @@ def test_the_python_of_the_page_for_pytorch_runs(
     run_blocks("docs/from-pytorch.md", tmp_path)
     assert (tmp_path / "old.onnx").exists()
     assert (tmp_path / "new.onnx").exists()
+
+
+@pytest.mark.parametrize("h", [1, 2, 3, 4])
+@pytest.mark.parametrize("v", [2, 3, 5, 6])
+def test_convolve2d_same_is_as_the_page_for_scipy_says(h: int, v: int) -> None:
+    """SciPy's "same" is the middle of the full convolution, from (kernel - 1) // 2 on."""
+    page = (ROOT / "docs" / "from-other-libraries.md").read_text(encoding="utf-8")
+    (call,) = re.findall(r'^\| `signal\.convolve2d\(image, w, "same"\)` \| `(.*?)` \|', page, re.M)
+    random = np.random.default_rng(0)
+    image, w = random.standard_normal((7, 8)), random.standard_normal((h, v))
+    full = np.zeros((7 + h - 1, 8 + v - 1))
+    for i, j in np.ndindex(h, v):
+        full[i : i + 7, j : j + 8] += w[i, j] * image
+    same = full[(h - 1) // 2 :, (v - 1) // 2 :][:7, :8]
+    found = eval(call, {"lc": leanconv, "image": image, "w": w, "h": h, "v": v})
+    np.testing.assert_allclose(found, same, atol=1e-12)
 
 
 def test_the_readme_can_be_read_in_one_go() -> None:
