@@ -73,6 +73,13 @@ def open_regular(
     return os.fdopen(handle, "rb")  # whose number it is from now on
 
 
+def reason(error: Exception) -> str:
+    """Why a file cannot be opened, in plain words and without its path, which the caller names."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def read_whole(file: BinaryIO) -> bytes:
     """All bytes that an open file has at this moment; what is appended meanwhile is left out."""
     left, parts = os.fstat(file.fileno()).st_size, []

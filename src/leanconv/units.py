@@ -83,9 +83,9 @@ def format_ns(duration_ns: float) -> str:
     return f"{duration_ns / 1e9:.3g} s"
 
 
-def counted(count: int, noun: str) -> str:
-    """Write a number of things: `1 thread`, `2 threads`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, several: str = "") -> str:
+    """Write a number of things: `1 thread`, `2 threads`; `several` is the plural, if not with s."""
+    return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def error_text(error: float) -> str:

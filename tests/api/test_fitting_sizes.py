@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import leanconv as lc
-from leanconv.errors import ModelError
+from leanconv.errors import InputError, ModelError
 from support.hostile import node
 from support.onnx_models import model
 
@@ -46,3 +46,20 @@ def test_nothing_is_said_where_no_size_near_fits() -> None:
     with pytest.raises(ModelError) as caught:
         net(np.zeros((1, 3, 9, 8), "f4"))
     assert "multiples" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sizes", [(32, 33), (31, 32, 1)])
+def test_ranges_that_do_not_fit_name_the_size_and_the_multiple(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        lc.load(pyramid(2), threads=1, shapes={"x": (1, 3, sizes, 32)})
+    odd = next(size for size in sizes if size % 4)
+    assert f"does not take x 1x3x{odd}x32" in str(caught.value)
+    assert "sizes that are multiples of 4 fit" in str(caught.value)
+
+
+def test_a_missing_batch_is_no_value_of_the_batch() -> None:
+    net = lc.load(pyramid(1), threads=1)
+    with pytest.raises(InputError) as caught:
+        net.bind((3, 64, 64))
+    assert "give arrays as x[None]" in str(caught.value)
+    assert " with " not in str(caught.value)

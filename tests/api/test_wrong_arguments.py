@@ -151,7 +151,7 @@ def test_a_plan_of_another_network_is_told(
     lc.load(MODEL).plan.save(tmp_path / "plan.json")
     other = squeezenet_like(batch=1, image=48).SerializeToString()
     lc.load(other, plan=tmp_path / "plan.json")
-    assert "the pinned plan does not fit: it was made for inputs" in caplog.text
+    assert "plan.json' does not fit: it was made for inputs" in caplog.text
 
 
 def test_what_a_newcomer_looks_for_is_listed() -> None:

@@ -114,8 +114,26 @@ def test_a_problem_that_cannot_be_read_says_what_one_looks_like(
     assert result.code == 1
     assert result.err.count("\n") == 1
     assert "such as ic64ih56oc64oh54kh3: [mbN] [gN] icN ihN" in result.err
+    assert result.err.count("such as") == 1
     if told is not None:
         assert told in result.err
+
+
+@pytest.mark.parametrize("command", ["explain", "bench", "algorithms"])
+def test_a_layer_that_is_none_is_told_from_a_problem(call: Call, command: str) -> None:
+    result = call(command, "cv99")
+    assert result.code == 1
+    assert "there is no layer 'cv99'; expected cv1 to cv12" in result.err
+
+
+@pytest.mark.parametrize("problem", ["cv9", "ic64ih56oc64oh54kh3"])
+@pytest.mark.parametrize("command", ["run", "verify", "profile", "warm"])
+def test_commands_of_models_say_that_they_take_no_problems(
+    call: Call, command: str, problem: str
+) -> None:
+    result = call(command, problem, *(["x.png"] if command == "run" else []))
+    assert result.code == 1
+    assert f"is a problem; `leanconv {command}` takes models only" in result.err
 
 
 def test_a_file_that_does_not_exist_is_called_one(call: Call) -> None:
@@ -126,7 +144,8 @@ def test_a_file_that_does_not_exist_is_called_one(call: Call) -> None:
     for command in ("explain", "bench"):
         result = call(command, "models/resnet50.onnx")
         assert result.code == 1
-        assert "No such file" in result.err
+        assert "there is no such file" in result.err
+        assert result.err.count("models/resnet50.onnx") == 1
 
 
 def test_a_problem_may_begin_with_any_of_its_sizes(call: Call) -> None:

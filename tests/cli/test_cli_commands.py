@@ -78,7 +78,7 @@ def test_run_refuses_an_output_of_nan(
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("missing.onnx", "leanconv: missing.onnx: No such file or directory"),
+        ("missing.onnx", "leanconv: missing.onnx: there is no such file"),
         ("broken.onnx", "leanconv: broken.onnx is no ONNX file; \N{REPLACEMENT CHARACTER}"),
     ],
 )

@@ -151,6 +151,8 @@ def test_threads_default_alike_in_all_commands() -> None:
 
 def test_messages_name_options_as_the_command_line_does() -> None:
     assert in_options("give memory_limit=557696 or more") == "give --memory-limit 557696 or more"
+    named = "algorithms names 'conv1', which is no convolution"
+    assert in_options(named).startswith("--algorithm names")
     told = "give max_error=8.6e-06 or more, or dtype='float64'"
     assert in_options(told) == "give --max-error 8.6e-06 or more, or --dtype float64"
 
@@ -162,7 +164,7 @@ def test_a_sample_that_is_none_is_not_said_to_be_loaded_unsafely(
     sample.write_text("hello\n")
     result = call("verify", DIGITS, str(sample))
     assert result.code == 1
-    assert "it holds no arrays of numbers" in result.err
+    assert "text.npy is a text file" in result.err
     assert "pickle" not in result.err
 
 

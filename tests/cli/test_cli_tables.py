@@ -183,7 +183,14 @@ def test_the_promises_come_before_the_layers(call: Call, deep: str) -> None:
         lines = call(*command).out.splitlines()
         table = next(i for i, line in enumerate(lines) if line.startswith("layer"))
         head = "\n".join(lines[:table])
-        words = ("predicted", "expected error", "memory", "weights", "arena", "asked for")
+        words = (
+            "predicted",
+            "expected error",
+            "memory",
+            "weights",
+            "buffers between layers",
+            "asked for",
+        )
         for word in words if command[0] == "explain" else ("all layers", "medians"):
             assert word in head
 

@@ -182,7 +182,9 @@ def test_no_tap_ever_reads_what_lies_around_the_input() -> None:
 # -- budgets ---------------------------------------------------------------------------------
 def test_memory_limit_is_kept_and_the_error_names_what_works() -> None:
     free = lc.plan_conv2d(X.shape, W)
-    with pytest.raises(BudgetError, match=r"the limit is 1; give memory_limit=\d+ or more") as info:
+    with pytest.raises(
+        BudgetError, match=r"the limit is 1 byte; give memory_limit=\d+ or more"
+    ) as info:
         lc.plan_conv2d(X.shape, W, memory_limit=1)
     least = info.value.smallest_bytes
     assert 1 < least <= free.memory_bytes

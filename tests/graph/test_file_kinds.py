@@ -84,7 +84,7 @@ def test_other_formats_are_named(tmp_path: Path, name: str, data: bytes, what: s
 
 def test_what_is_no_known_format_stays_damaged(tmp_path: Path) -> None:
     whole = small_cnn().SerializeToString()
-    for data in (b"\0" * 40, b"import numpy", whole[:-100], b"\xff" + whole):
+    for data in (b"\0" * 40, whole[:-100], b"\xff" + whole):
         (tmp_path / "net.onnx").write_bytes(data)
         with pytest.raises(ModelError):
             lc.load(tmp_path / "net.onnx")
@@ -121,3 +121,14 @@ def test_a_network_of_torch_is_to_be_exported() -> None:
 
     with pytest.raises(InputError, match="model is Module; expected .*torch.onnx.export"):
         lc.load(Module())
+
+
+@pytest.mark.parametrize("text", ["no model at all\n", "import onnx\n", "# Größe\n" + 2000 * "äß€"])
+def test_texts_are_called_texts(text: str) -> None:
+    with pytest.raises(InputError, match="got a text file; expected an ONNX model"):
+        read_model(text.encode())
+
+
+@pytest.mark.parametrize("data", [b"\x00text", b"text\x01", b"te\xffxt", b"abc"])
+def test_other_bytes_are_no_text(data: bytes) -> None:
+    assert file_kind(data) is None

@@ -264,3 +264,15 @@ def test_a_file_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         lc.load(model("shufflenet_like"), plan=file)
     with pytest.raises(lc.InputError, match="cannot be read"):
         lc.load(model("shufflenet_like"), plan=tmp_path / "missing.json")
+
+
+def test_another_size_than_the_plan_files_is_planned_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = saved(tmp_path)
+    net = lc.load(model("shufflenet_like"), plan=path)
+    net(image(net))
+    assert not caplog.records
+    net.bind((2, 3, 64, 64))
+    assert f"plan file {str(path)!r} is for inputs" in caplog.text
+    assert "2x3x64x64 is planned anew" in caplog.text

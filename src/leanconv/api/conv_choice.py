@@ -13,7 +13,7 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned
 from leanconv.target import Target
-from leanconv.units import error_text
+from leanconv.units import counted, error_text
 
 _ANY_ERROR = 2.0**100  # that every candidate keeps
 
@@ -64,7 +64,8 @@ class ConvChoice:
                 return candidate
         least = min(map(self._bytes, accurate))
         raise BudgetError(
-            f"{self.problem} needs {least} bytes at least, the limit is {self.memory_limit}; "
+            f"{self.problem} needs {counted(least, 'byte')} at least, the limit is "
+            f"{counted(self.memory_limit or 0, 'byte')}; "
             f"give memory_limit={least} or more",
             least,
         )

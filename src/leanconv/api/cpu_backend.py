@@ -12,6 +12,7 @@ import numpy as np
 
 from leanconv.api.backend import Compiled
 from leanconv.api.fast_call import FastCall
+from leanconv.api.fitting_sizes import with_sizes
 from leanconv.api.inputs import Shape, input_specs, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
@@ -96,7 +97,7 @@ class CpuBackend:
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
-        ends = [self._kernels(shapes, set()) for shapes in ranges.ends]
+        ends = [self._kernels_of(ranges, shapes, set()) for shapes in ranges.ends]
         facts = f"{ranges} {self._options} {self.threads}"
         description = "\n".join((facts, *(described(kernels) for kernels in ends)))
         code = self.ahead
@@ -104,14 +105,23 @@ class CpuBackend:
             return
         packed: set[Hashable] = set()
         for shapes in steps("looking at shapes", ranges, ranges.count):
-            try:
-                code.add(self._kernels(shapes, packed))
-            except (ModelError, InputError) as error:
-                raise InputError(
-                    f"the network does not take {ranges.text_of(shapes)}, which shapes={ranges} "
-                    f"states: {error}; give a range, or steps, of shapes that fit"
-                ) from error
+            code.add(self._kernels_of(ranges, shapes, packed))
         code.compile(description)
+
+    def _kernels_of(
+        self, ranges: ShapeRanges, shapes: tuple[Shape, ...], packed: set[Hashable]
+    ) -> list[Kernel]:
+        """The kernels of the plan for one of the shapes that `ranges` states."""
+        try:
+            return self._kernels(shapes, packed)
+        except (ModelError, InputError) as error:
+            why = error
+            if isinstance(error, ModelError):
+                why = with_sizes(error, self.model, shapes)
+            raise InputError(
+                f"the network does not take {ranges.text_of(shapes)}, which shapes={ranges} "
+                f"states: {why}; give a range, or steps, of shapes that fit"
+            ) from error
 
     def _kernels(self, shapes: tuple[Shape, ...], packed: set[Hashable]) -> list[Kernel]:
         """The kernels of the plan for input shapes; see `planned_kernels`."""
@@ -137,10 +147,10 @@ class CpuBackend:
                     following = self._planner(owned.graph, layer_error(None, self.dtype))
                 compiled = CompiledNetwork(owned, following, limit, pinned, shared=self._shared)
             except (BudgetError, SpecError) as error:
-                log.warning("the pinned plan is not followed: %s", error)
+                log.warning("%s is not followed: %s", pinned.name, error)
             else:
                 for reason in compiled.misfits:
-                    log.warning("the pinned plan is followed, but %s", reason)
+                    log.warning("%s is followed, but %s", pinned.name, reason)
                 return compiled
         decisions = self._decisions(owned.graph)
         return CompiledNetwork(owned, planner, limit, decisions=decisions, shared=self._shared)
@@ -161,14 +171,21 @@ class CpuBackend:
         shapes = {name: graph.types[name].shape for name in graph.inputs}
         if shapes != dict(pinned.inputs):
             if all(spec.takes(pinned.inputs.get(spec.name)) for spec in self._inputs):
-                return False  # another shape of a network that takes several: planned by itself
+                if pinned.source:  # else nobody chose the plan for these shapes
+                    log.warning(
+                        "%s is for inputs %s; %s is planned anew",
+                        pinned.name,
+                        _listed(pinned.inputs),
+                        _listed(shapes),
+                    )
+                return False
             reason = (
                 f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
             )
         elif pinned.network != graph_digest(graph) or pinned.dtype != self.dtype:
             reason = "it was made for another network"
         if reason:
-            log.warning("the pinned plan does not fit: %s; planning anew", reason)
+            log.warning("%s does not fit: %s; planning anew", pinned.name, reason)
         return not reason
 
     def graph(self, shapes: tuple[Shape, ...]) -> Graph:

@@ -15,14 +15,25 @@ _MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 def with_sizes(error: ModelError, model: Model, shapes: Sequence[Shape]) -> ModelError:
     """The error with sizes that fit, where the network leaves them open.
 
-    Maps of two branches differ in size where one of them has rounded an odd size. So the network is
-    bound to sizes near those that were given: the smallest power of two whose odd multiples fit is
-    what sizes have to be multiples of.
-
     Args:
         error: what binding the model to the shapes raised.
         model: what the file says.
         shapes: of all inputs.
+    """
+    multiple = fitting_multiple(model, shapes)
+    if multiple is None:
+        return error
+    pairs = zip(model.inputs, shapes, strict=True)
+    listed = ", ".join(shape_text(_near(*each, multiple)) for each in pairs)
+    return ModelError(f"{error}; sizes that are multiples of {multiple} fit, as {listed}")
+
+
+def fitting_multiple(model: Model, shapes: Sequence[Shape]) -> int | None:
+    """What open sizes have to be multiples of, where shapes are refused that are not; else None.
+
+    Maps of two branches differ in size where one of them has rounded an odd size. So the network is
+    bound to sizes near those that were given: the smallest power of two whose odd multiples fit is
+    what sizes have to be multiples of.
     """
     for multiple in _MULTIPLES:
         near = [_near(*each, multiple) for each in zip(model.inputs, shapes, strict=True)]
@@ -33,11 +44,8 @@ def with_sizes(error: ModelError, model: Model, shapes: Sequence[Shape]) -> Mode
             model.bind(dict(zip(names, near, strict=True)))
         except LeanConvError:
             continue
-        if not _is_multiple(model.inputs, shapes, multiple):
-            listed = ", ".join(map(shape_text, near))
-            return ModelError(f"{error}; sizes that are multiples of {multiple} fit, as {listed}")
-        break
-    return error
+        return None if _is_multiple(model.inputs, shapes, multiple) else multiple
+    return None
 
 
 def _open_axes(declared: ModelInput, shape: Shape) -> list[int]:

@@ -15,7 +15,7 @@ _COLUMNS = (
     Column("estimate"),
     Column("workspace"),
     Column("weights"),
-    Column("error"),
+    Column("rel. error"),
     Column("parameters or reason", "prose"),
 )
 

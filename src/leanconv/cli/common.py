@@ -26,12 +26,14 @@ _Extent = TypeVar("_Extent")
 _Given = TypeVar("_Given", bound=Extents)
 # What a problem begins with; a model's file may be called so, too, but then it is there.
 _PROBLEM = re.compile(r"_*(mb|g|ic|oc|[ioksdp][dhw])\d")
-_GRAMMAR = (
-    "a problem is one convolution on one line, such as ic64ih56oc64oh54kh3: [mbN] [gN] icN ihN "
+_CV = re.compile(r"cv\d+")
+_FORM = (
+    "[mbN] [gN] icN ihN "
     "[iwN] ocN [ohN] [owN] khN [kwN] [shN] [swN] [phN] [pwN] [dhN] [dwN] without the blanks, N "
     "numbers (mb images, g groups, i input, o output, k kernel, s stride, p padding, d dilation, "
     "0 for dense), or one of cv1 to cv12, the layers of the MEC paper"
 )
+_GRAMMAR = f"a problem is one convolution on one line, such as ic64ih56oc64oh54kh3: {_FORM}"
 
 
 IMAGES_HELP = (
@@ -244,9 +246,33 @@ def is_problem(text: str) -> bool:
         return False
     if text in LAYERS or _PROBLEM.match(text) is not None:
         return True
+    _check_layer(text)
     if _like_a_file(text):
         return False
     raise InputError(f"{text!r} is neither a file that exists nor a problem; {_GRAMMAR}")
+
+
+def model_file(text: str, command: str) -> str:
+    """The file of a model, for a command that takes no problems.
+
+    Raises:
+        InputError: it is a problem line.
+    """
+    problem = text in LAYERS or _PROBLEM.match(text) is not None
+    if problem and not _like_a_file(text):
+        raise InputError(
+            f"{text!r} is a problem; `leanconv {command}` takes models only: give an ONNX file "
+            f"(problems are taken by `leanconv explain`, `algorithms` and `bench`)"
+        )
+    return text
+
+
+def _check_layer(text: str) -> None:
+    """Refuse a layer of the MEC paper that there is not."""
+    if _CV.fullmatch(text) and text not in LAYERS:
+        raise InputError(
+            f"there is no layer {text!r}; expected cv1 to cv12, those of the MEC paper"
+        )
 
 
 def read_problem(text: str, **changes: Any) -> ConvSpec:
@@ -265,7 +291,10 @@ def read_problem(text: str, **changes: Any) -> ConvSpec:
         if _PROBLEM.match(text) is None and _like_a_file(text):
             there = "a file" if os.path.exists(text) else "the name of a file that does not exist"
             raise InputError(f"{text!r} is {there}, expected a problem; {_GRAMMAR}") from error
-        raise InputError(f"{error}; {_GRAMMAR}") from error
+        _check_layer(text)
+        has_example = "such as" in str(error)
+        form = f": {_FORM}" if has_example else f"; {_GRAMMAR}"
+        raise InputError(f"{error}{form}") from error
 
 
 def _like_a_file(text: str) -> bool:

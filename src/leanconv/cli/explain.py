@@ -113,7 +113,7 @@ _LAYERS = (
     Column("algorithm", "name"),
     Column("time"),
     Column("weights", optional=1),
-    Column("error", optional=2),
+    Column("rel. error", optional=2),
     Column("scratch", optional=3),
     Column("next best", "prose", optional=4),
 )
@@ -121,7 +121,7 @@ _CANDIDATES = (
     Column("algorithm", "name"),
     Column("time"),
     Column("weights"),
-    Column("error", optional=1),
+    Column("rel. error", optional=1),
     Column("scratch", optional=2),
     Column("why it lost", "prose"),
     Column("parameters", "prose", optional=3),
@@ -256,13 +256,12 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _promise(report: dict[str, Any]) -> str:
-    """Time and error of a plan, and its limits."""
+    """Time of a plan, and its limits."""
     requested = report["asked"]
     limit, most = requested["memory_limit"], requested["max_error"]
     return (
         f"predicted {format_ns(report['predicted_ns'])} with "
-        f"{counted(requested['threads'], 'thread')}, expected error "
-        f"{report['predicted_error']:.1e}\n"
+        f"{counted(requested['threads'], 'thread')}\n"
         f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, "
-        f"max. error {'not said' if most is None else f'{most:.1e}'}"
+        f"max. error {'none' if most is None else f'{most:.1e}'}"
     )

@@ -241,7 +241,7 @@ def _layers(report: Report) -> str:
             f"{_heading('way', 'time', 'weights', 'scratch', 'error', 'why it lost')}{others}"
             "</table></details></td></tr>"
         )
-    heading = _heading("layer", "operation", "algorithm", "result", "time", "weights", "error")
+    heading = _heading("layer", "operation", "algorithm", "result", "time", "weights", "rel. error")
     return f"<table>{heading}{''.join(rows)}</table>"
 
 

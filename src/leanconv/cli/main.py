@@ -20,6 +20,7 @@ from leanconv.cli.exit_codes import (
 from leanconv.cli.parser import CommandParser, Parser
 from leanconv.cli.streams import flushed, prepare_streams
 from leanconv.errors import LeanConvError
+from leanconv.files import reason
 from leanconv.settings import current_settings
 
 _EPILOG = """\
@@ -96,7 +97,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _os_message(error: OSError) -> str:
     if error.filename is None:
         return f"the output cannot be written: {error.strerror or error}"
-    return f"{error.filename}: {error.strerror or error}"
+    return f"{error.filename}: {reason(error)}"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

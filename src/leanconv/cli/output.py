@@ -26,9 +26,17 @@ def printable(text: str) -> str:
 
 def in_options(message: str) -> str:
     """A message in which what is to be given is called as the command line calls it."""
+    for said, option in _PHRASES.items():
+        message = message.replace(said, option)
     return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2].strip(_QUOTES)}", message)
 
 
+_PHRASES = {  # of Python's arguments, as messages have them
+    "algorithms names ": "--algorithm names ",
+    "got algorithms together with memory_limit": "got --algorithm together with --memory-limit",
+    "got algorithms together with max_error": "got --algorithm together with --max-error",
+    "or float64 arrays": "or --dtype float64",
+}
 _QUOTES = "'\""
 _ARGUMENT = re.compile(
     r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them

@@ -64,7 +64,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     with progress(f"loading {options.model}") as shown:
-        network, startup = started(options.model, load_options(options))
+        network, startup = started(options.model, "profile", load_options(options))
         shapes = input_shapes(network, options.shape, options.batch)
         inputs = random_inputs(network, shapes)
         startup = startup.planned(lambda: network.bind(shapes))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leanconv.api.fitting_sizes import fitting_multiple
 from leanconv.cli.answers import summarise
 from leanconv.cli.common import (
     IMAGES_HELP,
@@ -38,6 +39,7 @@ from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
 from leanconv.cli.startup import Startup, started
 from leanconv.errors import BudgetError, InputError, ModelError
+from leanconv.files import reason
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 1 if an image cannot be run, 3 if memory is not as predicted."""
     save = _bundle(options)
     with progress(f"loading {options.model}") as shown, save as keep:
-        network, startup = started(options.model, load_options(options))
+        network, startup = started(options.model, "run", load_options(options))
         preprocessing = preprocessing_of(network, options.images, options)
         runs = _Runs(network, startup, preprocessing, options)
         for image in options.images:
@@ -154,7 +156,7 @@ class _Runs:
         except OSError as error:
             if error.filename is None or isinstance(error, ImportError):
                 raise
-            self.failed[image] = InputError(f"{image}: {error.strerror or error}")
+            self.failed[image] = InputError(f"{image}: {reason(error)}")
             return
         except (BudgetError, InputError, ModelError) as error:
             named = image in str(error)
@@ -217,10 +219,13 @@ def _hinting(
         shape = network.inputs[0].shape or ()
         if picture is None or options.shape or all(isinstance(e, int) for e in shape[1:]):
             raise
+        multiple = fitting_multiple(network.backend.model, [picture.x.shape])
+        known = f"try --multiple {multiple}"
+        unknown = "many networks take multiples of 32 only; try --multiple 32"
         raise ModelError(
             f"{error} (the network leaves the size of its input open, and was given the image's, "
-            f"{shape_text(picture.x.shape)}: many networks take multiples of 32 only; try "
-            "--multiple 32, or say it with --shape)"
+            f"{shape_text(picture.x.shape)}: {known if multiple else unknown}, or say it with "
+            "--shape)"
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from leanconv.cli.common import model_file
 from leanconv.records import dataclass
 from leanconv.units import format_ns
 
@@ -58,12 +59,12 @@ class Startup:
         }
 
 
-def started(model: str, options: Mapping[str, Any]) -> tuple[Network, Startup]:
-    """Load a network and say how long that took."""
+def started(model: str, command: str, options: Mapping[str, Any]) -> tuple[Network, Startup]:
+    """Load a network for a command and say how long that took."""
     import leanconv
 
     begin = time.perf_counter_ns()
-    network = leanconv.load(model, **options)
+    network = leanconv.load(model_file(model, command), **options)
     load_ns = time.perf_counter_ns() - begin
     shapes = [port.shape for port in network.inputs]
     fixed = all(s is not None and all(isinstance(e, int) for e in s) for s in shapes)

@@ -16,6 +16,7 @@ from leanconv.cli.common import (
     add_shape_option,
     input_shapes,
     load_options,
+    model_file,
     positive,
     random_inputs,
 )
@@ -75,7 +76,9 @@ def execute(options: argparse.Namespace) -> int:
             for row in report["rows"]
         ]
         print_text("\n".join([report["text"], *report["notes"]]) + "\n", options.wide)
-        print_table(["sample", "output", "error", "largest value"], rows, left=2, wide=options.wide)
+        print_table(
+            ["sample", "output", "rel. error", "largest value"], rows, left=2, wide=options.wide
+        )
         _print_layers(report["layers"], options)
         if report["mend"]:
             print_text("\n" + report["mend"], options.wide)
@@ -114,6 +117,7 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     """
     import leanconv
 
+    model_file(options.model, "verify")
     wanted = load_options(options)
     if options.repair and options.plan:
         raise UsageError("got --repair together with --plan; expected one of them")
@@ -171,7 +175,7 @@ def _compared(
         "rows": rows,
         "layers": [],
         "mend": "",
-        "text": f"largest error {worst:.2e}, the plan states {allowed:.2e}: "
+        "text": f"largest relative error {worst:.2e}, the plan states {allowed:.2e}: "
         + ("kept" if kept else "NOT kept")
         + (
             ". The plan computes in float64 itself, so this is the difference between two plans in "

@@ -16,6 +16,7 @@ from leanconv.cli.common import (
     given_shapes,
     input_shapes,
     load_options,
+    model_file,
     named_range,
     positive,
 )
@@ -109,7 +110,7 @@ def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
     groups = _each(options.shape)
     ranges = [group for group in groups if any(map(_is_range, group))]
     shapes = [group for group in groups if group not in ranges]
-    for model in options.models:
+    for model in [model_file(model, "warm") for model in options.models]:
         load = partial(_loaded, model, options)
         if shapes:
             yield from _bound(model, load, options, shapes)

@@ -28,6 +28,7 @@ from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import Held
 from leanconv.spec.format import aligned
+from leanconv.units import counted
 
 _MOST_GRAPHS = 8  # captured, each for one set of the user's addresses
 
@@ -260,9 +261,10 @@ class CompiledDeviceNetwork:
             )
         lines.append(f"expected error {plan.predicted_error:.1e}")
         lines.append(
-            f"memory on {plan.device} {plan.memory_bytes} bytes: weights {plan.weight_bytes}, "
-            f"arena {plan.arena_bytes} (largest live set {plan.live_bytes}); {plan.launches} "
-            "launches in one graph"
+            f"memory on {plan.device} {counted(plan.memory_bytes, 'byte')}: weights "
+            f"{counted(plan.weight_bytes, 'byte')}, buffers between layers "
+            f"{counted(plan.arena_bytes, 'byte')} (at most {counted(plan.live_bytes, 'byte')} in "
+            f"use at once); {counted(plan.launches, 'launch', 'launches')} in one graph"
         )
         return "\n".join(lines)
 

@@ -234,8 +234,9 @@ class FftConvPlan(Unpicklable):
     def _check(self, memory_limit: int | None, max_error: float | None) -> None:
         if memory_limit is not None and self.memory_bytes > memory_limit:
             raise BudgetError(
-                f"{self.spec} needs {self.memory_bytes} bytes by fft, the limit is {memory_limit}; "
-                f"give memory_limit={self.memory_bytes} or more, or leave the algorithm out",
+                f"{self.spec} needs {self.memory_bytes} bytes by fft, the limit is "
+                f"{memory_limit} bytes; give memory_limit={self.memory_bytes} or more, or leave "
+                "the algorithm out",
                 self.memory_bytes,
             )
         check_error(f"{self.spec}: fft", self.predicted_error, max_error)

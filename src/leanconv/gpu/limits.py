@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from leanconv.errors import BudgetError
 from leanconv.gpu.machine import Machine
-from leanconv.units import error_text, format_bytes
+from leanconv.units import counted, error_text, format_bytes
 
 T = TypeVar("T")
 
@@ -54,6 +54,6 @@ def fastest_within(
     least = min(needed)
     raise BudgetError(
         f"{subject} needs {least} bytes ({format_bytes(least)}) at least on {machine.name}, the "
-        f"limit is {limit}; give memory_limit={least} or more",
+        f"limit is {counted(limit or 0, 'byte')}; give memory_limit={least} or more",
         least,
     )

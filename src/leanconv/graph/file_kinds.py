@@ -5,6 +5,7 @@ Nothing is decoded: only magic numbers and a few texts at the beginning or the e
 
 from __future__ import annotations
 
+import codecs
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from leanconv.records import dataclass
 
 _NEAR = 4096  # bytes at the beginning that are looked at
 _FAR = 1 << 16  # and at the end, where a zip file lists its members
+_LETTERS = 4  # that are taken for text, if there is nothing else
 _LISTED = 5  # files of a folder that a message names
 
 _TORCH = "export the network: torch.onnx.export(network.eval(), (example,), 'model.onnx')"
@@ -100,6 +102,7 @@ _TEXTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"404: not found", FileKind("a server's answer that there is no such file", _DOWNLOAD)),
     (b"entry not found", FileKind("a server's answer that there is no such file", _DOWNLOAD)),
 )
+_TEXT = FileKind("a text file", "give an ONNX file")
 _PICKLE = FileKind("a Python pickle, as older PyTorch writes checkpoints", _TORCH)
 _SAFETENSORS = FileKind("a safetensors file", _WEIGHTS)
 _SAVED_MODEL = FileKind(
@@ -148,7 +151,17 @@ def file_kind(data: bytes | memoryview, name: str = "") -> FileKind | None:
         or _by_text(head)
         or _by_structure(head, len(data))
         or next((kind for ends, kind in _NAMES if name.lower().endswith(ends)), None)
+        or (_TEXT if _is_text(head) else None)
     )
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file begins with some letters of UTF-8, of which the last may be cut."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return len(text) >= _LETTERS and all(c.isprintable() or c in "\n\r\t\f\ufeff" for c in text)
 
 
 def _by_magic(head: bytes, tail: bytes) -> FileKind | None:

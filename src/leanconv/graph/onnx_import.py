@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
+from leanconv.files import reason
 from leanconv.graph.builder import Builder, Value, located
 from leanconv.graph.conversions import Conversion
 from leanconv.graph.convert import RULES, Call, FileNode
@@ -189,6 +190,7 @@ def _fitted(
         raise InputError(f"input {name!r}: {error}") from error
     if declared.shape is None:
         return given
+    before = dict(symbols)
     fits = len(given) == len(declared.shape)
     for extent, wanted in zip(given, declared.shape, strict=False):
         if isinstance(wanted, str):
@@ -196,7 +198,9 @@ def _fitted(
         fits = fits and (wanted is None or wanted == extent)
     if not fits:
         axes = mended("x", given, declared.shape)
-        known = {symbol: n for symbol, n in symbols.items() if symbol in declared.shape}
+        # Of another rank, its own extents are not those of the symbols.
+        binding = symbols if len(given) == len(declared.shape) else before
+        known = {symbol: n for symbol, n in binding.items() if symbol in declared.shape}
         raise InputError(
             f"input {name!r} got the shape {shape_text(given)}; expected "
             + shape_text(declared.shape)
@@ -232,7 +236,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
         target = path.resolve(strict=True)
         folder = target.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"the model {str(source)!r} cannot be read: {error}") from error
+        raise InputError(f"the model {str(source)!r} cannot be read: {reason(error)}") from error
     if folder:
         raise InputError(f"the model {str(source)!r} is {folder_kind(target)}")
     data = open_view(target, None, InputError)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.files import open_regular, read_whole
+from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
@@ -42,7 +42,7 @@ def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memor
     except LeanConvError:
         raise
     except (OSError, ValueError) as error:
-        raise what(f"{str(path)!r} cannot be read: {error}") from error
+        raise what(f"{str(path)!r} cannot be read: {reason(error)}") from error
 
 
 class ExternalFiles:
@@ -109,7 +109,9 @@ class ExternalFiles:
             beside = folders[0] if os.path.lexists(folders[0] / location) else folders[1]
             path = (beside / location).resolve(strict=True)
         except (OSError, ValueError, RuntimeError) as error:
-            raise ModelError(f"external data {location!r} cannot be read: {error}") from error
+            raise ModelError(
+                f"external data {location!r} cannot be read: {reason(error)}"
+            ) from error
         if not any(path.is_relative_to(folder) for folder in folders):
             raise ModelError(
                 f"external data {location!r} is a link to outside the model's folder; expected a "

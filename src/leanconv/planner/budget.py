@@ -23,7 +23,7 @@ from leanconv.planner.node_costs import error_units, skeleton, units_error
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
 from leanconv.target import Target
-from leanconv.units import error_text, format_bytes
+from leanconv.units import counted, error_text, format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,10 @@ class Planner:
         if limit < least.memory_bytes:
             needed = least.memory_bytes
             raise BudgetError(
-                f"the limit is {limit} bytes ({format_bytes(limit)}); the smallest plan needs "
-                f"{needed} ({format_bytes(needed)}): weights {least.weight_bytes}, arena "
-                f"{least.storage.arena_bytes}; give memory_limit={needed} or more",
+                f"the limit is {counted(limit, 'byte')} ({format_bytes(limit)}); the smallest plan "
+                f"needs {counted(needed, 'byte')} ({format_bytes(needed)}): weights "
+                f"{counted(least.weight_bytes, 'byte')}, buffers between layers "
+                f"{counted(least.storage.arena_bytes, 'byte')}; give memory_limit={needed} or more",
                 needed,
             )
         for planner in steps("searching plans", self.family, len(self.family)):

@@ -32,7 +32,7 @@ from leanconv.records import dataclass
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
-from leanconv.units import format_bytes
+from leanconv.units import counted, format_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +243,8 @@ def _offsets(buffers: PlacedBuffers) -> dict[str, int]:
 def _check_limit(needed: int, limit: int | None) -> None:
     if limit is not None and needed > limit:
         raise BudgetError(
-            f"the plan needs {needed} bytes ({format_bytes(needed)}), the limit is {limit}; "
+            f"the plan needs {counted(needed, 'byte')} ({format_bytes(needed)}), the limit is "
+            f"{counted(limit, 'byte')} ({format_bytes(limit)}); "
             f"give memory_limit={needed} or more",
             needed,
         )

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from leanconv.canonical import canonical_text
 from leanconv.errors import InputError, SpecError, short
-from leanconv.files import open_regular, read_whole
+from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph.ir import Graph
 from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime, PlacedBuffers
@@ -85,6 +85,7 @@ class PlanFile:
         nodes: in the order of the graph.
         buffers: of the arena, with their offsets.
         measured_error: of the outputs on samples, None where it was not measured.
+        source: the file that it was read from, empty if it was made in this process.
     """
 
     network: str
@@ -103,6 +104,12 @@ class PlanFile:
     nodes: tuple[PlannedNode, ...]
     buffers: PlacedBuffers
     measured_error: float | None = None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"plan file {self.source!r}" if self.source else "the plan"
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -228,8 +235,8 @@ def write_plan(plan: PlanFile, path: str | os.PathLike[str]) -> None:
         Path(path).write_text(text + "\n", encoding="ascii")
     except OSError as error:
         raise InputError(
-            f"plan {str(path)!r} cannot be written ({error}); expected a path in a folder that is "
-            "there and may be written"
+            f"plan {str(path)!r} cannot be written ({reason(error)}); expected a path in a folder "
+            "that is there and may be written"
         ) from error
 
 
@@ -249,10 +256,11 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
         raise
     except (OSError, ValueError) as error:
         raise InputError(
-            f"plan {str(path)!r} cannot be read ({error}); expected a file that net.plan.save wrote"
+            f"plan {str(path)!r} cannot be read ({reason(error)}); expected a file that "
+            "net.plan.save wrote"
         ) from error
     try:
-        return _parse(json.loads(data))
+        return replace(_parse(json.loads(data)), source=os.fspath(path))
     except _WrongError as error:
         raise InputError(f"plan {str(path)!r}: {error}; save it anew with net.plan.save") from None
     except (ValueError, RecursionError) as error:

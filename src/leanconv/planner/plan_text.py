@@ -7,7 +7,7 @@ from leanconv.operators import convolution
 from leanconv.operators.accuracy import NETWORK_ERROR
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.units import format_bytes
+from leanconv.units import counted, format_bytes
 
 
 def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
@@ -42,14 +42,15 @@ def memory_text(plan: NetworkPlan) -> str:
     time, alive = arena_peak(plan.storage.buffers)
     calls = [step.name for step in plan.steps for _ in step.kernels]
     lines = [
-        f"memory {plan.memory_bytes} bytes ({format_bytes(plan.memory_bytes)}): weights "
-        f"{plan.weight_bytes}, arena {plan.arena_bytes} (largest live set {plan.live_bytes}, "
-        f"scratch {plan.scratch_bytes})"
+        f"memory {counted(plan.memory_bytes, 'byte')} ({format_bytes(plan.memory_bytes)}): weights "
+        f"{counted(plan.weight_bytes, 'byte')}, buffers between layers "
+        f"{counted(plan.arena_bytes, 'byte')} (at most {counted(plan.live_bytes, 'byte')} in use "
+        f"at once, {counted(plan.scratch_bytes, 'byte')} of scratch)"
     ]
     if alive:
         largest = sorted(alive, key=lambda buffer: -buffer.bytes)
         shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
-        lines.append(f"the arena's peak is at {calls[time]}: {shown}")
+        lines.append(f"most of these buffers are in use at {calls[time]}: {shown}")
     return "\n".join(lines)
 
 

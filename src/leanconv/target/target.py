@@ -79,7 +79,7 @@ class Target:
             return f"times by the record of {self.cpu}"
         if self.costs.cpu.startswith(f"{self.cpu}, "):
             return f"times by rates {self.costs.cpu.removeprefix(f'{self.cpu}, ')} on this machine"
-        return f"times by the record of {self.costs.cpu}, in want of one of {self.cpu}"
+        return f"times by the record of {self.costs.cpu}, since leanconv has none of {self.cpu}"
 
     @property
     def splits_vectors(self) -> bool:

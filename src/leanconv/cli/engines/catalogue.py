@@ -73,7 +73,9 @@ def find(
             if not absent:
                 found.append(Installed(engine, python))
                 break
-            missing[engine.name] = f"not installed ({', '.join(absent)} not found)"
+            needed = [module for module in absent if module != engine.name]
+            why = f" (it needs {', '.join(needed)})" if needed else ""
+            missing[engine.name] = f"not installed{why}"
     for installed in found:
         missing.pop(installed.engine.name, None)
     return found, missing
