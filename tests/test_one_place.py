@@ -37,6 +37,14 @@ def element_tables(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
+def executed_texts(tree: ast.AST) -> Iterator[int]:
+    """Calls of `exec` and `eval` with anything but compiled code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("exec", "eval"):
+            if getattr(getattr(node.args[0], "func", None), "id", "") != "compile":
+                yield node.lineno
+
+
 def roundoffs(tree: ast.AST) -> Iterator[int]:
     """The powers 2**-24 and 2**-53."""
     powers = [ast.unparse(ast.parse(f"{two}**-{n}")) for two in ("2", "2.0") for n in (24, 53)]
@@ -106,6 +114,7 @@ def locked_properties(tree: ast.AST) -> Iterator[int]:
 RULES = {
     rule.__name__: rule
     for rule in (
+        executed_texts,
         element_tables,
         roundoffs,
         output_sizes,
@@ -118,6 +127,7 @@ RULES = {
     )
 }
 SEEN = {
+    "executed_texts": "exec(text, names)",
     "element_tables": "BYTES = {'float32': 4, 'float64': 8}",
     "roundoffs": "U = 2.0**-24",
     "output_sizes": "n = (size + pad - effective_extent(kernel, d)) // stride + 1",
@@ -163,6 +173,11 @@ def test_every_lock_is_free_in_a_forked_child() -> None:
     waited_for = ("forks.py", "codegen/linking.py", "codegen/backend.py")
     assert outside("locks", *waited_for, "runtime/locks.py", "runtime/pool.py") == []
     assert outside("locked_properties", "records.py") == []
+
+
+def test_no_text_is_executed() -> None:
+    # A KeyboardInterrupt that passes through it ends the process by SIGINT in the end.
+    assert outside("executed_texts") == []
 
 
 def test_each_rule_sees_what_it_is_there_for() -> None:

@@ -133,7 +133,9 @@ def _compiled(
     assign_until(len(steps) - 1)
     lines.append(f" return ({''.join(f'a{number}, ' for number in numbers[len(tests) :])})")
     names: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
-    exec("\n".join(lines), names)
+    # Of compiled code: a KeyboardInterrupt that passes through `exec` of a text makes Python end by
+    # SIGINT, though somebody has caught it.
+    exec(compile("\n".join(lines), "<expressions>", "exec"), names)
     found: Callable[[Values], Values | None] = names["found"]
     return found
 

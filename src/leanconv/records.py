@@ -120,7 +120,7 @@ def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
             f" return hash(({mine}))",
         ]
     methods: dict[str, Any] = {}
-    exec("\n".join(lines), names, methods)
+    exec(compile("\n".join(lines), f"<{cls.__qualname__}>", "exec"), names, methods)
     for name, method in methods.items():
         method.__qualname__ = f"{cls.__qualname__}.{name}"
     annotations = {field.name: field.type for field in fields}
