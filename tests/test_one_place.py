@@ -40,9 +40,10 @@ def element_tables(tree: ast.AST) -> Iterator[int]:
 def executed_texts(tree: ast.AST) -> Iterator[int]:
     """Calls of `exec` and `eval` with anything but compiled code."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("exec", "eval"):
-            if getattr(getattr(node.args[0], "func", None), "id", "") != "compile":
-                yield node.lineno
+        called = getattr(getattr(node, "func", None), "id", "")
+        if called in ("exec", "eval") and isinstance(node, ast.Call):
+            compiled = getattr(getattr(node.args[0], "func", None), "id", "") == "compile"
+            yield from [] if compiled else [node.lineno]
 
 
 def roundoffs(tree: ast.AST) -> Iterator[int]:
