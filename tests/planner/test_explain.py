@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,24 @@ def test_the_method_says_of_each_layer_what_the_command_says() -> None:
             assert line.endswith(f"; next best {layer['next_best']}")
             assert any(layer["next_best"].endswith(c["reason"]) for c in layer["candidates"][1:])
     assert beside >= 2
+
+
+def test_maps_smaller_than_a_tile_of_the_usual_sizes_are_explained() -> None:
+    """Kernels for any size are those for maps of usual sizes; others are no candidates."""
+    generator = np.random.default_rng(0)
+    weights = {
+        name: generator.standard_normal(shape).astype(np.float32)
+        for name, shape in (("w0", (4, 3, 3, 3)), ("w1", (4, 4, 3, 3)))
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w1"], ["y"], pads=[1] * 4),
+    ]
+    made = onnx_models.model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], weights)
+    network = lc.load(made.SerializeToString(), threads=2)
+    for shape in ((1, 3, 3, 2), (1, 3, 2, 3), (1, 3, 1, 4), (2, 3, 4, 3)):
+        network.bind(shape)
+        assert "next best" in network.explain()
+        least = network.plan.memory_bytes - 100
+        with contextlib.suppress(lc.BudgetError):
+            lc.load(made.SerializeToString(), threads=2, memory_limit=least).bind(shape)

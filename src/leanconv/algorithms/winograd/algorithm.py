@@ -341,6 +341,8 @@ def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
         chosen += list(shapes.values())[: _MOST_SHAPES if len(pieces) == 1 else 1]
     if lean:
         chosen += _leaner(first, target, edges, found)
+    if first.any_size:  # kernels for any size are those for maps of the usual ones
+        chosen = [one for one in chosen if one.exists(typical(first), target)]
     return [one.choice(len(pieces)) for one in chosen]
 
 
@@ -353,8 +355,18 @@ class _Ranked(NamedTuple):
 
     def choice(self, pieces: int) -> Choice:
         """The choice, for a problem of this number of pieces."""
-        given = replace(self.packing, **self.tiling._asdict())
-        return Choice("winograd", given, self.cycles * pieces)
+        return Choice("winograd", self._given, self.cycles * pieces)
+
+    @property
+    def _given(self) -> WinogradParameters:
+        return replace(self.packing, **self.tiling._asdict())
+
+    def exists(self, problem: Problem, target: Target) -> bool:
+        """Whether a fused kernel for another problem may have all the same parameters."""
+        m, sums = self.packing.m, self.packing.sums
+        assert m is not None
+        assert sums is not None
+        return best_kernel(problem, target, {m: sums}, self._given) is not None
 
 
 def _ranked(problem: Problem, target: Target, m: Pair, edges: str | None) -> list[_Ranked]:
