@@ -470,5 +470,7 @@ def test_a_plan_is_shown_in_one_line() -> None:
 
 
 def test_a_file_of_another_kind() -> None:
-    with pytest.raises(ModelError, match="is it an ONNX file"):
+    with pytest.raises(InputError, match="got a text file; expected an ONNX model"):
         lc.load(b"import numpy as np")
+    with pytest.raises(ModelError, match="is it an ONNX file"):
+        lc.load(b"\x00\x01 no format that anybody knows")
