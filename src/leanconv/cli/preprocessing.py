@@ -147,9 +147,9 @@ class Preprocessing:
         return own
 
 
-def ask(presets: Mapping[str, Preset] = PRESETS) -> str:
+def ask() -> str:
     """What a user is told where nobody says how pixels become numbers."""
-    usual = "; ".join(f"{name} ({preset.what})" for name, preset in presets.items())
+    usual = "; ".join(f"{name} ({preset.what})" for name, preset in PRESETS.items())
     return (
         "the model does not say how pixels become its input's numbers; expected --preset, or "
         f"--scale, --mean and --std. Presets: {usual}"
