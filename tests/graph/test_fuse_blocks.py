@@ -141,7 +141,7 @@ def test_shapes_of_a_chain_are_checked() -> None:
     graph = fuse_blocks(b.graph(y))
     (node,) = graph.nodes
     types = [graph.types[name] if name else None for name in node.inputs]
-    assert infer("ConvChain", types, node.attributes) == graph.types[y]
+    assert infer("ConvChain", types, node.attributes) == (graph.types[y],)
     wrong = [*types[:4], types[2], *types[5:]]
     with pytest.raises(ModelError, match="channels"):
         infer("ConvChain", wrong, node.attributes)

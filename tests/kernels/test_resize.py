@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from leanconv.codegen.host import host
+from leanconv.codegen.lowered import View
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from leanconv.kernels import resize
 from leanconv.target import Target, preset
@@ -113,7 +114,7 @@ def test_resize_is_onnxruntimes(mode: str, coordinates: str) -> None:
 def test_nothing_to_resize_is_a_view() -> None:
     x = distinct((1, 4, 3, 3), "float32")
     case = Case(resize, "Resize", [x], attributes_of(x.shape, (1.0,) * 4))
-    assert case.lower(host(), True).alias == "x0"
+    assert case.lower(host(), True).views == {"y": View("x0")}
 
 
 def test_resize_is_emitted_for_neon() -> None:

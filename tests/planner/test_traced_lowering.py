@@ -82,7 +82,7 @@ def same(traced: Lowered, plain: Lowered) -> bool:
     assert {n: a.tolist() for n, a in traced.constants.items()} == {
         n: a.tolist() for n, a in plain.constants.items()
     }
-    return (traced.algorithm, traced.alias) == (plain.algorithm, plain.alias)
+    return (traced.algorithm, traced.views) == (plain.algorithm, plain.views)
 
 
 @pytest.mark.parametrize("target", [host(), PRESETS["znver4"], PRESETS["haswell"]], ids=str)

@@ -53,7 +53,7 @@ def test_oracle_equals_the_interpreter_of_graphs(spec: ConvSpec, seed: int) -> N
             "activation": spec.activation,
         },
     )
-    other = evaluate_node(node, {k: v for k, v in given_.items() if v is not None})
+    (other,) = evaluate_node(node, {k: v for k, v in given_.items() if v is not None})
     y = convolve(spec, x, w, bias, residual, slope)
     np.testing.assert_allclose(turn(y), other, rtol=0, atol=1e-13 * max(1.0, np.abs(y).max()))
 
@@ -113,7 +113,7 @@ def test_activations_equal_those_of_the_graph(kind: str) -> None:
     )
     values = {"x": x, "w": np.ones((1, 1, 1))} | ({} if slope is None else {"slope": slope})
     y = convolve(spec, x, values["w"], slope=slope)
-    np.testing.assert_allclose(y, evaluate_node(node, values), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(y, *evaluate_node(node, values), rtol=1e-12, atol=1e-15)
 
 
 def test_oracle_says_what_does_not_fit() -> None:

@@ -50,7 +50,7 @@ class Builder:
         names = tuple(i if isinstance(i, str) else self.const(i) for i in inputs)
         out = f"v{len(self.nodes)}"
         node = Node(op, names, (out,), frozen(attributes), f"{op.lower()}_{len(self.nodes)}")
-        self.types[out] = infer_node(node, self.types)
+        (self.types[out],) = infer_node(node, self.types)
         self.nodes.append(node)
         return out
 

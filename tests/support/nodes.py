@@ -64,7 +64,7 @@ def one_node(
     arrays = {**inputs, **constants}
     types = {name: TensorType(a.shape, a.dtype.name) for name, a in arrays.items()}
     node = Node(op, tuple(order), ("y",), attributes)
-    types["y"] = infer_node(node, types)
+    (types["y"],) = infer_node(node, types)
     return node, Graph(tuple(inputs), ("y",), (node,), types, dict(constants))
 
 
@@ -129,9 +129,10 @@ def run_lowered(
     kind = graph.types[out]
     memory = {name: to_memory(array, formats[name]) for name, array in inputs.items()}
     memory |= {**graph.constants, **all_constants(lowered)}
-    if lowered.alias:
-        first = lowered.alias_offset // np.dtype(kind.dtype).itemsize
-        flat = memory[lowered.alias].reshape(-1)[first:][: formats[out].elements(kind.shape)]
+    if out in lowered.views:
+        view = lowered.views[out]
+        first = view.offset // np.dtype(kind.dtype).itemsize
+        flat = memory[view.source].reshape(-1)[first:][: formats[out].elements(kind.shape)]
         return from_memory(flat, kind.shape, formats[out])
     item = np.dtype(kind.dtype).itemsize
     sizes = {name: size // item for name, size in lowered.temporaries.items()}
@@ -139,7 +140,7 @@ def run_lowered(
         memory[name] = np.full(size, np.nan, kind.dtype)
     for call in lowered.calls:
         chunks = call.kernel.chunks
-        memory[call.values[-1]] = run_kernel(
+        memory[call.results[0]] = run_kernel(
             call.kernel,
             *(memory[name] for name in call.values),
             target=target,
@@ -187,7 +188,8 @@ class Case:
     def expected(self, dtype: str | None = None) -> np.ndarray:
         """What the graph's reference computes, in another dtype if one is named."""
         values = {n: a.astype(dtype) if dtype else a for n, a in self.values.items()}
-        return evaluate_node(self.node, values)
+        (found,) = evaluate_node(self.node, values)
+        return found
 
     def assembles(self, target: Target, blocked: bool) -> str:
         """The assembly of all kernels for a target that need not run here."""
@@ -238,7 +240,8 @@ def run_node(
     y = run_lowered(lowered, graph, formats, inputs, target, parts)
     given = {**inputs, **constants}
     wide = [given[name].astype(np.float64) if name else None for name in order]
-    return Outcome(y, evaluate(op, wide, attributes), lowered)
+    (expected,) = evaluate(op, wide, attributes)
+    return Outcome(y, expected, lowered)
 
 
 def run_in_place(outcome: Outcome, index: int, *arrays: np.ndarray) -> np.ndarray:

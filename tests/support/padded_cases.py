@@ -180,7 +180,8 @@ class Transposed:
         formats = {name: Format() if name == "w" else form for name in graph.types}
         choice = select.choice_named(self.algorithm) if self.algorithm else AUTO
         lowered = CONVOLUTION.lower(NodeContext(node, graph, formats, host()), choice)
-        exact = evaluate_node(node, {n: a.astype("f8") for n, a in {**arrays, **constants}.items()})
+        wide = {n: a.astype("f8") for n, a in {**arrays, **constants}.items()}
+        (exact,) = evaluate_node(node, wide)
         rounds = any(word in lowered.algorithm for word in stated.ROUNDING)
         for guard in GUARDS:
             found = run_lowered(lowered, graph, formats, arrays, guard=guard)

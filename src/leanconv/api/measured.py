@@ -117,7 +117,7 @@ class Measurements:
         decisions = [_apart_decision(cost.decision) for cost in costs]
         alone = self._runner(_apart(self.graph), "float32", decisions)
         exactly = self._runner(_apart(double), "float64")
-        every = tuple(dict.fromkeys(node.outputs[0] for node in nodes))
+        every = tuple(dict.fromkeys(node.key for node in nodes))
         values_of = self._runner(replace(double, outputs=every), "float64")
         perturbed = _perturbed(double)
         run = self._runner(perturbed, "float64")
@@ -140,7 +140,7 @@ class Measurements:
             }
             outputs = {name: values[name] for name in self.graph.outputs}
             for number in steps("measuring layers", range(len(nodes)), len(nodes)):
-                name = nodes[number].outputs[0]
+                name = nodes[number].key
                 if not costs[number].error:
                     continue
                 difference = found[name] - truth[name]
@@ -150,8 +150,8 @@ class Measurements:
         rows = zip(nodes, costs, own, passed, strict=True)
         return [
             LayerError(
-                node.name or node.outputs[0],
-                node.outputs[0],
+                node.name or node.key,
+                node.key,
                 cost.algorithm,
                 mine,
                 cost.error,
@@ -294,7 +294,7 @@ def _apart(graph: Graph) -> Graph:
                 name = _IN + name
             names.append(name)
         nodes.append(replace(node, inputs=tuple(names)))
-    outputs = tuple(node.outputs[0] for node in nodes)
+    outputs = tuple(node.key for node in nodes)
     apart = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(nodes), types=types)
     return replace(apart, origin=None, open_axes={})
 
@@ -309,9 +309,9 @@ def _perturbed(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        name = node.outputs[0]
+        name = node.key
         read = tuple(renamed.get(each, each) for each in node.inputs)
-        if types[name].dtype != "float64":
+        if types[name].dtype != "float64" or len(node.outputs) > 1:
             nodes.append(replace(node, inputs=read))
             continue
         whole = name in graph.outputs  # an output keeps its name

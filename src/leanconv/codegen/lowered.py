@@ -19,12 +19,24 @@ class Call:
         kernel: the code.
         values: a value's name for each of `kernel.operands`: a value of the graph, one of
             `Lowered.constants`, or one of `Lowered.temporaries`.
-        in_place: operands (indices) whose memory the result, the last operand, may take over.
+        in_place: operands (indices) whose memory the first result may take over.
+        result_count: how many of the last values the kernel writes; it reads the others.
     """
 
     kernel: Kernel
     values: tuple[str, ...]
     in_place: tuple[int, ...] = ()
+    result_count: int = 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values that it reads."""
+        return self.values[: -self.result_count]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The values that it writes."""
+        return self.values[-self.result_count :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +83,19 @@ class Packing:
         return iter(self.make().items()) if self.stream is None else self.stream()
 
 
+@dataclass(frozen=True)
+class View:
+    """An output that is bytes of an input, so that nothing has to move.
+
+    Attributes:
+        source: the input.
+        offset: the byte of the input at which the output begins.
+    """
+
+    source: str
+    offset: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """Bytes of an output that are those of an input.
@@ -93,13 +118,12 @@ class Lowered:
     """The calls of one operation, run one after the other.
 
     Attributes:
-        calls: in order; the last operand of a call is what it writes.
+        calls: in order; the last operands of a call are what it writes.
         constants: tables that the calls name.
         temporaries: bytes of each intermediate buffer that the calls name.
         algorithm: what is shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
-        alias: instead of calls, the name of the input whose bytes are the output's already.
-        alias_offset: the byte of the input at which the output begins.
-        parts: what the output consists of, where each input could be computed in its place.
+        views: the outputs that are bytes of inputs already; calls compute the others.
+        parts: what the one output consists of, where each input could be computed in its place.
         packings: packed weights that the calls name.
     """
 
@@ -107,7 +131,6 @@ class Lowered:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     temporaries: Mapping[str, int] = field(default_factory=dict)
     algorithm: str = ""
-    alias: str = ""
-    alias_offset: int = 0
+    views: Mapping[str, View] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
     packings: tuple[Packing, ...] = ()

@@ -110,8 +110,8 @@ class Launch:
         code: the kernel.
         grid: programs along three axes.
         arguments: for each of `code.types` a buffer's name or a number.
-        values: the buffers that it touches, what it writes last.
-        in_place: buffers (indices of `values`) whose memory the last one may take over.
+        values: the buffers that it touches; the last one is what it writes.
+        in_place: buffers (indices of `reads`) whose memory the first result may take over.
         flops: floating point operations.
         tensors: shape and strides of the arguments that are tensor maps, in order.
     """
@@ -128,6 +128,16 @@ class Launch:
     def kernel(self) -> Code:
         """What runs, by the name that the planner knows."""
         return self.code
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The buffers that it reads."""
+        return self.values[:-1]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The buffer that it writes."""
+        return self.values[-1:]
 
     @property
     def programs(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -44,7 +44,7 @@ class Value:
 class _Emitted:
     op: str
     inputs: tuple[Value | None, ...]
-    output: Value
+    outputs: tuple[Value, ...]
     attributes: Attributes
     source: str
 
@@ -90,9 +90,16 @@ class Builder:
     def emit(
         self, op: str, inputs: Sequence[Value | None], source: str = "", **attributes: Any
     ) -> Value:
-        """Add an operation in normal form, or its result when that is known already.
+        """`emit_all` for an operation that has one output."""
+        (output,) = self.emit_all(op, inputs, source, **attributes)
+        return output
 
-        It is known when all inputs are constants, and when it has no elements.
+    def emit_all(
+        self, op: str, inputs: Sequence[Value | None], source: str = "", **attributes: Any
+    ) -> tuple[Value, ...]:
+        """Add an operation in normal form, or its results when they are known already.
+
+        They are known when all inputs are constants, and when they have no elements.
 
         Args:
             op: a key of `graph.ops.OPS`.
@@ -100,79 +107,92 @@ class Builder:
             source: the name of the file's node.
             attributes: in normal form.
 
+        Returns:
+            A value for each output of the operation.
+
         Raises:
             ModelError: the inputs do not fit the operation, or folding costs too much.
             UnsupportedError: something other than the run-time dtype would flow.
         """
         types = [value.type if value else None for value in inputs]
-        result = infer(op, types, attributes)
-        first = inputs[0]
-        still = moves_nothing(op, len(inputs), result.shape, attributes)
+        results = infer(op, types, attributes)
+        first, result = inputs[0], results[0]
+        still = len(results) == 1 and moves_nothing(op, len(inputs), result.shape, attributes)
         if first and still and len(first.shape) == len(result.shape) and first.type == result:
-            return first
-        if not result.elements:
-            return Value(result, self.computed(lambda: np.empty(result.shape), result))
+            return (first,)
+        if not any(kind.elements for kind in results):
+            made = self._computed_all(lambda: [np.empty(kind.shape) for kind in results], results)
+            return tuple(map(Value, results, made))
         if all(value is None or value.array is not None for value in inputs):
-            return self._fold(op, inputs, result, attributes)
-        if result.dtype != self.dtype:
-            raise UnsupportedError(
-                f"computes a tensor {result}, which is not supported on data yet; expected "
-                f"{self.dtype} only: compute it from constants, or cast it in the network"
-            )
-        output = Value(result)
+            return self._fold(op, inputs, results, attributes)
+        for result in results:
+            if result.dtype != self.dtype:
+                raise UnsupportedError(
+                    f"computes a tensor {result}, which is not supported on data yet; expected "
+                    f"{self.dtype} only: compute it from constants, or cast it in the network"
+                )
+        outputs = tuple(map(Value, results))
         self._nodes.append(
-            _Emitted(op, tuple(inputs), output, MappingProxyType(dict(attributes)), source)
+            _Emitted(op, tuple(inputs), outputs, MappingProxyType(dict(attributes)), source)
         )
-        return output
+        return outputs
 
     def _fold(
         self,
         op: str,
         inputs: Sequence[Value | None],
-        result: TensorType,
+        results: tuple[TensorType, ...],
         attributes: Attributes,
-    ) -> Value:
+    ) -> tuple[Value, ...]:
         types = [value.type if value else None for value in inputs]
-        number = _repeated(op, inputs[0]) if result.elements else None
+        number = _repeated(op, inputs[0]) if results[0].elements else None
         if number is not None:
-            return self.filled(number, result.shape)
+            return (self.filled(number, results[0].shape),)
         if op != "Reshape":
             work = OPS[op].work
-            traffic = result.bytes + sum(kind.bytes for kind in types if kind)
-            self.budget.charge(traffic + (4 * work(types, attributes, result) if work else 0))
+            traffic = sum(kind.bytes for kind in (*results, *types) if kind)
+            self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
         symbols = OPS[op].takes_symbols
         arrays = [(v.array if symbols else v.numbers) if v else None for v in inputs]
         try:
-            array = self.computed(lambda: evaluate(op, arrays, attributes), result)
+            made = self._computed_all(lambda: evaluate(op, arrays, attributes), results)
         except ModelError as error:
             empty = [str(kind) for kind in types if kind and not kind.elements]
             if not empty:
                 raise
             raise UnsupportedError(
-                f"computes {result} from {empty[0]}, which has no elements; expected extents of at "
-                "least 1; bind a larger input"
+                f"computes {results[0]} from {empty[0]}, which has no elements; expected extents "
+                "of at least 1; bind a larger input"
             ) from error
-        return Value(result, array)
+        return tuple(map(Value, results, made))
+
+    @classmethod
+    def computed(cls, function: Callable[[], Any], result: TensorType) -> Array:
+        """Call `function` for a constant, with NumPy's refusals as errors of the model."""
+        (array,) = cls._computed_all(lambda: (function(),), (result,))
+        return array
 
     @staticmethod
-    def computed(function: Any, result: TensorType) -> Array:
-        """Call `function` for a constant, with NumPy's refusals as errors of the model."""
+    def _computed_all(
+        function: Callable[[], Sequence[Any]], results: Sequence[TensorType]
+    ) -> list[Array]:
+        """`computed` for a function that makes several."""
         try:
             with np.errstate(all="ignore"):
-                array = np.asarray(function())
-                if array.dtype == object and result.dtype in SYMBOLIC_DTYPES:
-                    array = checked_symbols(array, result.dtype)
-                else:
-                    array = np.asarray(array, dtype=result.dtype)
+                arrays = [
+                    _of_dtype(np.asarray(made), kind.dtype)
+                    for made, kind in zip(function(), results, strict=True)
+                ]
         except (TypeError, ValueError, ArithmeticError, IndexError) as error:
             raise ModelError(
                 f"the constants do not fit the operation ({error}); expected those it takes"
             ) from error
-        if array.shape != result.shape:
-            raise ModelError(
-                f"gives a constant of shape {shape_text(array.shape)}; expected {result}"
-            )
-        return array
+        for array, kind in zip(arrays, results, strict=True):
+            if array.shape != kind.shape:
+                raise ModelError(
+                    f"gives a constant of shape {shape_text(array.shape)}; expected {kind}"
+                )
+        return arrays
 
     def finish(
         self,
@@ -198,10 +218,10 @@ class Builder:
                 types[name] = value.type
         made = []
         for node in nodes:
-            output = called.of(node.output, node.source or node.op)
-            types[output] = node.output.type
+            defined = tuple(called.of(value, node.source or node.op) for value in node.outputs)
+            types.update((n, v.type) for n, v in zip(defined, node.outputs, strict=True))
             read = tuple(called.of(value, "constant") if value else "" for value in node.inputs)
-            made.append(Node(node.op, read, (output,), node.attributes, node.source))
+            made.append(Node(node.op, read, defined, node.attributes, node.source))
         return Graph(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -222,7 +242,7 @@ class Builder:
                 own = Value(value.type, value.array)
                 if value.array is None:
                     shape = MappingProxyType({"shape": value.shape})
-                    self._nodes.append(_Emitted("Reshape", (value,), own, shape, name))
+                    self._nodes.append(_Emitted("Reshape", (value,), (own,), shape, name))
             taken.add(own)
             result[name] = own
         return result
@@ -231,7 +251,7 @@ class Builder:
         needed = set(roots)
         alive = []
         for node in reversed(self._nodes):
-            if node.output in needed:
+            if not needed.isdisjoint(node.outputs):
                 alive.append(node)
                 needed.update(value for value in node.inputs if value)
         return alive[::-1]
@@ -271,6 +291,13 @@ def _repeated(op: str, value: Value | None) -> Array | None:
         return None
     repeats = is_filled(array) or (op == "Expand" and array.size == 1)
     return array[(slice(1),) * array.ndim] if repeats else None
+
+
+def _of_dtype(array: Array, dtype: str) -> Array:
+    """An array as one of the dtype; integers with symbols among them stay objects."""
+    if array.dtype == object and dtype in SYMBOLIC_DTYPES:
+        return checked_symbols(array, dtype)
+    return np.asarray(array, dtype=dtype)
 
 
 def _converted(array: Array, dtype: str) -> Array:

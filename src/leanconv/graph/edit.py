@@ -27,8 +27,7 @@ class Editor:
     """A graph while it is rebuilt, with its uses counted at every moment.
 
     A pass visits the nodes in order. For each one it calls `keep`, `replace` or `alias` once;
-    whatever nothing reads any more goes away by itself. Nodes have one output each, as `verify`
-    demands.
+    whatever nothing reads any more goes away by itself.
 
     Attributes:
         types: the type of every value, old and new.
@@ -39,7 +38,8 @@ class Editor:
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
         self._graph = graph
-        self._nodes: dict[str, Node] = {}  # by output, in order of emission
+        self._nodes: dict[str, Node] = {}  # by their keys, in order of emission
+        self._producers: dict[str, Node] = {}  # of each value that a node defines
         self._serials: dict[str, int] = {}
         self._outputs = set(graph.outputs)
         self._uses = dict.fromkeys(graph.types, 0)
@@ -58,7 +58,7 @@ class Editor:
 
     def producer(self, name: str) -> Node | None:
         """The node, among those emitted so far, that defines a value."""
-        return self._nodes.get(name)
+        return self._producers.get(name)
 
     def position(self, name: str) -> int:
         """When a value was emitted: later is larger; -1 for inputs and constants."""
@@ -70,7 +70,7 @@ class Editor:
 
     def private_producer(self, name: str, *ops: str) -> Node | None:
         """The producer of a private value if it is one of `ops`, else None."""
-        node = self._nodes.get(name)
+        node = self._producers.get(name)
         return node if node is not None and node.op in ops and self.is_private(name) else None
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class Editor:
         self._insert(node)
 
     def replace(self, node: Node, *new: Node) -> None:
-        """Emit `new` for the visited node; the last one defines the visited node's output."""
+        """Emit `new` for the visited node; the last one defines the visited node's outputs."""
         assert new[-1].outputs == node.outputs, (node, new)
         for each in new:
             for name in each.inputs:
@@ -139,23 +139,25 @@ class Editor:
             self._insert(each)
         self._release(node)
 
-    def alias(self, node: Node, source: str) -> bool:
-        """Let all users of the visited node read `source` instead, which equals its output.
+    def alias(self, node: Node, *sources: str) -> bool:
+        """Let all users of the visited node read `sources` instead, which equal its outputs.
 
         Returns:
             Whether that was done. It cannot be done between two values whose names the user of
             the network knows, such as an input that is given out again.
         """
-        (out,) = node.outputs
-        assert self.types[out] == self.types[source], (node, source)
-        if out in self._outputs:
-            if source in self._outputs or source not in self._nodes:
-                return False
-            self._outputs.remove(out)
-            self._outputs.add(source)
-            self._renames[source] = out
-        self._aliases[out] = source
-        self._uses[source] += self._uses.pop(out)
+        pairs = list(zip(node.outputs, sources, strict=True))
+        known = [(out, source) for out, source in pairs if out in self._outputs]
+        if any(s in self._outputs or s not in self._producers for _, s in known):
+            return False
+        for out, source in pairs:
+            assert self.types[out] == self.types[source], (node, source)
+            if out in self._outputs:
+                self._outputs.remove(out)
+                self._outputs.add(source)
+                self._renames[source] = out
+            self._aliases[out] = source
+            self._uses[source] += self._uses.pop(out)
         self._release(node)
         return True
 
@@ -181,9 +183,10 @@ class Editor:
         return replace(self._graph, nodes=nodes, types=types, constants=MappingProxyType(constants))
 
     def _insert(self, node: Node) -> None:
-        (out,) = node.outputs
-        self._nodes[out] = node
-        self._serials[out] = len(self._serials)
+        self._nodes[node.key] = node
+        for out in node.outputs:
+            self._producers[out] = node
+            self._serials[out] = len(self._serials)
 
     def _release(self, node: Node) -> None:
         """Take back a node's uses, and remove the nodes that nothing reads then."""
@@ -193,8 +196,15 @@ class Editor:
                 if not name:
                     continue
                 self._uses[name] -= 1
-                if not self._uses[name] and name not in self._outputs and name in self._nodes:
-                    dead.append(self._nodes.pop(name))
+                producer = self._producers.get(name)
+                if producer is not None and self._is_unread(producer):
+                    for out in producer.outputs:
+                        del self._producers[out]
+                    dead.append(self._nodes.pop(producer.key))
+
+    def _is_unread(self, node: Node) -> bool:
+        """Whether nothing reads any of a node's outputs."""
+        return not any(self._uses[out] or out in self._outputs for out in node.outputs)
 
 
 Rule = Callable[[Editor, Node], bool]
@@ -265,7 +275,7 @@ def conv_behind(editor: Editor, name: str) -> DenseView | None:
     conv = editor.private_producer(view.inputs[0], "Conv", "ConvTranspose") if view else None
     if view is None or conv is None:
         return None
-    inner, outer = editor.shape(conv.outputs[0]), editor.shape(name)
+    inner, outer = editor.shape(conv.output), editor.shape(name)
     if not outer or any(extent != 1 for extent in inner[2:]) or outer[-1] != inner[1]:
         return None
     return DenseView(conv, view, len(outer) - 1)

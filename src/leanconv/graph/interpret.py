@@ -40,7 +40,7 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     uses = Counter(name for node in graph.nodes for name in node.inputs)
     uses.update(graph.outputs)
     for node in graph.nodes:
-        values[node.outputs[0]] = evaluate_node(node, values)
+        values.update(zip(node.outputs, evaluate_node(node, values), strict=True))
         for name in node.inputs:
             uses[name] -= 1
             if not uses[name]:

@@ -69,6 +69,17 @@ class Node:
         """The name of an input, `""` when it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
+    @property
+    def output(self) -> str:
+        """The one value that it defines; only for operations that have one output."""
+        assert len(self.outputs) == 1, f"node {self.name!r} ({self.op}) defines {self.outputs}"
+        return self.outputs[0]
+
+    @property
+    def key(self) -> str:
+        """What names the node in a graph, in plans and in reports: its first output."""
+        return self.outputs[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node, label
-from leanconv.units import shape_text
+from leanconv.units import counted, shape_text
 
 FLOATS = ("float32", "float64")
 
@@ -33,12 +33,7 @@ def verify(graph: Graph) -> Graph:
                 f"{label(node)} reads {missing[0]!r}, which nothing before it defines; expected "
                 "nodes in an order in which they can run"
             )
-        if len(node.outputs) != 1:
-            raise ModelError(f"{label(node)} has {len(node.outputs)} outputs; expected one")
-        _define(node.outputs[0], defined, graph)
-        found, stated = infer_node(node, graph.types), graph.types[node.outputs[0]]
-        if found != stated:
-            raise ModelError(f"{label(node)} gives {found}; expected its output's type, {stated}")
+        _check_outputs(node, defined, graph)
     lost = [name for name in graph.outputs if name not in defined]
     if lost:
         raise ModelError(f"output {lost[0]!r} is defined by nothing; expected a node that does")
@@ -86,6 +81,22 @@ def _define(name: str, defined: set[str], graph: Graph) -> None:
     if name not in graph.types:
         raise ModelError(f"value {name!r} has no type; expected one in the graph's types")
     defined.add(name)
+
+
+def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
+    """Check that a node's outputs are what its operation gives, and define them."""
+    found = infer_node(node, graph.types)
+    if len(found) != len(node.outputs):
+        raise ModelError(
+            f"{label(node)} has {counted(len(node.outputs), 'output')}; expected {len(found)}"
+        )
+    for name, kind in zip(node.outputs, found, strict=True):
+        _define(name, defined, graph)
+        if kind != graph.types[name]:
+            raise ModelError(
+                f"{label(node)} gives {kind}; expected {graph.types[name]}, the type of its output "
+                f"{name!r}"
+            )
 
 
 def _check_dtypes(graph: Graph) -> None:

@@ -249,7 +249,7 @@ class _Nest:
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """True if every operand has its channels where the result has them, or none at all."""
     del block
-    result = graph.types[node.outputs[0]].shape
+    result = graph.types[node.output].shape
     if len(result) < 3:
         return False
     for name in node.inputs:
@@ -265,7 +265,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     The result may take over the memory of an operand of its own shape.
     """
     del target
-    (out,) = node.outputs
+    out = node.output
     kind, output = graph.types[out], formats[out]
     constants: dict[str, np.ndarray] = {}
     names: list[str] = []

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.codegen.lowered import Call, Lowered, Part
+from leanconv.codegen.lowered import Call, Lowered, Part, View
 from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
@@ -31,7 +31,7 @@ OPS = ("Transpose", "Slice", "Concat", "Pad", "Expand", "Reshape")
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """Whether the operation can be done between tensors in blocks of channels."""
-    x, y = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    x, y = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
     if node.op == "Reshape":
         return _keeps_blocks(x, y, block)
     if node.op == "Transpose":
@@ -52,26 +52,26 @@ def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One copy kernel, or an alias where no byte has to move."""
+    """One copy kernel, or a view where no byte has to move."""
     del target  # the kernel gets it when it is emitted
-    result = node.outputs[0]
+    result = node.output
     if node.op == "Reshape":
-        return Lowered((), algorithm="view", alias=node.inputs[0])
+        return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
     dtype = graph.types[result].dtype
     block = formats[result].block
     shapes = [graph.types[name].shape for name in node.inputs[: _sources(node)]]
     if node.op == "Slice" and node.inputs[0] not in graph.constants:
         begin = _first_of_run(node, shapes[0], graph.types[result].shape, formats[result])
         if begin is not None:
-            of = node.inputs[0]
-            return Lowered((), algorithm="view", alias=of, alias_offset=begin * ITEMSIZE[dtype])
+            part = View(node.inputs[0], begin * ITEMSIZE[dtype])
+            return Lowered((), algorithm="view", views={result: part})
     if block:
         tasks = _blocked(node, shapes, graph.types[result].shape, block, dtype)
     else:
         boxes = _PLAIN[node.op](node, shapes, graph.types[result].shape)
         tasks = [task for box in boxes for task in copy_tasks(box, dtype)]
     if len(shapes) == 1 and _moves_nothing(tasks, Format(block), shapes[0], graph, result):
-        return Lowered((), algorithm="view", alias=node.inputs[0])
+        return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
     names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
     parts: tuple[Part, ...] = ()
     if node.op == "Concat":

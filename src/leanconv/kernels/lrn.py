@@ -191,7 +191,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel."""
     del formats, target
-    (x,), (y,) = node.inputs, node.outputs
+    (x,), y = node.inputs, node.output
     kind, a = graph.types[x], node.attributes
     images, channels, *spatial = kind.shape
     shape = (images, channels, prod(spatial))

@@ -61,7 +61,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     del formats
     shapes = [graph.types[name].shape if name else () for name in node.inputs]
     problem = _gemm(node, shapes) if node.op == "Gemm" else _matmul(shapes[0], shapes[1])
-    a, b, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    a, b, y = node.inputs[0], node.inputs[1], node.output
     if problem.n == 1 and problem.m > 1:
         # One column would fill one lane of a vector: compute the transposed product.
         problem, a, b = _flip(problem), b, a

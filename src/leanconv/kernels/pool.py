@@ -293,7 +293,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel."""
     del target
-    x, y = node.inputs[0], node.outputs[0]
+    x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     block = formats[y].block
     assert block, "pooling is done in blocks only"

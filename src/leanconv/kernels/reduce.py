@@ -261,7 +261,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         UnsupportedError: the reduced axes hold no element.
     """
     del target
-    (x,), (y,) = node.inputs, node.outputs
+    (x,), y = node.inputs, node.output
     kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
     axes = node.attributes["axes"]
     if any(kind.shape[axis] == 0 for axis in axes):

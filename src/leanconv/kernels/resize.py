@@ -17,7 +17,7 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
@@ -205,11 +205,11 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel and its tables; a view where nothing is resized."""
     del target
-    x, y = node.inputs[0], node.outputs[0]
+    x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     resized = _resized(node, source.shape)
     if not any(resized):
-        return Lowered((), algorithm="view", alias=x)
+        return Lowered((), algorithm="view", views={y: View(x)})
     block = formats[y].block
     physical = formats[y].physical_shape
     extents = physical(result.shape)[: len(result.shape)]

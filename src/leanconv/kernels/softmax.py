@@ -220,7 +220,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel, which may work in place."""
     del formats, target
-    (x,), (y,) = node.inputs, node.outputs
+    (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]
     outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])
     kernel = Softmax(kind.dtype, node.op == "LogSoftmax", outer, kind.shape[axis], inner)

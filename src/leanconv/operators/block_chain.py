@@ -175,7 +175,7 @@ class BlockChain(ChainOperator):
                 f"got the form {str(choice)!r} of a chain of blocks; expected one of "
                 f"{', '.join(map(str, passes))}"
             )
-        kernel, out = _build(chains, passes[choice], target), node.outputs[0]
+        kernel, out = _build(chains, passes[choice], target), node.output
 
         weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
         biases = [

@@ -72,15 +72,15 @@ def unfold_blocks(node: Node, graph: Graph) -> tuple[list[list[Node]], Graph]:
             inputs[1] = node.input(1)
         convs: list[Node] = []
         for number, stage in enumerate(block.stages):
-            out = f"{node.outputs[0]}/{count}"
+            out = f"{node.output}/{count}"
             while out in graph.types:
                 out += "'"
             last = block is blocks[-1] and number == len(block.stages) - 1
-            out = node.outputs[0] if last else out
+            out = node.output if last else out
             names = [name or "" for name in stage_inputs(inputs, number, x, len(block.stages))]
             conv = Node("Conv", tuple(names), (out,), frozen(stage.attributes), node.name)
             if out not in graph.types:
-                types[out] = infer_node(conv, wide.types)
+                (types[out],) = infer_node(conv, wide.types)
                 open_axes[out] = wide.open_axes.get(x, ())
             convs.append(conv)
             x, count = out, count + 1
@@ -99,7 +99,7 @@ def chain_of(convs: list[Node], graph: Graph, context: NodeContext) -> Chain:
     formats, target = context.formats, context.target
     specs = [conv_spec(conv, graph) for conv in convs]
     blocked = Format(target.lanes(specs[0].dtype))
-    x, y = convs[0].inputs[0], convs[-1].outputs[0]
+    x, y = convs[0].inputs[0], convs[-1].output
     return Chain(
         specs[0] if len(specs) > 2 else None,
         specs[-2],

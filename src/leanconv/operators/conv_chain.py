@@ -89,7 +89,7 @@ class ConvChain(ChainOperator):
         if form is None:
             return _by_layers(convs, wide, context)
         fused = build(chain, form, context.target)
-        out = node.outputs[0]
+        out = node.output
         values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
         temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
         values.update({role: f"{out}/{role}" for role in fused.temporaries})
@@ -147,7 +147,7 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
 def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
     dtype = graph.types[convs[0].inputs[0]].dtype
     blocked = Format(context.target.lanes(dtype))
-    formats = {**context.formats, **{conv.outputs[0]: blocked for conv in convs}}
+    formats = {**context.formats, **{conv.output: blocked for conv in convs}}
     accuracy = replace(context.accuracy, weights_from_dram=False)
     parts = [
         CONVOLUTION.lower(NodeContext(conv, graph, formats, context.target, accuracy))
@@ -155,9 +155,9 @@ def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered
     ]
     temporaries: dict[str, int] = {}
     for conv in convs[:-1]:
-        kind = graph.types[conv.outputs[0]]
+        kind = graph.types[conv.output]
         size = blocked.elements(kind.shape) * np.dtype(kind.dtype).itemsize
-        temporaries[conv.outputs[0]] = size
+        temporaries[conv.output] = size
     for part in parts:
         temporaries.update(part.temporaries)
     packings = tuple(packing for part in parts for packing in part.packings)
@@ -172,7 +172,7 @@ def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeC
     blocked = Format(target.lanes(chain.dtype))
     x, cycles, squares = chain.x, 0.0, 0.0
     for conv, spec in zip(convs, chain.specs, strict=True):
-        y = Access.of_format(graph.types[conv.outputs[0]].shape, blocked)
+        y = Access.of_format(graph.types[conv.output].shape, blocked)
         problem = Problem.of(spec, x, y, context.accuracy.layer_error)
         candidate = select.choose(problem, target, reproducible=reproducible)
         images = 1 if reproducible else spec.batch

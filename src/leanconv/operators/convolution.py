@@ -43,7 +43,7 @@ class Convolution(Operator):
         if groups == 1:
             return True
         inputs = graph.types[node.inputs[0]].shape[1] // groups
-        outputs = graph.types[node.outputs[0]].shape[1] // groups
+        outputs = graph.types[node.output].shape[1] // groups
         if inputs % block == 0 and outputs % block == 0:
             return True
         if node.op == "ConvTranspose" or block % outputs:
@@ -102,7 +102,7 @@ class Convolution(Operator):
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The kernels of the algorithm, for each phase of a transposed convolution."""
         node, graph = context.node, context.graph
-        x_name, y_name = node.inputs[0], node.outputs[0]
+        x_name, y_name = node.inputs[0], node.output
         pieces = problems(context, choice)
         channels = {
             role: graph.constants[node.inputs[index]]
@@ -180,7 +180,7 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
             where that can compute them so.
     """
     node, graph, accuracy = context.node, context.graph, context.accuracy
-    x, y = context.access(node.inputs[0]), context.access(node.outputs[0])
+    x, y = context.access(node.inputs[0]), context.access(node.output)
     w, max_error = graph.constants[node.inputs[1]], accuracy.layer_error
     if node.op == "Conv":
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]

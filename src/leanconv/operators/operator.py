@@ -127,7 +127,7 @@ class Operator(ABC):
         """
         node, known = context.node, (str(choice) for choice in self.choices(context))
         raise SpecError(
-            f"node {node.name or node.outputs[0]!r} ({node.op}) cannot be computed by "
+            f"node {node.name or node.key!r} ({node.op}) cannot be computed by "
             f"{str(choice)!r}; expected one of {', '.join(known)}"
         )
 

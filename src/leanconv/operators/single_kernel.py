@@ -41,7 +41,7 @@ class SingleKernel(Operator):
         """The module's kernels; none for a result without elements."""
         del choice
         node, graph = context.node, context.graph
-        if graph.types[node.outputs[0]].elements == 0:
+        if not any(graph.types[name].elements for name in node.outputs):
             return Lowered((), algorithm="empty")
         return self._module.lower(node, graph, context.formats, context.target)
 
@@ -56,5 +56,5 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
         inner = graph.types[node.inputs[0]].shape[-1]
     elif node.op in ("MaxPool", "AveragePool"):
         inner = prod(node.attributes.get("kernel_shape", ()))
-    out = graph.types[node.outputs[0]].elements
+    out = sum(graph.types[name].elements for name in node.outputs)
     return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops

@@ -49,7 +49,7 @@ def phases(
         UnsupportedError: there are too many phases.
     """
     attributes = node.attributes
-    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
     rank, groups = len(in_shape) - 2, attributes["group"]
     size, out = triple(in_shape[2:], 1), triple(out_shape[2:], 1)
     kernel, stride = triple(w.shape[2:], 1), triple(tuple(attributes["strides"]), 1)

@@ -253,7 +253,7 @@ def _check_limit(needed: int, limit: int | None) -> None:
 def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
     sizes = lowered.constants.bytes
     constants = {v for call in step.calls for v in call.values if v in sizes}
-    results = {call.values[-1] for call in step.calls}
+    results = {name for call in step.calls for name in call.results}
     return PlannedStep(
         name=step.name,
         op=step.op,

@@ -22,7 +22,7 @@ class Decision:
 
     Attributes:
         reads: the format wanted of each image that it reads.
-        writes: the format of its output.
+        writes: the format of its outputs, all alike.
         choice: one of its operator's choices; `AUTO` leaves it to the cost model.
     """
 
@@ -33,7 +33,9 @@ class Decision:
     def formats(self, node: Node) -> dict[str, Format]:
         """The format in which each value of the node is stored."""
         formats = {name: PLAIN for name in node.inputs if name}
-        return {**formats, **self.reads, node.outputs[0]: self.writes}
+        formats.update(self.reads)
+        formats.update(dict.fromkeys(node.outputs, self.writes))
+        return formats
 
     def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
         """What the methods of the node's operator take."""

@@ -64,7 +64,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     nodes, moves = _node_layers(plan), _moves(plan)
     layers: list[dict[str, Any]] = []
     for node, layer in zip(plan.planner.graph.nodes, nodes, strict=True):
-        layers += moves.pop(node.outputs[0], [])
+        layers += moves.pop(node.key, [])
         layers.append(layer)
     for left in moves.values():
         layers += left
@@ -95,10 +95,10 @@ def _node_layers(plan: NetworkPlan) -> list[dict[str, Any]]:
         ]
         layers.append(
             {
-                "name": node.name or node.outputs[0],
+                "name": node.name or node.key,
                 "op": node.op,
-                "output": node.outputs[0],
-                "shape": list(planner.graph.types[node.outputs[0]].shape),
+                "output": node.key,
+                "shape": list(planner.graph.types[node.key].shape),
                 **facts,
                 "candidates": [{**facts, "chosen": True, "reason": ""}, *candidates],
                 "rejected": _rejected(plan, node, chosen.decision),

@@ -36,8 +36,8 @@ class FormatRules:
 
     def possible(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
         """All formats of what a node reads and writes that its kernels take."""
-        output, images = node.outputs[0], self.images(node)
-        if not self.is_image(output) and not images:
+        images, writes_images = self.images(node), self.writes_images(node)
+        if not writes_images and not images:
             yield {}, PLAIN
             return
         accepted = self.accepts_blocked(node)
@@ -47,11 +47,15 @@ class FormatRules:
             if writes.block and not accepted:
                 continue
             reads = dict.fromkeys(images, writes)
-            written = writes if self.is_image(output) else PLAIN
+            written = writes if writes_images else PLAIN
             yield reads, written
             if mixed:
                 other = PLAIN if writes.block else self.blocked
                 yield {**reads, node.inputs[0]: other}, written
+
+    def writes_images(self, node: Node) -> bool:
+        """Whether all outputs of a node can be in blocks."""
+        return all(map(self.is_image, node.outputs))
 
     def is_image(self, name: str) -> bool:
         """Whether a value can be in blocks: it has channels, and is not constant."""
@@ -67,14 +71,13 @@ def choose_formats(
         rules: what the kernels accept.
         now: the format in which a value was computed.
         node: the node, all of whose inputs are placed.
-        users: the nodes that read its output.
+        users: the nodes that read its outputs.
 
     Returns:
-        The format wanted of each image that it reads, and the format of its output.
+        The format wanted of each image that it reads, and the format of its outputs.
     """
-    output = node.outputs[0]
-    images = rules.images(node)
-    if not rules.is_image(output) and not images:
+    images, writes_images = rules.images(node), rules.writes_images(node)
+    if not writes_images and not images:
         return {}, PLAIN
     if not rules.accepts_blocked(node):
         return dict.fromkeys(images, PLAIN), PLAIN
@@ -90,4 +93,4 @@ def choose_formats(
     reads = dict.fromkeys(images, chosen)
     if rules.accepts_mixed(node):
         reads[node.inputs[0]] = now(node.inputs[0])
-    return reads, chosen if rules.is_image(output) else PLAIN
+    return reads, chosen if writes_images else PLAIN

@@ -73,7 +73,7 @@ def _recall(key: str, planner: GraphPlanner) -> Found | None:
         kept = json.loads(body)
         pairs = zip(planner.graph.nodes, kept["decisions"], strict=True)
         decisions = [_decision(node, found) for node, found in pairs]
-        planner.check([node.outputs[0] for node in planner.graph.nodes], decisions)
+        planner.check([node.key for node in planner.graph.nodes], decisions)
         return decisions, kept["exact"] is True
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, SpecError):
         return None

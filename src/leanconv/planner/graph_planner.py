@@ -125,9 +125,9 @@ class GraphPlanner:
 
     def merged_times(self, count: int) -> dict[str, int]:
         """The estimated time of the first blocks one by one, by what the last of them defines."""
-        outputs = [node.outputs[0] for node in blocks_to_merge(self.graph)[:count]]
+        outputs = [node.key for node in blocks_to_merge(self.graph)[:count]]
         pairs = zip(self.graph.nodes, self.defaults, strict=True)
-        times = [self.evaluator.least_ns(n, d) for n, d in pairs if n.outputs[0] in outputs]
+        times = [self.evaluator.least_ns(n, d) for n, d in pairs if n.key in outputs]
         return {outputs[-1]: sum(times)}
 
     @cached_property
@@ -145,7 +145,7 @@ class GraphPlanner:
         Raises:
             SpecError: they are for other nodes, or for formats that kernels do not take.
         """
-        if list(outputs) != [node.outputs[0] for node in self.graph.nodes]:
+        if list(outputs) != [node.key for node in self.graph.nodes]:
             raise SpecError(
                 f"it has {len(outputs)} levels of other names; expected the network's "
                 f"{len(self.graph.nodes)}: plan anew"
@@ -157,7 +157,7 @@ class GraphPlanner:
             if formats != usual and formats not in rules.possible(node):
                 shown = {name: str(form) for name, form in decision.reads.items()}
                 raise SpecError(
-                    f"node {node.name or node.outputs[0]!r} ({node.op}) cannot read {shown} and "
+                    f"node {node.name or node.key!r} ({node.op}) cannot read {shown} and "
                     f"write {decision.writes}; expected formats that its kernels take: plan anew"
                 )
 
@@ -186,7 +186,7 @@ class GraphPlanner:
         for node, decision in zip(graph.nodes, self.defaults, strict=True):
             if any(formats[name] != form for name, form in decision.reads.items()):
                 return self.evaluator.fixed
-            formats[node.outputs[0]] = decision.writes
+            formats.update(dict.fromkeys(node.outputs, decision.writes))
         return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
 
     @property

@@ -45,7 +45,7 @@ class GraphViews:
         return root == key or self.bytes(key) == self.bytes(root)
 
     def follow(self, node: Node, found: Sequence[NodeCost]) -> tuple[NodeCost, ...]:
-        """Take in what a node's output shares with its inputs; its costs without needless copies.
+        """Take in what a node's outputs share with its inputs; its costs without needless copies.
 
         Such a node is computed in one way, whatever is chosen elsewhere.
 
@@ -53,24 +53,21 @@ class GraphViews:
             node: the next one.
             found: what its choices cost.
         """
-        first, output = found[0], node.outputs[0]
-        result = output, first.decision.writes
+        first = found[0]
 
-        def key(number: int | None) -> Key | None:
-            if number is None:
-                return None
+        def key(number: int) -> Key:
             name = node.inputs[number]
             return name, first.decision.reads.get(name, PLAIN)
 
-        source = key(first.alias)
-        if source is not None:
-            self._views.add(result, source, first.alias_offset)
+        for view in first.views:
+            result = node.outputs[view.output], first.decision.writes
+            self._views.add(result, key(view.source), view.offset)
         if not first.parts:
             return tuple(found)
         kept = {self.root((name, PLAIN)) for name in self._graph.outputs}
         placed = self._views.place(
-            [(key(part.source), part.offset) for part in first.parts],
-            result,
+            [(None if p.source is None else key(p.source), p.offset) for p in first.parts],
+            (node.output, first.decision.writes),
             self.bytes,
             lambda root: root in kept or root in self._given,
         )

@@ -21,20 +21,20 @@ class BufferUse(Generic[Buffer]):
 
     Attributes:
         reads: in the order of its operands, None for constants.
-        result: what it writes.
-        in_place: positions in `reads` whose memory the result may take over.
+        results: what it writes, one or more.
+        in_place: positions in `reads` whose memory the first result may take over.
         scratch_bytes: of one thread.
     """
 
     reads: tuple[Buffer | None, ...]
-    result: Buffer
+    results: tuple[Buffer, ...]
     in_place: tuple[int, ...]
     scratch_bytes: int
 
     @property
     def buffers(self) -> tuple[Buffer | None, ...]:
-        """All of them, the result last."""
-        return (*self.reads, self.result)
+        """All of them, the results last."""
+        return (*self.reads, *self.results)
 
 
 @dataclass
@@ -72,7 +72,7 @@ def lifetimes(
         last.update((buffer, time) for buffer in use.buffers if buffer is not None)
     last.update(dict.fromkeys(after, len(uses)))
     for time, use in enumerate(uses):
-        result = owner.get(use.result, use.result)
+        result = owner.get(use.results[0], use.results[0])
         if result in bytes_of and result not in first:
             operand = _dying_operand(use, time, bytes_of, found)
             if operand is not None:
@@ -96,7 +96,7 @@ def _dying_operand(
         if operand is None or operand not in found.first or found.last[operand] != time:
             continue
         alone = operand not in owners[:index] + owners[index + 1 :]
-        if alone and bytes_of[operand] == bytes_of[use.result]:
+        if alone and bytes_of[operand] == bytes_of[use.results[0]]:
             return operand
     return None
 

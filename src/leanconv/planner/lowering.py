@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Step:
         op: the operation, `"Reorder"` for a change of layout.
         algorithm: how it is done.
         calls: kernels over values.
-        output: the value that it defines.
+        output: the first value that it defines.
     """
 
     name: str
@@ -84,9 +85,9 @@ def default_decisions(rules: FormatRules) -> list[Decision]:
     users, formats = rules.graph.users(), dict.fromkeys(rules.graph.inputs, PLAIN)
     result = []
     for node in rules.graph.nodes:
-        output = node.outputs[0]
-        reads, writes = choose_formats(rules, lambda n: formats[n], node, users[output])
-        formats[output] = writes
+        read = [user for name in node.outputs for user in users[name]]
+        reads, writes = choose_formats(rules, lambda n: formats[n], node, read)
+        formats.update(dict.fromkeys(node.outputs, writes))
         result.append(Decision(reads, writes))
     return result
 
@@ -167,10 +168,11 @@ class _Lowering(ValuePlacer[Format]):
         return super().is_used(name) or name in self._packed
 
     def _lower(self, node: Node, decision: Decision) -> None:
-        output, wanted, form = node.outputs[0], decision.reads, decision.writes
+        wanted = decision.reads
         renamed = {name: self.read(name, wanted[name]) for name in wanted}
         lowered = self._lowered(node, decision)
-        self.define(output, form)
+        for output in node.outputs:
+            self.define(output, decision.writes)
         for name, size in lowered.temporaries.items():
             renamed[name] = self.fresh(name)
             self.bytes[renamed[name]] = size
@@ -182,12 +184,12 @@ class _Lowering(ValuePlacer[Format]):
             renamed.update({name: self.fresh(name) for name in packing.bytes})
             self._packings.append(_renamed(packing, renamed))
             self._packed.update(self._packings[-1].bytes)
-        if lowered.alias:
-            of = renamed.get(lowered.alias, lowered.alias)
-            self.views.add(output, of, lowered.alias_offset)
-            self._take_constant(lowered.alias)
+        for output, view in lowered.views.items():
+            self.views.add(output, renamed.get(view.source, view.source), view.offset)
+            self._take_constant(view.source)
+        if len(lowered.views) == len(node.outputs):
             return
-        copies = self._place_parts(lowered, output, wanted)
+        copies = self._place_parts(lowered, node.output, wanted) if lowered.parts else None
         if copies is not None and not copies:
             return
         calls = []
@@ -195,9 +197,9 @@ class _Lowering(ValuePlacer[Format]):
             values = tuple(renamed.get(v, v) for v in call.values)
             for value in values:
                 self._take_constant(value)
-            calls.append(Call(call.kernel, values, call.in_place))
-        label = node.name or output
-        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), output))
+            calls.append(replace(call, values=values))
+        label = node.name or node.key
+        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), node.key))
 
     def _place_parts(
         self, lowered: Lowered, output: str, reads: Mapping[str, Format]

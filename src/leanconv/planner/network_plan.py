@@ -31,7 +31,7 @@ class PlannedStep:
 
     Attributes:
         name, op, algorithm: which node, what it computes, how.
-        output: the value that it defines.
+        output: the first value that it defines.
         flops: operations of one run.
         kernels: the kernels' names, one for each call.
         weight_bytes: packed constants that it reads.
@@ -126,7 +126,7 @@ class NetworkPlan(Unpicklable):
     def step_estimates(self) -> tuple[int, ...]:
         """The estimated time of each of `steps`."""
         estimates = {
-            node.outputs[0]: node_cost.estimated_ns
+            node.key: node_cost.estimated_ns
             for node, node_cost in zip(self.planner.graph.nodes, self.node_costs, strict=True)
         }
         costs = self.planner.target.costs
@@ -150,7 +150,7 @@ class NetworkPlan(Unpicklable):
             PlannedNode(
                 name=node.name,
                 op=node.op,
-                output=node.outputs[0],
+                output=node.key,
                 reads=node_cost.decision.reads,
                 writes=node_cost.decision.writes,
                 choice_text=str(node_cost.decision.choice) or None,
@@ -158,7 +158,7 @@ class NetworkPlan(Unpicklable):
                 weight_bytes=node_cost.weight_bytes,
                 time_ns=shared_ns(node_cost.estimated_ns, self.threads),
                 error=node_cost.error,
-                kernels=digests[node.outputs[0]],
+                kernels=digests[node.key],
             )
             for node, node_cost in zip(graph.nodes, node_costs, strict=True)
         )

@@ -58,6 +58,27 @@ class PartCost:
 
 
 @dataclass(frozen=True)
+class Output:
+    """One of the outputs of a node, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ViewCost:
+    """An output that is bytes of an input.
+
+    Attributes:
+        output, source: the numbers of the output and of the input.
+        offset: the byte of the input at which the output begins.
+    """
+
+    output: int
+    source: int
+    offset: int
+
+
+@dataclass(frozen=True)
 class NodeCost:
     """What one choice for a node costs between given formats.
 
@@ -71,11 +92,10 @@ class NodeCost:
         weight_bytes: constants of its own, each aligned.
         unpacked: the numbers of the inputs that are constants which it reads as they are.
         calls: in order; none for a view. A buffer is an input by its number, a temporary by its
-            name, or `"y"`.
+            name.
         temporaries: bytes of each, aligned.
-        alias: the number of the input whose bytes the output's are; None if it has its own.
-        alias_offset: the byte of that input at which the output begins.
-        parts: what the output consists of, where inputs could be computed in their place.
+        views: the outputs that are bytes of inputs.
+        parts: what the one output consists of, where inputs could be computed in their place.
         growth: how much the error of a plain sum grows on its way to the outputs.
     """
 
@@ -86,10 +106,9 @@ class NodeCost:
     error: float
     weight_bytes: int
     unpacked: tuple[int, ...]
-    calls: tuple[BufferUse[int | str], ...]
+    calls: tuple[BufferUse[int | str | Output], ...]
     temporaries: Mapping[str, int]
-    alias: int | None
-    alias_offset: int = 0
+    views: tuple[ViewCost, ...] = ()
     parts: tuple[PartCost, ...] = ()
     growth: float = _ERROR_GROWTH
 
@@ -104,7 +123,7 @@ class NodeCost:
             algorithm=self.algorithm if left else "view",
             estimated_ns=round(self.estimated_ns * share),
             time_ns=round(self.time_ns * share),
-            calls=tuple(BufferUse((part.source,), "y", (), 0) for part in left),
+            calls=tuple(BufferUse((part.source,), (Output(0),), (), 0) for part in left),
         )
 
     @property
@@ -232,12 +251,12 @@ class NodeEvaluator:
         if self.fixed:  # the first choice is that of one image, whatever the batch and the limit
             found = found[:1]
         first = self.least_ns(node, default)
-        if found[0].alias is None and not found[0].parts:
+        if not found[0].views and not found[0].parts:
             for decision in others:
                 found += [
                     cost
                     for cost in self._known_costs(node, decision, vary_parameters=False)
-                    if cost.alias is None and not cost.parts
+                    if not cost.views and not cost.parts
                 ]
         return [self._grown(node, _at_least(first, node_cost)) for node_cost in found]
 
@@ -256,14 +275,14 @@ class NodeEvaluator:
         return self._grown(node, _at_least(least_ns, self._chosen(node, decision)))
 
     def _grown(self, node: Node, node_cost: NodeCost) -> NodeCost:
-        growth = self._growths.get(node.outputs[0])
+        growth = self._growths.get(node.key)
         return node_cost if growth is None else replace(node_cost, growth=growth)
 
     def least_ns(self, node: Node, default: Decision) -> int:
         """The least time that any choice of a node counts with: that of a plan without limits."""
         known = (node_key(node, self._graph, default), True) in self._known
         first = next(self._known_costs(node, default, vary_parameters=known)).time_ns
-        return max(first, self._floors().get(node.outputs[0], 0))
+        return max(first, self._floors().get(node.key, 0))
 
     def _chosen(self, node: Node, decision: Decision) -> NodeCost:
         found = list(self._known_costs(node, decision, vary_parameters=False))
@@ -305,7 +324,9 @@ class NodeEvaluator:
         self, node: Node, decision: Decision, choice: Choice, lowered: Lowered
     ) -> NodeCost:
         constants = self._graph.constants
-        numbers: dict[str, int | str] = {node.outputs[0]: "y"}
+        numbers: dict[str, int | str | Output] = {
+            name: Output(number) for number, name in enumerate(node.outputs)
+        }
         for number, name in enumerate(node.inputs):
             if name and name not in constants:
                 numbers.setdefault(name, number)
@@ -313,8 +334,8 @@ class NodeEvaluator:
 
         calls = tuple(
             BufferUse(
-                tuple(numbers.get(name) for name in call.values[:-1]),
-                numbers[call.values[-1]],
+                tuple(numbers.get(name) for name in call.reads),
+                tuple(numbers[name] for name in call.results),
                 call.in_place,
                 aligned(call.kernel.scratch_bytes),
             )
@@ -340,8 +361,10 @@ class NodeEvaluator:
             tuple(node.inputs.index(n) for n in read if n in node.inputs and n in constants),
             calls,
             {name: aligned(size) for name, size in lowered.temporaries.items()},
-            node.inputs.index(lowered.alias) if lowered.alias else None,
-            lowered.alias_offset,
+            tuple(
+                ViewCost(node.outputs.index(name), node.inputs.index(view.source), view.offset)
+                for name, view in lowered.views.items()
+            ),
             tuple(
                 PartCost(source_of(part.source), part.offset, part.bytes) for part in lowered.parts
             ),
@@ -363,10 +386,9 @@ def other_decisions(
         default: the formats of a plan without limits.
         allowed: the formats that each value may have.
     """
-    output = node.outputs[0]
     found: list[Decision] = []
     for reads, writes in rules.possible(node):
-        if writes != default.writes and writes not in allowed[output]:
+        if writes != default.writes and any(writes not in allowed[n] for n in node.outputs):
             continue
         if any(f != default.reads.get(n) and f not in allowed[n] for n, f in reads.items()):
             continue

@@ -96,4 +96,4 @@ def tuned(
 
 
 def _name(node: Node) -> str:
-    return node.name or node.outputs[0]
+    return node.name or node.key

@@ -140,7 +140,7 @@ def target_facts(target: Target) -> dict[str, Any]:
 
 def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
     """A digest of the kernels of each node, by the node's output."""
-    of: dict[str, list[str]] = {node.outputs[0]: [] for node in graph.nodes}
+    of: dict[str, list[str]] = {node.key: [] for node in graph.nodes}
     for step in lowered.steps:
         if step.output in of:
             of[step.output] += [canonical_text(call.kernel) for call in step.calls]

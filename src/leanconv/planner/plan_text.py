@@ -69,7 +69,7 @@ def error_text(plan: NetworkPlan) -> str:
     share = planner.accuracy.layer_error
     pairs = zip(planner.graph.nodes, plan.node_costs, strict=True)
     layers = sorted(
-        ((cost, node.name or node.outputs[0]) for node, cost in pairs if cost.error),
+        ((cost, node.name or node.key) for node, cost in pairs if cost.error),
         key=lambda layer: -layer[0].passed_error,
     )
     most = ", ".join(f"{name} {cost.passed_error:.1e}" for cost, name in layers[:3])

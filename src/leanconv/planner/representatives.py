@@ -43,17 +43,16 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
     own = {name: graph.types[name] for name in (*node.inputs, *node.outputs) if name}
     if not any(name in graph.open_axes for name in node.inputs):
         return own
-    (output,) = node.outputs
-    x, before = node.inputs[0], own[output]
+    x, before = node.inputs[0], own[node.key]
     types = {name: _of(kind, graph.open_axes.get(name, ())) for name, kind in own.items()}
     # A residual is as large as the output, which the representative of the input decides.
     added = {name for name in node.inputs[1:] if name not in ("", x) and own[name] == before}
     alone = replace(node, inputs=tuple("" if name in added else name for name in node.inputs))
     try:
-        types[output] = infer_node(alone, types)
+        types.update(zip(node.outputs, infer_node(alone, types), strict=True))
     except LeanConvError:
         return own
-    types.update(dict.fromkeys(added, types[output]))
+    types.update(dict.fromkeys(added, types[node.key]))
     return types
 
 

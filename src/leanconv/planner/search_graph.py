@@ -25,6 +25,7 @@ from leanconv.planner.lowering import default_decisions
 from leanconv.planner.node_costs import (
     NodeCost,
     NodeEvaluator,
+    Output,
     error_units,
     other_decisions,
     reorder_ns,
@@ -118,7 +119,8 @@ def _allowed_formats(
     graph = rules.graph
     allowed: dict[str, set[Format]] = {name: set() for name in graph.types}
     for node, decision in zip(graph.nodes, defaults, strict=True):
-        allowed[node.outputs[0]].add(decision.writes)
+        for name in node.outputs:
+            allowed[name].add(decision.writes)
         for name, form in decision.reads.items():
             allowed[name].add(form)
     for name, forms in allowed.items():
@@ -282,7 +284,7 @@ class _Builder:
                 return
             reorders.append(((name, entry.produced), (name, form)))
             live[name] = Live(entry.produced, entry.held | {form}, entry.dropped)
-        output, writes = node.outputs[0], node_cost.decision.writes
+        writes = node_cost.decision.writes
         keeps = [(name, list(self._keeps(name, live[name], form))) for name, form in wanted.items()]
         for choice in product(*(options for _, options in keeps)):
             after = dict(live)
@@ -291,8 +293,9 @@ class _Builder:
                     del after[name]
                 else:
                     after[name] = kept
-            if self._readers[output]:
-                after[output] = Live(writes, frozenset({writes}))
+            for output in node.outputs:
+                if self._readers[output]:
+                    after[output] = Live(writes, frozenset({writes}))
             following = tuple(sorted(after.items(), key=lambda item: item[0]))
             peak = self._peak(state, following, node, node_cost, wanted, reorders)
             nanoseconds = sum(self._reorder_ns(new) for _, new in reorders)
@@ -328,27 +331,29 @@ class _Builder:
             for form in live.held:
                 root = self._root((name, form))
                 sizes[root] = self._size(root)
-        output = self._root((node.outputs[0], node_cost.decision.writes))
-        sizes[output] = self._size(output)
+        results = [(name, node_cost.decision.writes) for name in node.outputs]
+        for result in results:
+            root = self._root(result)
+            sizes[root] = self._size(root)
         sizes.update(node_cost.temporaries)
         uses: list[BufferUse[object]] = []
         for source, result in reorders:
             sizes[result] = self._size(result)
-            uses.append(BufferUse((self._root(source),), result, (), 0))
+            uses.append(BufferUse((self._root(source),), (result,), (), 0))
 
-        def buffer(value: int | str) -> object:
+        def buffer(value: int | str | Output) -> object:
             """A value of the node's calls as the search names it."""
-            if value == "y":
-                return output
+            if isinstance(value, Output):
+                return self._root(results[value.number])
             if isinstance(value, int):
                 name = node.inputs[value]
                 return self._root((name, wanted[name]))
             return value
 
-        def is_whole(value: int | str | None) -> bool:
+        def is_whole(value: int | str | Output | None) -> bool:
             """Whether a value is all of a buffer."""
-            if value == "y":
-                key = node.outputs[0], node_cost.decision.writes
+            if isinstance(value, Output):
+                key = results[value.number]
             elif isinstance(value, int):
                 key = node.inputs[value], wanted[node.inputs[value]]
             else:
@@ -358,9 +363,10 @@ class _Builder:
         for call in node_cost.calls:
             reads = tuple(None if value is None else buffer(value) for value in call.reads)
             in_place = tuple(i for i in call.in_place if is_whole(call.reads[i]))
-            if not is_whole(call.result):
+            if not is_whole(call.results[0]):
                 in_place = ()
-            uses.append(BufferUse(reads, buffer(call.result), in_place, call.scratch_bytes))
+            written = tuple(map(buffer, call.results))
+            uses.append(BufferUse(reads, written, in_place, call.scratch_bytes))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
         end = {self._root((name, form)) for name, live in after for form in live.held}
         bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array

@@ -60,19 +60,23 @@ class _Step(Protocol):
 
 
 class _Call(Protocol):
-    """One kernel over values, the result last."""
+    """One kernel over values."""
 
     @property
     def kernel(self) -> _Kernel:
         """The code."""
 
     @property
-    def values(self) -> tuple[str, ...]:
-        """A value for each operand."""
+    def reads(self) -> tuple[str, ...]:
+        """A value for each operand that it reads, in order; they come before the results."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """A value for each operand that it writes."""
 
     @property
     def in_place(self) -> tuple[int, ...]:
-        """Operands whose memory the result may take over."""
+        """Operands whose memory the first result may take over."""
 
 
 class _Kernel(Protocol):
@@ -168,10 +172,10 @@ def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
 
     return [
         BufferUse(
-            tuple(owner.get(name) for name in call.values[:-1]),
-            owner[call.values[-1]],
-            tuple(i for i in call.in_place if is_whole(call.values[i]))
-            if is_whole(call.values[-1])
+            tuple(owner.get(name) for name in call.reads),
+            tuple(owner[name] for name in call.results),
+            tuple(i for i in call.in_place if is_whole(call.reads[i]))
+            if is_whole(call.results[0])
             else (),
             aligned(call.kernel.scratch_bytes),
         )

@@ -8,6 +8,7 @@ are evicted to L3. No result changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from leanconv.codegen.lowered import Call
 from leanconv.spec.format import ALIGNMENT, ceil_div
@@ -32,13 +33,14 @@ def add_weight_prefetch(calls: Sequence[Call], target: Target) -> list[Call]:
             continue
         weights = call.values[call.kernel.operands.index("w")]
         for before in range(place - 1, max(-1, place - 2 - _BETWEEN), -1):
-            kernel, values = result[before].kernel, result[before].values
+            kernel = result[before].kernel
             steps = kernel.prefetch_steps
             if steps is None:
                 continue
             if steps >= _STEPS * ceil_div(size, ALIGNMENT):
-                operands = (*values[:-1], weights, values[-1])
-                result[before] = Call(kernel.with_prefetch(size), operands, result[before].in_place)
+                operands = (*result[before].reads, weights, *result[before].results)
+                prefetching = kernel.with_prefetch(size)
+                result[before] = replace(result[before], kernel=prefetching, values=operands)
             break
     return result
 

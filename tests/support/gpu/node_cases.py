@@ -32,7 +32,7 @@ def node(
     (found,) = network.run(list(inputs))
     stand.check_guards()
     wide = [{**given, **constants}[name].astype(np.float64) for name in names]
-    return {"error": relative_error(found, evaluate(op, wide, attributes)), "allowed": 2e-6}
+    return {"error": relative_error(found, *evaluate(op, wide, attributes)), "allowed": 2e-6}
 
 
 def nodes(stand: Stand) -> Iterator[Case]:

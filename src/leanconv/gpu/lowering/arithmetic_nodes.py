@@ -78,7 +78,7 @@ def elementwise(
 
 def lower_unary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of one tensor, in the format that its input has."""
-    source, result = node.inputs[0], node.outputs[0]
+    source, result = node.inputs[0], node.output
     form = context.form(source)
     activation = activation_of(node)
     kind = activation.kind if activation else ""
@@ -102,7 +102,7 @@ def _common_form(context: LoweringContext, names: Sequence[str], result: str) ->
 
 def lower_binary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of two tensors, broadcast as NumPy does."""
-    result = node.outputs[0]
+    result = node.output
     shape = context.shape(result)
     form = _common_form(context, node.inputs, result)
     operands, strides = [], []
@@ -140,7 +140,7 @@ def _tile(count: int, inner: int) -> tuple[int, int]:
 
 def lower_reduction(context: LoweringContext, node: Node) -> None:
     """Reduce one run of neighbouring axes after the other."""
-    source, result = node.inputs[0], node.outputs[0]
+    source, result = node.inputs[0], node.output
     shape, keep = context.shape(source), node.attributes["keepdims"]
     rank = len(shape)
     axes = node.attributes["axes"] or ()
@@ -200,7 +200,7 @@ def lower_softmax(context: LoweringContext, node: Node) -> None:
     outer, count, inner = _along(shape, axis)
     rows, columns = _tile(count, inner)
     dtype = context.dtype
-    x, y = context.read(source, form), context.define(node.outputs[0], form)
+    x, y = context.read(source, form), context.define(node.output, form)
     launch = make_launch(
         "reduce.softmax",
         (outer, blocks(inner, columns)),
@@ -223,7 +223,7 @@ def lower_lrn(context: LoweringContext, node: Node) -> None:
     source, attributes, dtype = node.inputs[0], node.attributes, context.dtype
     shape = context.shape(source)
     form = LAST if len(shape) >= 3 else PLAIN
-    x, y = context.read(source, form), context.define(node.outputs[0], form)
+    x, y = context.read(source, form), context.define(node.output, form)
     size, channels = attributes["size"], shape[1]
     positions = prod(shape) // channels
     launch = make_launch(
@@ -253,7 +253,7 @@ def lower_matmul(context: LoweringContext, node: Node) -> None:
     if node.op == "Gemm":
         _lower_gemm(context, node)
         return
-    a_name, b_name, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    a_name, b_name, result = node.inputs[0], node.inputs[1], node.output
     a_shape, b_shape = context.shape(a_name), context.shape(b_name)
     a_full = a_shape if len(a_shape) > 1 else (1, *a_shape)
     b_full = b_shape if len(b_shape) > 1 else (*b_shape, 1)
@@ -326,7 +326,7 @@ def _matmul(
 
 
 def _lower_gemm(context: LoweringContext, node: Node) -> None:
-    attributes, result = node.attributes, node.outputs[0]
+    attributes, result = node.attributes, node.output
     rows, columns = context.shape(result)
     a_shape = context.shape(node.inputs[0])
     inner = a_shape[0] if attributes["transA"] else a_shape[1]

@@ -39,7 +39,7 @@ def _plane_spec(
 def _channels(context: LoweringContext, node: Node, index: int, role: str) -> str:
     """The buffer of a bias or slope, which must be constant."""
     array = context.given(node, index)
-    return "" if array is None else context.constant(f"{node.outputs[0]}/{role}", array)
+    return "" if array is None else context.constant(f"{node.output}/{role}", array)
 
 
 def lower_conv(context: LoweringContext, node: Node) -> None:
@@ -55,7 +55,7 @@ def lower_conv(context: LoweringContext, node: Node) -> None:
         spec.activation,
     )
     x = context.read(node.inputs[0], LAST)
-    y = context.define(node.outputs[0], LAST)
+    y = context.define(node.output, LAST)
     problem = _problem(context, spec, x, y, epilogue, f"{y}/")
     context.add(node, choose_algorithm(problem, _spread(w), context.machine))
 
@@ -79,7 +79,7 @@ def lower_chain(context: LoweringContext, node: Node) -> None:
     x_shape = context.shape(node.inputs[0])
     x = context.read(node.inputs[0], LAST)
     residual = context.read(node.input(1), LAST)
-    y = context.define(node.outputs[0], LAST)
+    y = context.define(node.output, LAST)
     problems, weights = [], []
     for number, stage in enumerate(stages):
         names = stage_inputs(node.inputs, number, "", len(stages))
@@ -144,7 +144,7 @@ def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     w = factor.reshape(-1, 1, 1, 1)
     spec = _plane_spec(context, flat, w, attributes, True, False)
     x = context.read(node.inputs[0], LAST)
-    y = context.define(node.outputs[0], LAST)
+    y = context.define(node.output, LAST)
     shift = context.constant(f"{y}/bias", bias - mean * factor)
     problem = _problem(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
     context.add(node, choose_algorithm(problem, w, context.machine, "depthwise"))

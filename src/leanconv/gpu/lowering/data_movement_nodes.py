@@ -35,20 +35,20 @@ _BLOCK = 512
 
 def lower_reshape(context: LoweringContext, node: Node) -> None:
     """A view of the same bytes."""
-    context.view(node.outputs[0], context.read(node.inputs[0], PLAIN), PLAIN)
+    context.view(node.output, context.read(node.inputs[0], PLAIN), PLAIN)
 
 
 def lower_transpose(context: LoweringContext, node: Node) -> None:
     """Lower a Transpose."""
-    x, y = context.read(node.inputs[0], PLAIN), context.define(node.outputs[0], PLAIN)
+    x, y = context.read(node.inputs[0], PLAIN), context.define(node.output, PLAIN)
     shape = context.shape(node.inputs[0])
     context.launch(node, "copy", permute(x, y, context.dtype, shape, node.attributes["perm"]))
 
 
 def lower_expand(context: LoweringContext, node: Node) -> None:
     """Lower an Expand: strides of zero."""
-    shape = context.shape(node.outputs[0])
-    x, y = context.read(node.inputs[0], PLAIN), context.define(node.outputs[0], PLAIN)
+    shape = context.shape(node.output)
+    x, y = context.read(node.inputs[0], PLAIN), context.define(node.output, PLAIN)
     steps = strides_in(context.shape(node.inputs[0]), shape)
     launch = copy_box(x, y, context.dtype, shape, steps, dense_strides(shape))
     context.launch(node, "copy", launch)
@@ -56,7 +56,7 @@ def lower_expand(context: LoweringContext, node: Node) -> None:
 
 def lower_concat(context: LoweringContext, node: Node) -> None:
     """Every part is copied to its place."""
-    result = node.outputs[0]
+    result = node.output
     forms = [context.form(n) for n in node.inputs if not context.is_constant(n)]
     form = LAST if LAST in forms else PLAIN
     shape = context.physical(result, form)
@@ -79,8 +79,8 @@ def lower_slice(context: LoweringContext, node: Node) -> None:
     source = node.inputs[0]
     form = context.form(source)
     strides = dense_strides(context.physical(source, form))
-    x, y = context.read(source, form), context.define(node.outputs[0], form)
-    box = context.physical(node.outputs[0], form)
+    x, y = context.read(source, form), context.define(node.output, form)
+    box = context.physical(node.output, form)
     rank, start, steps = len(box), 0, [0] * len(box)
     for axis, (first, step) in enumerate(
         zip(node.attributes["starts"], node.attributes["steps"], strict=True)
@@ -140,7 +140,7 @@ def _along_axes(
     name: str,
 ) -> None:
     """Mix cells along one axis after the other; `tables` by logical axis."""
-    source, result = node.inputs[0], node.outputs[0]
+    source, result = node.inputs[0], node.output
     form = context.form(source)
     shape = list(context.physical(source, form))
     x, y = context.read(source, form), context.define(result, form)
@@ -179,7 +179,7 @@ def lower_resize(context: LoweringContext, node: Node) -> None:
 
 def lower_pad(context: LoweringContext, node: Node) -> None:
     """Constant padding fills and copies; reflection and the edge read other cells."""
-    source, result, attributes = node.inputs[0], node.outputs[0], node.attributes
+    source, result, attributes = node.inputs[0], node.output, node.attributes
     shape, rank = context.shape(source), len(context.shape(source))
     pads = list(zip(attributes["pads"][:rank], attributes["pads"][rank:], strict=True))
     if attributes["mode"] != "constant":
@@ -206,7 +206,7 @@ def lower_pad(context: LoweringContext, node: Node) -> None:
 
 def lower_pool(context: LoweringContext, node: Node) -> None:
     """One launch over (h, w); with a third axis the others first, then that one alone."""
-    source, result, attributes = node.inputs[0], node.outputs[0], node.attributes
+    source, result, attributes = node.inputs[0], node.output, node.attributes
     images, channels, *size = context.shape(source)
     out = list(context.shape(result)[2:])
     rank = len(size)

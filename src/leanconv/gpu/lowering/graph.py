@@ -74,14 +74,16 @@ def lower_graph(
                 f"{label(node)} has no kernel on a GPU; expected one of "
                 f"{', '.join(sorted(HANDLERS))}; use device='cpu'"
             )
-        kind = graph.types[node.outputs[0]]
-        if kind.dtype not in ("float32", "float64"):
-            raise UnsupportedError(
-                f"{label(node)} computes {kind}; expected float32 or float64 on a GPU; use "
-                "device='cpu'"
-            )
-        if kind.elements == 0:
-            context.define(node.outputs[0], PLAIN)
+        kinds = [graph.types[name] for name in node.outputs]
+        for kind in kinds:
+            if kind.dtype not in ("float32", "float64"):
+                raise UnsupportedError(
+                    f"{label(node)} computes {kind}; expected float32 or float64 on a GPU; use "
+                    "device='cpu'"
+                )
+        if not any(kind.elements for kind in kinds):
+            for name in node.outputs:
+                context.define(name, PLAIN)
             continue
         handler(context, node)
     outputs = tuple(context.deliver(name) for name in graph.outputs)

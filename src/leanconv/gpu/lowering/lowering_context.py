@@ -177,7 +177,7 @@ class LoweringContext(ValuePlacer[str]):
         """Take over what a node became."""
         self.constants.update(lowered.constants)
         self.bytes.update(lowered.temporaries)
-        name = node.name or node.outputs[0]
+        name = node.name or node.key
         self.steps.append(
             DeviceStep(
                 name,

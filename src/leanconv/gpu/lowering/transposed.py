@@ -35,10 +35,10 @@ def lower_transposed(context: LoweringContext, node: Node) -> None:
     names = []
     for index, role in ((2, "bias"), (4, "slope")):
         array = context.given(node, index)
-        names.append("" if array is None else context.constant(f"{node.outputs[0]}/{role}", array))
+        names.append("" if array is None else context.constant(f"{node.output}/{role}", array))
     epilogue = Epilogue(names[0], "", names[1], node.attributes["activation"])
     x = context.read(node.inputs[0], LAST)
-    y = context.define(node.outputs[0], LAST)
+    y = context.define(node.output, LAST)
     made = [_by_phases(context, node, w, x, y, epilogue)]
     if w.ndim < 5:
         made.append(_by_products(context, node, w, x, y, epilogue))
@@ -54,7 +54,7 @@ def _by_phases(
 ) -> Lowered:
     """Outputs at one position modulo the stride are an ordinary convolution of stride 1."""
     dtype, machine = context.dtype, context.machine
-    in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
+    in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.output)
     groups, outputs = node.attributes["group"], out_shape[1]
     of, to = Access.channels_last(in_shape), Access.channels_last(out_shape)
     pieces = phases(node, context.graph, of, to, w, None)
@@ -170,7 +170,7 @@ def _gather(
     stride, dilation = (*one, *attributes["strides"]), (*one, *attributes["dilations"])
     pad = (*zero, *attributes["pads"][:rank])
     height, width = (*one, *shape[2:])
-    out_h, out_w = (*one, *context.shape(node.outputs[0])[2:])
+    out_h, out_w = (*one, *context.shape(node.output)[2:])
     positions = shape[0] * out_h * out_w
     constants = epilogue.constants()
     del constants["HAS_RESIDUAL"]

@@ -219,6 +219,12 @@ class Call:
         """Add an operation in normal form; see `Builder.emit`."""
         return self.builder.emit(op, inputs, self.node.name, **attributes)
 
+    def emit_all(
+        self, op: str, inputs: Sequence[Value | None], **attributes: Any
+    ) -> tuple[Value, ...]:
+        """Add an operation of several outputs in normal form; see `Builder.emit_all`."""
+        return self.builder.emit_all(op, inputs, self.node.name, **attributes)
+
     def number(self, number: float, like: Value) -> Value:
         """A scalar constant of another value's dtype."""
         return self.builder.constant(np.asarray(number, dtype=like.type.dtype))

@@ -1,7 +1,7 @@
 """The operations of a graph in normal form: one table, `OPS`.
 
-Every operation has one output. Its inputs, its attributes (all of them required, tuples for
-lists) and its meaning:
+The inputs of every operation, its attributes (all of them required, tuples for lists) and its
+meaning; each has one output where none are named:
 
 | op | inputs | attributes |
 |---|---|---|
@@ -71,8 +71,8 @@ OPS: Mapping[str, Op] = MappingProxyType(
 )
 
 
-def infer(op: str, types: Types, attributes: Attributes) -> TensorType:
-    """The type of an operation's output.
+def infer(op: str, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    """The types of an operation's outputs.
 
     Args:
         op: a key of `OPS`.
@@ -96,8 +96,8 @@ def infer(op: str, types: Types, attributes: Attributes) -> TensorType:
     return entry.infer(types, attributes)
 
 
-def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> Array:
-    """The output array of an operation, computed in the dtype of its inputs.
+def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
+    """The output arrays of an operation, computed in the dtype of its inputs.
 
     Args:
         op: a key of `OPS`.
@@ -113,7 +113,7 @@ def label(node: Node) -> str:
     return f"node {node.name!r} ({node.op})" if node.name else f"a node {node.op}"
 
 
-def infer_node(node: Node, types: Mapping[str, TensorType]) -> TensorType:
+def infer_node(node: Node, types: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
     """`infer` for a node of a graph, given the types of its inputs by name.
 
     Raises:
@@ -127,7 +127,7 @@ def infer_node(node: Node, types: Mapping[str, TensorType]) -> TensorType:
         raise type(error)(f"{label(node)}: {error}") from error
 
 
-def evaluate_node(node: Node, values: Mapping[str, Array]) -> Array:
+def evaluate_node(node: Node, values: Mapping[str, Array]) -> tuple[Array, ...]:
     """`evaluate` for a node of a graph, given its inputs by name."""
     arrays = [values[name] if name else None for name in node.inputs]
     return evaluate(node.op, arrays, node.attributes)

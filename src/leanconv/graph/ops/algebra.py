@@ -23,6 +23,7 @@ from leanconv.graph.ops.base import (
     given,
     required,
     same_dtype,
+    single,
 )
 from leanconv.graph.ops.integers import quotient
 from leanconv.units import shape_text
@@ -56,7 +57,7 @@ def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
         y = function(x, axis=axes, keepdims=attributes["keepdims"])
         return np.asarray(y, dtype=x.dtype)
 
-    return Op(_infer_reduction, evaluate, attributes=("axes", "keepdims"), takes_symbols=True)
+    return single(_infer_reduction, evaluate, attributes=("axes", "keepdims"), takes_symbols=True)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -165,13 +166,13 @@ OPS: dict[str, Op] = {
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),
-    "Softmax": Op(_infer_softmax, _evaluate_softmax, attributes=("axis",)),
-    "LogSoftmax": Op(_infer_softmax, _evaluate_log_softmax, attributes=("axis",)),
-    "BatchNormalization": Op(
+    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",)),
+    "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, attributes=("axis",)),
+    "BatchNormalization": single(
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
     ),
-    "MatMul": Op(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
-    "Gemm": Op(
+    "MatMul": single(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
+    "Gemm": single(
         _infer_gemm, _evaluate_gemm, 2, 3, ("transA", "transB", "alpha", "beta"), _work_gemm
     ),
 }

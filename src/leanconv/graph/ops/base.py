@@ -17,8 +17,9 @@ from leanconv.units import shape_text
 Array = npt.NDArray[Any]
 Types = Sequence["TensorType | None"]
 Arrays = Sequence["Array | None"]
-Infer = Callable[[Types, Attributes], TensorType]
-Evaluate = Callable[[Arrays, Attributes], Array]
+Infer = Callable[[Types, Attributes], tuple[TensorType, ...]]
+Evaluate = Callable[[Arrays, Attributes], tuple[Array, ...]]
+Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
 
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 40
@@ -26,11 +27,12 @@ MAX_TENSOR_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Op:
-    """One operation with one output.
+    """One operation.
 
     Attributes:
-        infer: the output type from the input types (None for an absent one) and attributes.
-        evaluate: the output from input arrays; computes in the dtype it is given.
+        infer: the types of its outputs from the input types (None for an absent one) and
+            attributes; that also says how many outputs it has.
+        evaluate: the outputs from input arrays; computes in the dtype it is given.
         least, most: how many inputs it takes; those past `least` may be absent (None).
         attributes: the names of its attributes in the normal form, all of them required.
         work: multiply-adds or comparisons beyond one per element read and written.
@@ -43,8 +45,38 @@ class Op:
     least: int = 1
     most: int = 1
     attributes: tuple[str, ...] = ()
-    work: Callable[[Types, Attributes, TensorType], int] | None = None
+    work: Work | None = None
     takes_symbols: bool = False
+
+
+def single(
+    infer: Callable[[Types, Attributes], TensorType],
+    evaluate: Callable[[Arrays, Attributes], Array],
+    least: int = 1,
+    most: int = 1,
+    attributes: tuple[str, ...] = (),
+    work: Callable[[Types, Attributes, TensorType], int] | None = None,
+    takes_symbols: bool = False,
+) -> Op:
+    """An operation with one output, made of functions of that one.
+
+    Args:
+        infer, evaluate, work: as `Op` has them, but of one type and one array.
+        least, most, attributes, takes_symbols: as `Op` has them.
+    """
+
+    def infer_all(types: Types, given: Attributes) -> tuple[TensorType, ...]:
+        return (infer(types, given),)
+
+    def evaluate_all(arrays: Arrays, given: Attributes) -> tuple[Array, ...]:
+        return (evaluate(arrays, given),)
+
+    def work_of(types: Types, given: Attributes, results: tuple[TensorType, ...]) -> int:
+        assert work is not None
+        return work(types, given, results[0])
+
+    shown = None if work is None else work_of
+    return Op(infer_all, evaluate_all, least, most, attributes, shown, takes_symbols)
 
 
 def given(items: Sequence[Any], index: int) -> Any:

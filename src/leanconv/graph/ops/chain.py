@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
-from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, first, given
+from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, first, given, single
 from leanconv.graph.ops.conv import OPS as CONVOLUTIONS
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
@@ -59,14 +59,14 @@ def _stages(attributes: Attributes) -> tuple[ChainStage, ...]:
 def _infer(types: Types, attributes: Attributes) -> TensorType:
     x, stages = first(types), _stages(attributes)
     for number, stage in enumerate(stages):
-        x = CONV.infer(stage_inputs(types, number, x, len(stages)), stage.attributes)
+        (x,) = CONV.infer(stage_inputs(types, number, x, len(stages)), stage.attributes)
     return x
 
 
 def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     x, stages = array(arrays), _stages(attributes)
     for number, stage in enumerate(stages):
-        x = CONV.evaluate(stage_inputs(arrays, number, x, len(stages)), stage.attributes)
+        (x,) = CONV.evaluate(stage_inputs(arrays, number, x, len(stages)), stage.attributes)
     return x
 
 
@@ -76,8 +76,8 @@ def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
     assert CONV.work is not None
     for number, stage in enumerate(stages):
         inputs = stage_inputs(types, number, x, len(stages))
-        x = CONV.infer(inputs, stage.attributes)
-        total += CONV.work(inputs, stage.attributes, x)
+        (x,) = CONV.infer(inputs, stage.attributes)
+        total += CONV.work(inputs, stage.attributes, (x,))
     return total
 
 
@@ -122,8 +122,8 @@ def _evaluate_blocks(arrays: Arrays, attributes: Attributes) -> Array:
 
 MOST_STAGES, MOST_BLOCKS = 3, 8
 OPS: dict[str, Op] = {
-    "ConvChain": Op(_infer, _evaluate, 1, 2 + 2 * MOST_STAGES, ("stages",), _work),
-    "BlockChain": Op(
+    "ConvChain": single(_infer, _evaluate, 1, 2 + 2 * MOST_STAGES, ("stages",), _work),
+    "BlockChain": single(
         _infer_blocks, _evaluate_blocks, 1, 2 + 2 * MOST_STAGES * MOST_BLOCKS, ("blocks",)
     ),
 }

@@ -21,6 +21,7 @@ from leanconv.graph.ops.base import (
     given,
     required,
     same_dtype,
+    single,
 )
 from leanconv.graph.ops.pointwise import activate
 from leanconv.graph.ops.windows import transposed_extent, window_extent, window_steps
@@ -216,8 +217,8 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
-    "Conv": Op(_infer_conv, _evaluate_conv, 2, 5, _SHARED, _work_conv),
-    "ConvTranspose": Op(
+    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, _work_conv),
+    "ConvTranspose": single(
         _infer_transposed,
         _evaluate_transposed,
         2,

@@ -17,6 +17,7 @@ from leanconv.graph.ops.base import (
     first,
     required,
     same_dtype,
+    single,
 )
 from leanconv.units import shape_text
 
@@ -166,17 +167,17 @@ def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: At
 
 
 OPS: dict[str, Op] = {
-    "Reshape": Op(_infer_reshape, _evaluate_reshape, attributes=("shape",), takes_symbols=True),
-    "Transpose": Op(
+    "Reshape": single(_infer_reshape, _evaluate_reshape, attributes=("shape",), takes_symbols=True),
+    "Transpose": single(
         _infer_transpose, _evaluate_transpose, attributes=("perm",), takes_symbols=True
     ),
-    "Concat": Op(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",), takes_symbols=True),
-    "Slice": Op(
+    "Concat": single(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",), takes_symbols=True),
+    "Slice": single(
         _infer_slice,
         _evaluate_slice,
         attributes=("starts", "steps", "sizes"),
         takes_symbols=True,
     ),
-    "Pad": Op(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
-    "Expand": Op(_infer_expand, _evaluate_expand, attributes=("shape",), takes_symbols=True),
+    "Pad": single(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
+    "Expand": single(_infer_expand, _evaluate_expand, attributes=("shape",), takes_symbols=True),
 }

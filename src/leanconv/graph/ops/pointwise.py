@@ -21,6 +21,7 @@ from leanconv.graph.ops.base import (
     first,
     required,
     same_dtype,
+    single,
 )
 from leanconv.graph.ops.integers import quotient
 from leanconv.spec.activation import Activation
@@ -131,7 +132,7 @@ def _unary(function: Callable[..., Array], *names: str, takes_symbols: bool = Fa
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return Op(_infer_same, evaluate, attributes=names, takes_symbols=takes_symbols)
+    return single(_infer_same, evaluate, attributes=names, takes_symbols=takes_symbols)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -144,7 +145,7 @@ def _binary(function: Callable[[Array, Array], Array], *, takes_symbols: bool = 
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return Op(_infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols)
+    return single(_infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -202,5 +203,5 @@ BINARY: dict[str, Op] = {
 OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
-    "PRelu": Op(_infer_prelu, _evaluate_prelu, least=2, most=2),
+    "PRelu": single(_infer_prelu, _evaluate_prelu, least=2, most=2),
 }

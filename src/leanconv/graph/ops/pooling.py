@@ -9,7 +9,17 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
-from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, check_rank, checked, first
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    check_rank,
+    checked,
+    first,
+    single,
+)
 from leanconv.graph.ops.conv import MAX_STEP, check_window
 from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.spec.conv import effective_extent
@@ -136,9 +146,9 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 OPS: dict[str, Op] = {
-    "MaxPool": Op(_infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool),
-    "AveragePool": Op(_infer_pool, _evaluate_average, attributes=_WINDOW, work=_work_pool),
-    "LRN": Op(
+    "MaxPool": single(_infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool),
+    "AveragePool": single(_infer_pool, _evaluate_average, attributes=_WINDOW, work=_work_pool),
+    "LRN": single(
         _infer_lrn, _evaluate_lrn, attributes=("size", "alpha", "beta", "bias"), work=_work_lrn
     ),
 }

@@ -9,7 +9,17 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
-from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, check_rank, checked, first
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    check_rank,
+    checked,
+    first,
+    single,
+)
 
 COORDINATE_MODES = (
     "half_pixel",
@@ -150,5 +160,5 @@ def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> i
 
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
 OPS: dict[str, Op] = {
-    "Resize": Op(_infer_resize, _evaluate_resize, attributes=_NAMES, work=_work_resize)
+    "Resize": single(_infer_resize, _evaluate_resize, attributes=_NAMES, work=_work_resize)
 }

@@ -83,7 +83,7 @@ def _read(editor: Editor, node: Node) -> _Dense | None:
         return None
     if bias and (
         bias not in editor.constants
-        or not channel_extent(editor.shape(bias), editor.shape(node.outputs[0]), 1)
+        or not channel_extent(editor.shape(bias), editor.shape(node.output), 1)
     ):
         return None
     transposed = bool(a["transB"])
@@ -109,7 +109,7 @@ def _write(editor: Editor, node: Node, dense: _Dense, made: _Made) -> bool:
         rows = (dense.rows, dense.inputs, 1, 1)
         inputs[0] = editor.value(dense.x, TensorType(rows, kind.dtype))
         new.append(reshape_node(dense.x, inputs[0], rows, node.name))
-    (out,) = node.outputs
+    out = node.output
     ones = (1,) * len(kernel)
     result = editor.value(out, TensorType((dense.rows, dense.outputs, *ones), kind.dtype))
     attributes = {

@@ -35,7 +35,7 @@ def _rule(editor: Editor, node: Node) -> bool:
         kind = editor.types[factor]
         if factor in editor.constants or _TIMES_SMALLER * kind.elements > editor.types[x].elements:
             continue
-        if editor.shape(node.outputs[0]) != editor.shape(x):
+        if editor.shape(node.output) != editor.shape(x):
             continue
         one = editor.constant(f"{factor}.one", np.ones(1, kind.dtype))
         more = editor.value(factor, kind)

@@ -99,7 +99,7 @@ def _write_backwards(
     if view is None:
         editor.replace(node, node_like(conv, inputs=inputs, outputs=node.outputs))
         return
-    inner = editor.value(conv.outputs[0], editor.types[conv.outputs[0]])
+    inner = editor.value(conv.output, editor.types[conv.output])
     editor.replace(
         node,
         node_like(conv, inputs=inputs, outputs=(inner,)),
@@ -213,7 +213,7 @@ def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
     if not data:
         return None
     shape = editor.shape(data)
-    if editor.shape(node.outputs[0]) != shape or not 0 <= axis < len(shape):
+    if editor.shape(node.output) != shape or not 0 <= axis < len(shape):
         return None
     if node.op == "BatchNormalization":
         return _read_batch_norm(editor, node) if axis == 1 else None
@@ -249,7 +249,7 @@ _OPS = (*_AFFINE, "BatchNormalization")
 
 def _affordable(editor: Editor, conv: Node) -> bool:
     w = editor.constants.get(conv.inputs[1])
-    channels = editor.shape(conv.outputs[0])[1]
+    channels = editor.shape(conv.output)[1]
     if w is None or (conv.input(2) and conv.input(2) not in editor.constants):
         return False
     return editor.may_add(w.nbytes + channels * w.itemsize)
@@ -315,10 +315,10 @@ def _decompose(editor: Editor, node: Node) -> bool:
         return False
     affine = _read_batch_norm(editor, node)
     scale, shift = (v.astype(dtype).reshape(shape) for v in (affine.scale, affine.shift))
-    scaled = editor.value(node.outputs[0], kind)
+    scaled = editor.value(node.output, kind)
     attributes = frozen({})
-    factors = editor.constant(f"{node.outputs[0]}.scale", scale)
-    terms = editor.constant(f"{node.outputs[0]}.shift", shift)
+    factors = editor.constant(f"{node.output}.scale", scale)
+    terms = editor.constant(f"{node.output}.shift", shift)
     editor.replace(
         node,
         Node("Mul", (affine.data, factors), (scaled,), attributes, node.name),

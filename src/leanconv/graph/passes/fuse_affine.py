@@ -47,8 +47,8 @@ def _affine(
     editor: Editor, conv: Node, node: Node, number: float, *, first: bool
 ) -> tuple[float, float] | None:
     """Factor and summand of a convolution with a node behind it; None if it cannot have them."""
-    activation, kind = conv.attributes["activation"], editor.types[conv.outputs[0]]
-    if activation is None or activation.before_residual or editor.types[node.outputs[0]] != kind:
+    activation, kind = conv.attributes["activation"], editor.types[conv.output]
+    if activation is None or activation.before_residual or editor.types[node.output] != kind:
         return None
     factor, summand = activation.affine or (1.0, 0.0)
     if node.op == "Mul":

@@ -45,7 +45,7 @@ def _usable(editor: Editor, conv: Node) -> bool:
     return (
         conv.op == "Conv"
         and not conv.input(4)
-        and len(editor.shape(conv.outputs[0])) == 4
+        and len(editor.shape(conv.output)) == 4
         and all(name in editor.constants for name in conv.inputs[1:3] if name)
     )
 

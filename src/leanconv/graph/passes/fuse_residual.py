@@ -69,7 +69,7 @@ def _addends(editor: Editor, node: Node, *, activated: bool) -> tuple[Node, str]
 
 
 def _may_take(editor: Editor, conv: Node, residual: str) -> bool:
-    (out,) = conv.outputs
+    out = conv.output
     return (
         conv.op == "Conv"
         and editor.is_private(out)

@@ -42,12 +42,12 @@ def _covers(editor: Editor, node: Node) -> bool:
         tuple(attributes["kernel_shape"]) == extents
         and not any(attributes["pads"])
         and all(d == 1 or n == 1 for d, n in zip(attributes["dilations"], extents, strict=True))
-        and all(extent == 1 for extent in editor.shape(node.outputs[0])[2:])
+        and all(extent == 1 for extent in editor.shape(node.output)[2:])
     )
 
 
 def _keep_axes(editor: Editor, node: Node) -> None:
-    (out,) = node.outputs
+    out = node.output
     kind = editor.types[node.inputs[0]]
     axes = node.attributes["axes"]
     shape = tuple(1 if axis in axes else extent for axis, extent in enumerate(kind.shape))

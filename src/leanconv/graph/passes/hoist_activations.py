@@ -40,7 +40,7 @@ def _rule(editor: Editor, node: Node) -> bool:
         if moved is None:
             return False
         slope = (moved,)
-    active = editor.value(node.outputs[0], editor.types[source])
+    active = editor.value(node.output, editor.types[source])
     editor.replace(
         node,
         node_like(node, inputs=(source, *slope), outputs=(active,)),
@@ -55,5 +55,5 @@ def _slope(editor: Editor, node: Node) -> str | None:
     slope = channel_slope(editor, node, found.axis) if found else None
     if found is None or slope is None:
         return None
-    spatial = len(editor.shape(found.conv.outputs[0])) - 2
+    spatial = len(editor.shape(found.conv.output)) - 2
     return editor.constant(node.inputs[1], slope.reshape(-1, *(1,) * spatial))

@@ -28,10 +28,10 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
     """
     run = blocks_to_merge(graph)[:count]
     assert 1 < count == len(run), f"{count} blocks of {len(run)} that can be merged"
-    last = run[-1].outputs[0]
+    last = run[-1].key
 
     def rule(editor: Editor, node: Node) -> bool:
-        if node.outputs[0] != last:
+        if node.key != last:
             return False
         operands = [name for each in run for name in _operands(each)]
         blocks = tuple(ChainBlock(each.attributes["stages"], bool(each.input(1))) for each in run)
@@ -56,7 +56,7 @@ def blocks_to_merge(graph: Graph) -> list[Node]:
         return []
     run = [first]
     while len(run) < MOST_BLOCKS:
-        out = run[-1].outputs[0]
+        out = run[-1].key
         after = {id(node): node for node in users[out]}
         if len(after) != 1 or out in graph.outputs:
             break

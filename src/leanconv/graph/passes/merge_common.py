@@ -17,12 +17,12 @@ def merge_common(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: no two nodes are identical, but for those that define two outputs of the network.
     """
-    seen: dict[Hashable, str] = {}
+    seen: dict[Hashable, tuple[str, ...]] = {}
 
     def rule(editor: Editor, node: Node) -> bool:
         key = _key(node)
-        first = seen.setdefault(key, node.outputs[0])
-        return first != node.outputs[0] and editor.alias(node, first)
+        first = seen.setdefault(key, node.outputs)
+        return first != node.outputs and editor.alias(node, *first)
 
     return rewrite(graph, rule)
 

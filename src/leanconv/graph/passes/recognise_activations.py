@@ -41,7 +41,7 @@ def _rule(editor: Editor, node: Node) -> bool:
         new = _from_extreme(editor, node)
     else:
         new = None
-    if new is None or editor.shape(new.inputs[0]) != editor.shape(node.outputs[0]):
+    if new is None or editor.shape(new.inputs[0]) != editor.shape(node.output):
         return False
     editor.replace(node, new)
     return True
@@ -91,7 +91,7 @@ def _product(editor: Editor, node: Node) -> _Product:
 
 def _opens(editor: Editor, node: Node) -> bool:
     """Whether a node is a private part of a product."""
-    if not editor.is_private(node.outputs[0]):
+    if not editor.is_private(node.output):
         return False
     return node.op == "Mul" or _is_scaling(editor, node)
 
@@ -180,7 +180,7 @@ def _gated(
         same = shifted == (x, 3.0) and bounds(gate) == (0.0, 6.0)
         return ("HardSwish", {}) if same and close(coefficient, 1 / 6) else None
     if gate.op == "Add":
-        for inner, one in _terms(editor, gate.outputs[0]):
+        for inner, one in _terms(editor, gate.output):
             approximate = _gelu(editor, x, inner)
             if approximate and close(one * coefficient, 0.5):
                 weight = _factors(editor, inner).coefficient * coefficient
@@ -234,7 +234,7 @@ def _scaled_clip(editor: Editor, node: Node, product: _Product) -> Node | None:
     low, high = bounds(clip) or (math.nan, math.nan)
     if low != 0.0 or not 0.0 < high < math.inf:
         return None
-    if not _close(editor, clip.outputs[0], product.coefficient * high, 1.0):
+    if not _close(editor, clip.output, product.coefficient * high, 1.0):
         return None
     for x, term in _terms(editor, clip.inputs[0]):
         return _hard_sigmoid(node, x, 1.0 / high, term / high)

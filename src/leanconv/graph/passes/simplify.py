@@ -83,7 +83,7 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 def _is_identity(editor: Editor, node: Node) -> bool:
     """Whether the output equals the first input."""
-    x, y = node.inputs[0], node.outputs[0]
+    x, y = node.inputs[0], node.output
     # Shapes last: of symbols the comparison decides for all sizes that the graph is made for.
     return bool(x) and _keeps_elements(editor, node) and editor.types[x] == editor.types[y]
 
@@ -123,7 +123,7 @@ def _transpose(editor: Editor, node: Node) -> Node | None:
     extents = editor.shape(source)
     moved = [axis for axis in perm if extents[axis] != 1]
     if moved == sorted(moved):
-        (out,) = node.outputs
+        out = node.output
         return reshape_node(source, out, editor.shape(out), node.name)
     if source == node.inputs[0]:
         return None
@@ -134,7 +134,7 @@ def _reduce(editor: Editor, node: Node) -> Node | None:
     extents = editor.shape(node.inputs[0])
     if any(extents[axis] != 1 for axis in node.attributes["axes"]):
         return None
-    (out,) = node.outputs
+    out = node.output
     return reshape_node(node.inputs[0], out, editor.shape(out), node.name)
 
 
@@ -151,7 +151,7 @@ def _binary(editor: Editor, node: Node) -> Node | None:
         if before is None or before.op != "Expand":
             continue
         other, source = editor.shape(inputs[1 - index]), editor.shape(before.inputs[0])
-        if broadcast(other, source) == editor.shape(node.outputs[0]):
+        if broadcast(other, source) == editor.shape(node.output):
             inputs[index] = before.inputs[0]
     return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
 
