@@ -10,7 +10,7 @@ import pytest
 
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import Choice
-from leanconv.codegen.forms import Form, form_of
+from leanconv.codegen.forms import instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
@@ -227,10 +227,10 @@ def of_six(kernel: BlockStream) -> BlockStream:
 
 def test_streams_of_equal_remainders_share_forms() -> None:
     sizes = (60, 88), (92, 112), (224, 136)
-    forms: dict[str, set[Form]] = {}
+    forms: dict[str, set[str]] = {}
     for size in sizes:
         for choice, kernel in streams(Net(MOBILE[:3], size)).items():
-            forms.setdefault(str(choice), set()).add(form_of(of_six(kernel), host()).form)
+            forms.setdefault(str(choice), set()).add(instance_of(of_six(kernel), host()).digest)
     assert forms
     for name, found in forms.items():
         assert len(found) == 1, name

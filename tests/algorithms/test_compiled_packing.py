@@ -13,7 +13,7 @@ from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import parse_choice
 from leanconv.algorithms.select import PARAMETERS, choose
 from leanconv.codegen import compiler
-from leanconv.codegen.forms import form_of
+from leanconv.codegen.forms import instance_of
 from leanconv.codegen.host import host
 from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
@@ -104,5 +104,5 @@ def test_one_code_packs_all_layers(algorithm: str) -> None:
         found = choose(problem(text, host(), True), host(), parse_choice(algorithm, PARAMETERS))
         assert found.compiled is not None
         calls = found.compiled.calls(np.zeros(ConvSpec.parse(text).weight_shape, np.float32))
-        digests |= {form_of(call.kernel, host()).form.digest for call in calls["w"]}
+        digests |= {instance_of(call.kernel, host()).digest for call in calls["w"]}
     assert len(digests) == 1

@@ -16,8 +16,9 @@ import pytest
 
 from leanconv.codegen import compiler, private_folder
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.forms import form_of
+from leanconv.codegen.forms import instance_of
 from leanconv.codegen.host import host
+from leanconv.codegen.keys import key_of
 from leanconv.codegen.machine_code import compile_text
 from support.hostile import bounded
 from support.kernel_runner import run_kernel
@@ -61,7 +62,7 @@ def test_forged_code_where_others_may_write_is_not_run(
 
     In a folder of this user's it is what the cache holds, which shows that the forgery would run.
     """
-    key = compiler.key_of(form_of(Scale(2.0), host()).form.digest, host())
+    key = key_of(instance_of(Scale(2.0), host()).digest, host())
     forged = compile_text(compiler._named_text(key, Scale(3.0).emit(host())), host())
     cache = DiskCache(tmp_path / "objects")
     cache.put(key, forged)

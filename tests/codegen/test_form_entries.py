@@ -17,7 +17,6 @@ import leanconv as lc
 from leanconv.codegen import compiler, form_entries, forms, linking
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.form_entries import (
-    KnownForm,
     description,
     packed,
     packed_forms,
@@ -25,15 +24,17 @@ from leanconv.codegen.form_entries import (
     unpacked,
     unpacked_forms,
 )
+from leanconv.codegen.forms import Form, Instance
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.expressions import Expressions
+from support.forms import form_of
 from support.kernel_runner import run_kernel
 from support.onnx_models import small_cnn
 from support.small_kernels import Scale, conv_kernel
 
 DIGEST = hashlib.sha256(b"text").hexdigest()
-FORMS = [KnownForm(DIGEST, ()), KnownForm(DIGEST, (1, -(2**63), 2**63 - 1))]
+INSTANCES = [Instance(DIGEST, ()), Instance(DIGEST, (1, -(2**63), 2**63 - 1))]
 
 
 @pytest.fixture
@@ -57,8 +58,7 @@ def emit_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("emitted")
 
-    for module in (forms, compiler):
-        monkeypatch.setattr(module, "emitted", refused)
+    monkeypatch.setattr(forms, "emitted", refused)
 
 
 # -- what they are for ---------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.Monk
     alike: dict[str | None, dict[str, Kernel]] = {}
     for width in range(20, 70):  # columns that are left over are forms
         each = conv_kernel(f"ic16ih30iw{width}oc16oh30ow{width}kh3ph1", host())
-        digest = forms.form_of(each, host()).form.digest
+        digest = forms.instance_of(each, host()).digest
         alike.setdefault(skeleton_description(each), {})[digest] = each
     one, other = list(max(alike.values(), key=len).values())[:2]
     for each in (one, other):  # as two processes
@@ -129,7 +129,7 @@ def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.Monk
 def test_forms_of_one_text_with_other_guards_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     forget(monkeypatch)
     below = Expressions().node(operator.lt, Expressions().variable(0), 9)
-    alike = [forms.Form(DIGEST, (), {below: answer}) for answer in (True, False)]
+    alike = [Form(DIGEST, (), {below: answer}) for answer in (True, False)]
     read = unpacked_forms(packed_forms(alike), 1) or ()
     for _ in range(2):  # what is known already is not taken twice
         forms.adopt(kernel(), host(), read)
@@ -198,12 +198,12 @@ def test_what_is_loaded_together_is_in_the_key() -> None:
 
 # -- their bytes ---------------------------------------------------------------------------
 def test_entries_are_read_as_they_were_written() -> None:
-    assert unpacked(packed(FORMS) or b"", 2) == FORMS
+    assert unpacked(packed(INSTANCES) or b"", 2) == INSTANCES
     assert unpacked(packed([]) or b"", 0) == []
 
 
 def test_no_other_bytes_are_taken() -> None:
-    body = packed(FORMS)
+    body = packed(INSTANCES)
     assert body is not None
     for size in range(len(body)):
         assert unpacked(body[:size], 2) is None
@@ -216,15 +216,15 @@ def test_no_other_bytes_are_taken() -> None:
 def test_forms_of_too_many_words_are_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert packed([KnownForm(DIGEST, (1,) * 2**16)]) is None
-    assert packed([KnownForm(DIGEST, (1,) * (2**16 - 1))])
+    assert packed([Instance(DIGEST, (1,) * 2**16)]) is None
+    assert packed([Instance(DIGEST, (1,) * (2**16 - 1))])
     monkeypatch.setattr(form_entries, "_MOST_WORDS", 0)
     assert compiler.load([kernel()]).words(kernel())
     assert not list(folder.glob("*.forms"))
 
 
 def test_forms_are_read_as_they_were_written() -> None:
-    form = forms.form_of(kernel(), host()).form
+    form = form_of(kernel(), host())
     assert form.words
     (read,) = unpacked_forms(packed_forms([form]), forms.extent_count(kernel())) or ()
     assert read.record == form.record
@@ -284,7 +284,7 @@ def test_expressions_whose_numbers_grow_without_end_have_none(sign: str) -> None
 
 def test_no_entry_is_an_exception_a_hang_or_no_number() -> None:
     """Mutated entries, as if their checksums were right."""
-    body = packed_forms([forms.form_of(kernel(), host()).form])
+    body = packed_forms([form_of(kernel(), host())])
     random, values = Random(0), forms._split(kernel())[1]
     marks = list(b'[]",-.0123456789eEvNIntuf+*/%<>=!')
     misses = 0

@@ -16,7 +16,6 @@ from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent, Scalars
-from leanconv.codegen.forms import form_of
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -34,7 +33,7 @@ from leanconv.spec.format import Format
 from leanconv.symbols import Symbol, Trace, least, most
 from leanconv.target import PRESETS, Target
 from support.block_chains import Block, Runner
-from support.forms import constant, same_bits, shared
+from support.forms import constant, form_of, same_bits, shared
 from support.kernel_runner import run_kernel
 from support.small_kernels import conv_kernel, problem
 
@@ -155,7 +154,7 @@ def test_one_form_computes_all_counts_and_factors(dtype: str) -> None:
         found = run_kernel(kernel, x, x * np.nan)
         np.testing.assert_array_equal(found, x * np.array(factor, dtype))
         assert not factor or (np.signbit(found[1:]) == (factor < 0)).all()
-        forms.add(form_of(kernel, host()).form)
+        forms.add(form_of(kernel, host()))
     assert len(forms) == 1
 
 
@@ -166,9 +165,9 @@ def test_extents_one_and_zero_and_other_fields_have_forms_of_their_own() -> None
         Counted(5, (2.0, 2.0)),
         Counted(5, (2.0,), "float64"),
     ]
-    assert len({form_of(kernel, host()).form for kernel in kernels}) == len(kernels)
+    assert len({form_of(kernel, host()) for kernel in kernels}) == len(kernels)
     targets = PRESETS["haswell"], PRESETS["znver4"]
-    assert len({form_of(kernels[0], target).form for target in targets}) == 2
+    assert len({form_of(kernels[0], target) for target in targets}) == 2
 
 
 def test_numbers_that_are_not_finite_stay_in_the_code() -> None:
@@ -179,7 +178,7 @@ def test_numbers_that_are_not_finite_stay_in_the_code() -> None:
 
 
 def test_a_form_does_not_serve_where_a_guard_answers_otherwise() -> None:
-    one, many = form_of(add(2, 3), host()).form, form_of(add(2, 67), host()).form
+    one, many = form_of(add(2, 3), host()), form_of(add(2, 67), host())
     assert one is not many
     assert one.words_for((2, 67, 67, 1, 67, 1)) is None
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import leanconv
-from leanconv.codegen import compiler, linking
+from leanconv.codegen import linking
+from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import compile_text, load, load_text
 from leanconv.codegen.host import host
 from support.kernel_runner import run_kernel
@@ -85,7 +86,7 @@ def test_what_is_loaded_is_neither_read_nor_linked(monkeypatch: pytest.MonkeyPat
     def refused(*_: object) -> None:
         raise AssertionError("touched")
 
-    monkeypatch.setattr(compiler, "object_cache", refused)
+    monkeypatch.setattr(DiskCache, "get_all", refused)
     monkeypatch.setattr(linking, "link", refused)
     again = load([Scale(38.0)])
     assert again.address(Scale(38.0)) == held.address(Scale(38.0))
@@ -122,6 +123,7 @@ def test_many_libraries_leave_no_memory_behind() -> None:
 
 FAR_APART = """
 import ctypes, mmap
+from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import load_text
 
 load_text("define i64 @first() { ret i64 1 }", ["first"], "linking")  # maps LLVM and its threads

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from leanconv.codegen.forms import emitted, form_of
+from leanconv.codegen.forms import emitted, instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.machine_code import assembly_text
@@ -38,7 +38,7 @@ def product(
 
 
 def forms(products: list[Lowered], target: Target) -> int:
-    return len({form_of(each.calls[0].kernel, target).form for each in products})
+    return len({instance_of(each.calls[0].kernel, target).digest for each in products})
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

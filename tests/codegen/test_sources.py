@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leanconv.codegen import compiler, sources
+from leanconv.codegen import keys, sources
 from leanconv.codegen.host import host
 from leanconv.codegen.sources import DECIDING, EMITTING, PACKAGE, source_files, sources_hash
 
@@ -105,11 +105,11 @@ def test_any_change_of_a_file_is_another_hash(package: Path) -> None:
 
 
 def test_what_decides_alone_leaves_objects_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [compiler.key_of("k", host()), compiler.choice_key("k", host())]
-    assert keys[0] != keys[1]
-    monkeypatch.setattr(compiler, "choice_hash", lambda: "another version")
-    assert compiler.key_of("k", host()) == keys[0]
-    assert compiler.choice_key("k", host()) != keys[1]
+    before = [keys.key_of("k", host()), keys.choice_key("k", host())]
+    assert before[0] != before[1]
+    monkeypatch.setattr(keys, "choice_hash", lambda: "another version")
+    assert keys.key_of("k", host()) == before[0]
+    assert keys.choice_key("k", host()) != before[1]
     objects = sources.object_hash()
     monkeypatch.setattr(sources, "object_hash", lambda: "another version")
     assert sources.choice_hash.__wrapped__() != sources.choice_hash()

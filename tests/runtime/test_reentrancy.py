@@ -84,7 +84,7 @@ more = np.ones((3, 3, size, size), "f4")
 w = np.ones((4, 3, 3, 3), "f4")
 wanted = lc.conv2d(x, w, threads=1)
 other = lambda: lc.plan_conv2d((1, 3, 11, 11), w, threads=1)
-print(within(compiler, "_find", other, lambda: symbolic(images)).shape[0], answers[-1])
+print(within(compiler, "_library", other, lambda: symbolic(images)).shape[0], answers[-1])
 most = np.ones((4, 3, size, size), "f4")
 planning = symbolic._backend
 print(within(planning, "_compiled", lambda: symbolic(most), lambda: symbolic(more)).shape[0])

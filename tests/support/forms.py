@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from leanconv.codegen.forms import emitted, form_of
+from leanconv.codegen.forms import Form, emitted, forms_of_skeleton, instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.target import Target
@@ -21,9 +21,15 @@ def constant(kernel: Kernel) -> Kernel:
     return made
 
 
+def form_of(kernel: Kernel, target: Target) -> Form:
+    """The form that serves a kernel; it is emitted if this process knows none."""
+    digest = instance_of(kernel, target).digest
+    return next(f for f in forms_of_skeleton(kernel, target) if f.digest == digest)
+
+
 def shared(kernels: Iterable[Kernel]) -> bool:
     """Whether all these kernels have one form."""
-    return len({form_of(kernel, host()).form for kernel in kernels}) == 1
+    return len({instance_of(kernel, host()).digest for kernel in kernels}) == 1
 
 
 def texts(kernels: Iterable[Kernel], target: Target) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from leanconv.codegen.compiler import load
-from leanconv.codegen.forms import emitted, form_of
+from leanconv.codegen.forms import emitted, instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.machine_code import compile_text
@@ -92,13 +92,13 @@ def _emulated(
     kernel: Kernel, target: Target, reached: list[np.ndarray]
 ) -> tuple[tuple[int, ...], Callable[..., None]]:
     """The words of a kernel, and its function, which may reach what is in the list when called."""
-    emission = form_of(kernel, target)
-    code = _loaded_object(emission.text or emitted(kernel, target)[0], target)
+    words = instance_of(kernel, target).words[::-1]
+    code = _loaded_object(emitted(kernel, target)[0], target)
 
     def function(*arguments: int) -> None:
         call(code, Kernel.NAME, arguments, reached)
 
-    return emission.words[::-1], function
+    return words, function
 
 
 @functools.lru_cache(64)

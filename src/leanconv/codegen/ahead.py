@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from leanconv.codegen import compiler, form_entries
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.forms import form_of
+from leanconv.codegen.forms import instance_of
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.keys import choice_key, key_of
 from leanconv.codegen.linking import Batch, load_forms, loaded, lock
 from leanconv.target import Target
 
@@ -40,7 +41,7 @@ class CodeAhead:
         """Take note of the forms of kernels."""
         with lock:
             for kernel in kernels:
-                digest = form_of(kernel, self._target).form.digest
+                digest = instance_of(kernel, self._target).digest
                 self._kernels.setdefault(digest, kernel)
             self.forms = len(self._kernels)
 
@@ -49,12 +50,12 @@ class CodeAhead:
         library = compiler.load(list(self._kernels.values()), self._target)
         self._kept.append(library)
         self.compiled = library.compiled
-        keys = [compiler.key_of(digest, self._target) for digest in self._kernels]
-        _ranges().put(compiler.choice_key(description, self._target), "".join(keys).encode())
+        keys = [key_of(digest, self._target) for digest in self._kernels]
+        _ranges().put(choice_key(description, self._target), "".join(keys).encode())
 
     def fetch(self, description: str) -> bool:
         """Load the code of a range that was compiled before; whether all of it is there."""
-        body = _ranges().get(compiler.choice_key(description, self._target))
+        body = _ranges().get(choice_key(description, self._target))
         if body is None or len(body) % _DIGITS:
             return False
         digits = body.decode("ascii", "replace")

@@ -13,6 +13,7 @@ import functools
 import logging
 from collections.abc import Generator, Iterable
 from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from leanconv.codegen.host import usable_cores
 from leanconv.codegen.machine_code import compile_text
@@ -21,26 +22,27 @@ from leanconv.target import Target
 
 log = logging.getLogger(__name__)
 
-_Task = tuple[str, str]  # key, text
-_Result = tuple[str, "bytes | BaseException"]
-_END: _Task = ("", "")
+_Item = TypeVar("_Item")
+_Task = tuple[Any, str]  # item, text
+_Result = tuple[Any, "bytes | BaseException"]
+_END: _Task = (None, "")
 
 
 def compiled(
-    texts: Iterable[_Task], most: int, target: Target
-) -> Generator[tuple[str, bytes], None, None]:
+    texts: Iterable[tuple[_Item, str | None]], most: int, target: Target
+) -> Generator[tuple[_Item, bytes | None], None, None]:
     """Compile texts while they are being made, on this thread as well once all are made.
 
     An exception, such as a KeyboardInterrupt, comes through when what the other threads are
     compiling is done: nothing interrupts LLVM.
 
     Args:
-        texts: keys and LLVM IR, made one by one.
+        texts: items with their LLVM IR, made one by one; None where there is nothing to compile.
         most: how many there may be, at most.
         target: what to compile for.
 
     Returns:
-        Keys and object files, in any order.
+        Items with their object files, in any order; those without a text come at once.
 
     Raises:
         CompileError, OutOfMemoryError: as for `compile_text`.
@@ -49,8 +51,11 @@ def compiled(
     results: SimpleQueue[_Result | None] = SimpleQueue()
     others, running, count = -1, 0, 0
     try:
-        for task in texts:
-            tasks.put(task)
+        for item, text in texts:
+            if text is None:
+                yield item, None
+                continue
+            tasks.put((item, text))
             count += 1
             if others < 0:
                 others = affordable_threads(min(usable_cores(), most) - 1, allocating=True)
@@ -60,10 +65,12 @@ def compiled(
                 else:
                     others = running
         for _ in range(count):
-            key, body = _made_here(tasks, target) or results.get() or ("", b"")
+            done = _made_here(tasks, target) or results.get()
+            assert done is not None, "threads end when they are told to, below"
+            item, body = done
             if isinstance(body, BaseException):
                 raise body
-            yield key, body
+            yield item, body
     finally:
         _drop(tasks)
         for _ in range(running):
@@ -95,21 +102,22 @@ def _compile(
     tasks: SimpleQueue[_Task], results: SimpleQueue[_Result | None], target: Target
 ) -> None:
     """Run a thread: compile texts until the queue says that there are no more."""
-    for key, text in iter(tasks.get, _END):
+    while (task := tasks.get()) is not _END:
+        item, text = task
         try:
-            results.put((key, compile_text(text, target)))
+            results.put((item, compile_text(text, target)))
         except BaseException as error:
-            results.put((key, error))
+            results.put((item, error))
     results.put(None)
 
 
 def _made_here(tasks: SimpleQueue[_Task], target: Target) -> _Result | None:
     """The next text, compiled on this thread; None if all are taken."""
     try:
-        key, text = tasks.get_nowait()
+        item, text = tasks.get_nowait()
     except Empty:
         return None
-    return key, compile_text(text, target)
+    return item, compile_text(text, target)
 
 
 def _drop(tasks: SimpleQueue[_Task]) -> None:

@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from typing import TypeAlias
 
-from leanconv.canonical import canonical_text
-from leanconv.codegen import form_entries
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
-from leanconv.codegen.form_entries import KnownForm
-from leanconv.codegen.forms import (
-    adopt,
-    emitted,
-    extent_count,
-    form_of,
-    forms_of_skeleton,
-    known_form,
-)
+from leanconv.codegen.forms import Instance, emitted_instance, known_instance
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.keys import key_of
+from leanconv.codegen.known_forms import known_instances, remember
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
 from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
-from leanconv.codegen.sources import choice_hash, object_hash
 from leanconv.errors import memory_reported
 from leanconv.progress import step
 from leanconv.records import dataclass
 from leanconv.settings import current_settings
 from leanconv.target import Target
-
-
-def key_of(description: str, target: Target) -> str:
-    """The key of what is emitted by these sources for a target."""
-    return _key(object_hash(), description, target)
-
-
-def choice_key(description: str, target: Target) -> str:
-    """The key of what these sources choose, plan or measure for a target."""
-    return _key(choice_hash(), description, target)
-
-
-def _key(sources: str, description: str, target: Target) -> str:
-    text = f"{sources}\n{_target_text(target)}\n{description}"
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-_target_text = functools.cache(canonical_text)
 
 
 @functools.cache
@@ -70,162 +42,6 @@ def assembly(kernel: Kernel, target: Target) -> str:
     check_not_within(lock, "the compilation of kernels")
     with lock:  # LLVM makes code outside its own lock, and forks wait for this one
         return assembly_text(text, target)
-
-
-def _texts(kernels: Sequence[Kernel], target: Target, found: _Found) -> Iterator[tuple[str, str]]:
-    """The forms to compile, by key, each emitted when it is taken; the others are in `found`.
-
-    Progress stays at 0 meanwhile.
-    """
-    forms, kept = _known(kernels, target)
-    found.look_for(key_of(form.digest, target) for form in forms.values())
-    absent: set[str] = set()
-    new: list[Kernel] = []
-    for kernel in kernels:
-        if kernel in forms and found.has(kernel, forms[kernel], target):
-            continue
-        emission = form_of(kernel, target)
-        forms[kernel] = KnownForm(emission.form.digest, emission.words)
-        if emission.text is not None:
-            new.append(kernel)
-        has = found.has(kernel, forms[kernel], target)
-        key = found.keys[kernel]
-        if not has and key not in absent:
-            absent.add(key)
-            step("compiling kernels", 0, len(kernels))
-            yield key, _named_text(key, emission.text or emitted(kernel, target)[0])
-    if not kept:
-        _remember({kernel: forms[kernel] for kernel in kernels}, new, target)
-
-
-def _known(kernels: Sequence[Kernel], target: Target) -> tuple[dict[Kernel, KnownForm], bool]:
-    """The forms that are known without emission, and whether the next process need not ask more.
-
-    That is those that this process has emitted; where a kernel has none, all those of the entry on
-    disk, if some process has loaded the same kernels together, else those of its skeleton that are
-    on disk.
-    """
-    found = _known_here(kernels, target)
-    if len(found) == len(kernels):
-        return found, True
-    text = form_entries.description(kernels)
-    if text is None:
-        return found, False
-    entries, key = form_entries.entries_beside(object_cache()), key_of(text, target)
-    body = entries.get(key)
-    forms = form_entries.unpacked(body, len(kernels)) if body is not None else None
-    if forms:
-        return dict(zip(kernels, forms, strict=True)), True
-    if body is not None:
-        entries.refuse(key)
-    missing = [kernel for kernel in kernels if kernel not in found]
-    _adopt_kept(_skeleton_keys(missing, target), target)
-    return found | _known_here(missing, target), False
-
-
-def _adopt_kept(keys: Mapping[Kernel, str], target: Target) -> None:
-    """Take over the forms on disk of kernels' skeletons."""
-    skeletons = form_entries.skeletons_beside(object_cache())
-    bodies = skeletons.get_all(keys.values())
-    for kernel, key in keys.items():
-        if key in bodies:
-            forms = form_entries.unpacked_forms(bodies[key], extent_count(kernel))
-            if forms is None:
-                skeletons.refuse(key)
-            else:
-                adopt(kernel, target, forms)
-
-
-def _known_here(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, KnownForm]:
-    """The forms that this process knows."""
-    found = {kernel: known_form(kernel, target) for kernel in kernels}
-    return {kernel: KnownForm(e.form.digest, e.words) for kernel, e in found.items() if e}
-
-
-def _skeleton_keys(kernels: Iterable[Kernel], target: Target) -> dict[Kernel, str]:
-    """The keys of the entries of kernels' skeletons, each skeleton once."""
-    texts = {form_entries.skeleton_description(kernel): kernel for kernel in kernels}
-    return {kernel: key_of(text, target) for text, kernel in texts.items() if text is not None}
-
-
-def _remember(
-    forms: Mapping[Kernel, KnownForm], emitted_now: Sequence[Kernel], target: Target
-) -> None:
-    """Keep the forms of kernels that were loaded together, and those of new skeletons."""
-    text = form_entries.description(list(forms))
-    body = form_entries.packed(list(forms.values())) if text is not None else None
-    if text is not None and body is not None:
-        form_entries.entries_beside(object_cache()).put(key_of(text, target), body)
-    skeletons = form_entries.skeletons_beside(object_cache())
-    for kernel, key in _skeleton_keys(emitted_now, target).items():
-        skeletons.put(key, form_entries.packed_forms(forms_of_skeleton(kernel, target)))
-
-
-@dataclass
-class _Found:
-    """Forms of kernels.
-
-    Attributes:
-        keys, words: of each kernel.
-        batches: in which the code of forms is loaded, by key.
-        objects: of those that are not loaded yet, by key.
-        sought: keys that were looked for.
-        compiled: how many objects were compiled now.
-    """
-
-    keys: dict[Kernel, str] = field(default_factory=dict)
-    words: dict[Kernel, tuple[int, ...]] = field(default_factory=dict)
-    batches: dict[str, Batch] = field(default_factory=dict)
-    objects: dict[str, bytes] = field(default_factory=dict)
-    sought: set[str] = field(default_factory=set)
-    compiled: int = 0
-
-    def look_for(self, keys: Iterable[str]) -> None:
-        """Look for the code of forms in this process, and for objects in the cache, each once."""
-        missing = []
-        for key in keys:
-            if key not in self.sought:
-                self.sought.add(key)
-                batch = loaded(key)
-                if batch is not None:
-                    self.batches[key] = batch
-                else:
-                    missing.append(key)
-        if missing:
-            self.objects |= object_cache().get_all(missing)
-
-    def has(self, kernel: Kernel, form: KnownForm, target: Target) -> bool:
-        """Note the form of a kernel; whether its code is loaded or its object in the cache."""
-        key = key_of(form.digest, target)
-        self.keys[kernel], self.words[kernel] = key, form.words
-        self.look_for([key])
-        return key in self.batches or key in self.objects
-
-    def library(self) -> Library:
-        """All kernels, loaded."""
-        if self.objects:
-            self.batches |= dict.fromkeys(self.objects, load_forms(self.objects))
-        places: dict[object, tuple[Batch, str]] = {
-            kernel: (self.batches[key], symbol_of(key)) for kernel, key in self.keys.items()
-        }
-        return Library(places, self.words, self.compiled)
-
-
-def _find(kernels: Sequence[Kernel], target: Target) -> _Found:
-    """The forms of kernels, loaded before, from the cache, or compiled on all cores."""
-    found = _Found()
-    with contextlib.closing(
-        compiled(_texts(kernels, target, found), len(kernels), target)
-    ) as bodies:  # and its threads ended, whatever comes
-        for done, (key, body) in enumerate(bodies, start=1):
-            object_cache().put(key, body)
-            found.objects[key], found.compiled = body, done
-            step("compiling kernels", done, len(kernels))
-    return found
-
-
-def _named_text(key: str, text: str) -> str:
-    return text.replace(f"@{Kernel.NAME}(", f"@{symbol_of(key)}(", 1)
 
 
 @memory_reported("compiling kernels")
@@ -251,7 +67,7 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        return _find(list(dict.fromkeys(kernels)), wanted).library()
+        return _library(list(dict.fromkeys(kernels)), wanted)
 
 
 @memory_reported("compiling kernels")
@@ -266,3 +82,145 @@ def load_text(text: str, names: Sequence[str], description: str) -> Library:
             object_cache().put(key, body)
         batch = link({description: body}, names)
         return Library({name: (batch, name) for name in names}, {})
+
+
+# -- from kernels to a library: four steps, each from data to data -------------------------------
+Emission: TypeAlias = "tuple[Kernel, Instance, str | None]"
+_Found: TypeAlias = "tuple[Kernel, Instance, Batch | bytes | None]"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Kernels, and the code that there is of their forms.
+
+    Attributes:
+        instances: what each kernel is.
+        forms: by the digests of their texts: the batch in which a form is loaded, or its object.
+        compiled: how many of the objects were compiled now.
+    """
+
+    instances: Mapping[Kernel, Instance]
+    forms: Mapping[str, Batch | bytes]
+    compiled: int = 0
+
+    def __or__(self, other: Code) -> Code:
+        """The kernels of both."""
+        return Code(
+            {**self.instances, **other.instances},
+            {**self.forms, **other.forms},
+            self.compiled + other.compiled,
+        )
+
+
+def find(kernels: Sequence[Kernel], target: Target) -> tuple[Code, bool]:
+    """The kernels whose forms are known and whose code is loaded in this process or on disk.
+
+    Returns:
+        Their code, and whether the next process that loads these kernels finds them all.
+    """
+    known, kept = known_instances(kernels, target, object_cache())
+    forms = _present((instance.digest for instance in known.values()), target)
+    present = {kernel: each for kernel, each in known.items() if each.digest in forms}
+    return Code(present, forms), kept and len(present) == len(kernels)
+
+
+def emit(kernels: Iterable[Kernel], target: Target) -> Iterator[Emission]:
+    """Emit kernels one by one: what each is, and the LLVM IR of each form once."""
+    emitted: set[str] = set()
+    for kernel in kernels:
+        instance, text = known_instance(kernel, target), None
+        if instance is None or instance.digest not in emitted:
+            instance, text = emitted_instance(kernel, target)
+        yield kernel, instance, None if instance.digest in emitted else text
+        emitted.add(instance.digest)
+
+
+def compile_emitted(emissions: Iterable[Emission], most: int, target: Target) -> Code:
+    """Compile on all cores, while kernels are being emitted, the texts of which there is no code.
+
+    Args:
+        emissions: of different kernels.
+        most: how many kernels are loaded; progress is told in so many steps.
+        target: what to compile for.
+    """
+    instances: dict[Kernel, Instance] = {}
+    forms: dict[str, Batch | bytes] = {}
+    done = 0
+    with contextlib.closing(
+        compiled(_absent(emissions, most, target), most, target)
+    ) as results:  # and its threads ended, whatever comes
+        for (kernel, instance, code), body in results:
+            instances[kernel] = instance
+            if body is not None:
+                done += 1
+                object_cache().put(key_of(instance.digest, target), body)
+                step("compiling kernels", done, most)
+            found = code if body is None else body
+            if found is not None:
+                forms[instance.digest] = found
+    return Code(instances, forms, done)
+
+
+def _absent(
+    emissions: Iterable[Emission], most: int, target: Target
+) -> Iterator[tuple[_Found, str | None]]:
+    """Kernels with the code that there is of their texts, or with the texts to compile.
+
+    Progress stays at 0 meanwhile.
+    """
+    for kernel, instance, text in emissions:
+        code = None
+        if text is not None:
+            code = _present([instance.digest], target).get(instance.digest)
+        if text is None or code is not None:
+            yield (kernel, instance, code), None
+        else:
+            step("compiling kernels", 0, most)
+            yield (kernel, instance, None), _named_text(key_of(instance.digest, target), text)
+
+
+def link_code(code: Code, target: Target) -> Library:
+    """Load the code of kernels into this process, what is not there yet as one batch."""
+    keys = {digest: key_of(digest, target) for digest in code.forms}
+    batches = {each: form for each, form in code.forms.items() if isinstance(form, Batch)}
+    objects = {each: form for each, form in code.forms.items() if isinstance(form, bytes)}
+    if objects:
+        batch = load_forms({keys[digest]: body for digest, body in objects.items()})
+        batches |= dict.fromkeys(objects, batch)
+    places: dict[object, tuple[Batch, str]] = {
+        kernel: (batches[instance.digest], symbol_of(keys[instance.digest]))
+        for kernel, instance in code.instances.items()
+    }
+    words = {kernel: instance.words for kernel, instance in code.instances.items()}
+    return Library(places, words, code.compiled)
+
+
+def _library(kernels: Sequence[Kernel], target: Target) -> Library:
+    """Kernels that all differ, loaded into this process."""
+    code, kept = find(kernels, target)
+    absent = [kernel for kernel in kernels if kernel not in code.instances]
+    if absent:
+        code |= compile_emitted(emit(absent, target), len(kernels), target)
+    if not kept:
+        instances = {kernel: code.instances[kernel] for kernel in kernels}
+        remember(instances, absent, target, object_cache())
+    return link_code(code, target)
+
+
+def _present(digests: Iterable[str], target: Target) -> dict[str, Batch | bytes]:
+    """The code of forms that is in this process, else its objects on disk."""
+    keys = {digest: key_of(digest, target) for digest in digests}
+    found: dict[str, Batch | bytes] = {}
+    for digest, key in keys.items():
+        batch = loaded(key)
+        if batch is not None:
+            found[digest] = batch
+    missing = {key: digest for digest, key in keys.items() if digest not in found}
+    if missing:
+        objects = object_cache().get_all(missing)
+        found |= {missing[key]: body for key, body in objects.items()}
+    return found
+
+
+def _named_text(key: str, text: str) -> str:
+    return text.replace(f"@{Kernel.NAME}(", f"@{symbol_of(key)}(", 1)

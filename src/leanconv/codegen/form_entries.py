@@ -23,13 +23,13 @@ import platform
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.forms import WORD_KINDS, Form, skeleton
+from leanconv.codegen.forms import WORD_KINDS, Form, Instance, skeleton
 from leanconv.codegen.kernel import Kernel
 from leanconv.expressions import index_within, is_bounded_number, read_steps
 
@@ -37,13 +37,6 @@ MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")
 _MOST_WORDS = 2**16 - 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class KnownForm(NamedTuple):
-    """A form's digest, in hexadecimal, and a kernel's words."""
-
-    digest: str
-    words: tuple[int, ...]
 
 
 @functools.cache
@@ -85,24 +78,24 @@ def _versions(kind: str) -> str:
     return f"{kind}\n{platform.python_version()} {np.__version__}"
 
 
-def packed(forms: Sequence[KnownForm]) -> bytes | None:
-    """The entry of these forms; None if one has too many words for an entry."""
-    if any(len(words) > _MOST_WORDS for _, words in forms):
+def packed(instances: Sequence[Instance]) -> bytes | None:
+    """The entry of these instances; None if one has too many words for an entry."""
+    if any(len(words) > _MOST_WORDS for _, words in instances):
         return None
     return b"".join(
         _HEAD.pack(bytes.fromhex(digest), len(words)) + struct.pack(f"<{len(words)}q", *words)
-        for digest, words in forms
+        for digest, words in instances
     )
 
 
-def unpacked(body: bytes, count: int) -> list[KnownForm] | None:
-    """The forms that an entry says so many kernels have; None if it says anything else."""
+def unpacked(body: bytes, count: int) -> list[Instance] | None:
+    """The instances that an entry says so many kernels are; None if it says anything else."""
     found, at = [], 0
     try:
         for _ in range(count):
             digest, length = _HEAD.unpack_from(body, at)
             words = struct.unpack_from(f"<{length}q", body, at + _HEAD.size)
-            found.append(KnownForm(digest.hex(), words))
+            found.append(Instance(digest.hex(), words))
             at += _HEAD.size + 8 * length
     except struct.error:  # it is shorter
         return None

@@ -15,7 +15,7 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leanconv.codegen.kernel import Kernel
@@ -75,6 +75,10 @@ class Form:
         except (OverflowError, struct.error):
             return None
 
+    def serves(self, values: Values) -> bool:
+        """Whether kernels of these extents are instances of the form."""
+        return self.words_for(values) is not None
+
 
 class FormRecord(NamedTuple):
     """A form as data.
@@ -103,75 +107,74 @@ def _bits(value: float, kind: str) -> int:
     return int(bits)
 
 
-@dataclass(frozen=True, eq=False)
-class Emitted:
-    """A kernel as a form and words.
+class Instance(NamedTuple):
+    """A kernel as an instance of its form.
 
     Attributes:
-        form: shared by all kernels of the same code.
-        words: those before its argument table, as integers.
-        text: LLVM IR if it was emitted just now; forms do not keep it.
+        digest: of the form's text, in hexadecimal.
+        words: those before the kernel's argument table, as integers.
     """
 
-    form: Form
+    digest: str
     words: tuple[int, ...]
-    text: str | None
 
 
 _forms: dict[tuple[Any, Target], list[Form]] = {}
 
 
-def known_form(kernel: Kernel, target: Target) -> Emitted | None:
-    """The form of a kernel if this process has emitted one that serves it."""
+def known_instance(kernel: Kernel, target: Target) -> Instance | None:
+    """The instance that a kernel is, if this process knows a form that serves it."""
     kept, values = _split(kernel)
-    return _fitting(_forms.get((kept, target), []), values)
+    for form in _forms.get((kept, target), ()):
+        words = form.words_for(values)
+        if words is not None:
+            return Instance(form.digest, words)
+    return None
+
+
+def emitted_instance(kernel: Kernel, target: Target) -> tuple[Instance, str]:
+    """Emit a kernel: the instance that it is, and the LLVM IR of its form, which nobody keeps.
+
+    The form takes the place of one that seemed to serve the kernel: emission is deterministic, so
+    that one is equal, or was never emitted by these sources.
+    """
+    kept, values = _split(kernel)
+    text, trace = emitted(kernel, target)
+    form = Form(hashlib.sha256(text.encode()).hexdigest(), tuple(trace.words), trace.guards)
+    words = form.words_for(values)
+    assert words is not None, f"{kernel.NAME}: the guards do not hold for what they come from"
+    _hold(kept, target, [each for each in _held(kept, target) if not each.serves(values)] + [form])
+    return Instance(form.digest, words), text
+
+
+def instance_of(kernel: Kernel, target: Target) -> Instance:
+    """The instance that a kernel is, of a form that is known or emitted now."""
+    return known_instance(kernel, target) or emitted_instance(kernel, target)[0]
 
 
 def forms_of_skeleton(kernel: Kernel, target: Target) -> tuple[Form, ...]:
     """The forms that this process knows of a kernel's skeleton."""
-    return tuple(_forms.get((skeleton(kernel), target), ()))
+    return tuple(_held(skeleton(kernel), target))
 
 
 def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
     """Take forms that another process has emitted for a kernel's skeleton."""
-    held = _room_for(skeleton(kernel), target)
+    kept = skeleton(kernel)
     # One text may come of several answers to guards.
-    known = {form.record: form for form in (*forms, *held)}
-    held[:] = list(known.values())[-_MOST_FORMS:]
+    known = {form.record: form for form in (*forms, *_held(kept, target))}
+    _hold(kept, target, list(known.values()))
 
 
-def _room_for(kept: Any, target: Target) -> list[Form]:
-    """The list of a skeleton's forms."""
+def _held(kept: Any, target: Target) -> Sequence[Form]:
+    """The forms that are known of a skeleton."""
+    return _forms.get((kept, target), ())
+
+
+def _hold(kept: Any, target: Target, forms: list[Form]) -> None:
+    """Know these forms of a skeleton, the last ones if they are many."""
     if len(_forms) > _MOST_SKELETONS:
         _forms.clear()
-    return _forms.setdefault((kept, target), [])
-
-
-def form_of(kernel: Kernel, target: Target) -> Emitted:
-    """The form of a kernel, known or emitted now."""
-    kept, values = _split(kernel)
-    forms = _room_for(kept, target)
-    found = _fitting(forms, values)
-    if found is not None:
-        return found
-    if len(forms) >= _MOST_FORMS:
-        del forms[0]
-    text, trace = emitted(kernel, target)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    form = Form(digest, tuple(trace.words), trace.guards)
-    words = form.words_for(values)
-    assert words is not None, f"{kernel.NAME}: the guards do not hold for what they come from"
-    forms.append(form)
-    return Emitted(form, words, text)
-
-
-def _fitting(forms: list[Form], values: Values) -> Emitted | None:
-    """The one of a skeleton's forms whose guards hold."""
-    for form in forms:
-        words = form.words_for(values)
-        if words is not None:
-            return Emitted(form, words, None)
-    return None
+    _forms[kept, target] = forms[-_MOST_FORMS:]
 
 
 def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:

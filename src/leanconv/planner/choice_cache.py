@@ -16,7 +16,7 @@ from dataclasses import replace
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import choice_key
+from leanconv.codegen.keys import choice_key
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, operator_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import choice_key
+from leanconv.codegen.keys import choice_key
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Node
 from leanconv.operators import operator_of

@@ -14,7 +14,7 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
-from leanconv.codegen.compiler import choice_key
+from leanconv.codegen.keys import choice_key
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.forks import imported
