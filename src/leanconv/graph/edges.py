@@ -19,7 +19,8 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.conversions import Conversion, Extreme
 from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileInput, FileModel
-from leanconv.graph.onnx_nodes import shown
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.base import Array
 from leanconv.graph.verify import FLOATS
 from leanconv.records import dataclass
@@ -104,7 +105,7 @@ class _Walk:
         """The node, an Identity for a Cast at an edge; says what its outputs are."""
         read = _data_inputs(node, self.held)
         target = self._target(node)
-        ended = [self.held[n] for n in node.inputs if n in self.held and self.held[n].reshaped]
+        ended = [self.held[n] for n in node.reads if n in self.held and self.held[n].reshaped]
         if ended and node.op not in _CASTS:
             raise self._refused(node, ended[0], "reads")
         if node.op == "CastLike" and target is not None:
@@ -128,7 +129,8 @@ class _Walk:
                 raise self._refused(node, next(e for e in found if not e.plain), "joins")
         elif any(not each.plain for each in found):
             raise self._refused(node, next(e for e in found if not e.plain), "computes on")
-        self.held.update((name, result) for name in node.outputs if name)
+        outputs = held_flow(node, self.held, any) if node.graphs else node.outputs
+        self.held.update((name, result) for name in outputs if name)
         return node
 
     def _target(self, node: FileNode) -> str | None:
@@ -219,7 +221,7 @@ def _data_inputs(node: FileNode, running: Mapping[str, object]) -> list[str]:
     rule = RULES[node.op]
     if rule.knows_shape:
         return []
-    places = enumerate(node.inputs)
+    places = enumerate(node.reads)
     return [name for index, name in places if name in running and index not in rule.typed]
 
 
@@ -241,7 +243,8 @@ def _run_dtype(file: FileModel) -> str:
         elif node.op not in _MOVES:
             computed.append(kind)
             kind = "int64" if node.op in _EXTREMES else kind
-        kinds.update((name, kind) for name in node.outputs if name)
+        outputs = held_flow(node, kinds, any) if node.graphs else node.outputs
+        kinds.update((name, kind) for name in outputs if name)
     ends = [kinds[name] for name in file.outputs if name in kinds]
     starts = [each.dtype for each in file.inputs]
     return next((kind for kind in _found(computed, ends, starts) if kind in FLOATS), "float32")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leanconv.errors import UnsupportedError
 from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileModel
-from leanconv.graph.onnx_nodes import shown
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_operations import first_refused, nor, not_on_data
 
 
@@ -23,7 +23,7 @@ def check_flow(file: FileModel) -> None:
 
 
 def _check_used(file: FileModel) -> None:
-    used = {name for node in file.nodes for name in node.inputs}
+    used = {name for node in file.nodes for name in node.reads}
     used.update(file.outputs)
     for node in file.nodes:
         extra = [name for name in node.outputs[RULES[node.op].outputs :] if name in used]

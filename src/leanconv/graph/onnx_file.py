@@ -9,11 +9,13 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_flow import needed_nodes
 from leanconv.graph.onnx_functions import Functions
-from leanconv.graph.onnx_nodes import DOMAINS, decoded, raw_nodes, shown
+from leanconv.graph.onnx_initializers import initializer, initializers
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_nodes import DOMAINS, decoded, raw_nodes
 from leanconv.graph.onnx_operations import check_operations
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor, tensor_name
+from leanconv.graph.onnx_subgraphs import Subgraphs
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
@@ -78,18 +80,17 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     metadata = _metadata(reader, model, limits)
     most = {"node": limits.nodes}
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
-    tensors = _initializers(graph, reader)
+    tensors = initializers(graph, reader)
     declared = _declared(graph, reader, tensors)
     outputs = [reader.message(each, schema.VALUE, "output") for each in graph["output"]]
     names = tuple(each.get("name", "") for each in outputs)
     given = {*tensors, *declared}
-    raw = needed_nodes(raw_nodes(graph["node"], reader, opset), given, names)
     functions = Functions(model["functions"], reader, opset, limits)
-    if any(functions.calls(node) for node in raw):
-        taken = given.union(*(node.outputs for node in raw))
-        raw = needed_nodes(functions.expanded(raw, taken), given, names)
+    raw = Subgraphs(functions, limits).complete(
+        raw_nodes(graph["node"], reader, opset), given, names
+    )
     check_operations(raw, declared)
-    needed = {*names, *(name for node in raw for name in node.inputs)}
+    needed = {*names, *(name for node in raw for name in node.reads)}
     inputs = [_input(name, each, reader, name in needed) for name, each in declared.items()]
     return FileModel(
         opset=opset,
@@ -98,38 +99,12 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         output_shapes=tuple(_declared_shape(each, reader) for each in outputs),
         nodes=tuple(decoded(each, reader, files) for each in raw),
         constants={
-            name: _constant(name, data, reader, files)
+            name: initializer(name, data, reader, files)
             for name, data in tensors.items()
             if name in needed
         },
         metadata=metadata,
     )
-
-
-def _initializers(graph: Message, reader: Reader) -> dict[str, memoryview | None]:
-    """The bytes of all initializers by name; None for one that is not dense."""
-    result: dict[str, memoryview | None] = {}
-    for each in graph["initializer"]:
-        _name_once(result, tensor_name(each, reader), each)
-    for each in graph["sparse_initializer"]:
-        values = reader.message(each, schema.SPARSE, "sparse initializer").get("values", b"")
-        _name_once(result, tensor_name(memoryview(values), reader), None)
-    return result
-
-
-def _name_once(held: dict[str, memoryview | None], name: str, data: memoryview | None) -> None:
-    if not name or name in held:
-        raise ModelError(
-            f"initializer {shown(name)!r} has no name or is given twice; expected each once"
-        )
-    held[name] = data
-
-
-def _constant(name: str, data: memoryview | None, reader: Reader, files: ExternalFiles) -> Array:
-    """An initializer that is needed."""
-    if data is None:
-        raise UnsupportedError(f"the initializer {shown(name)!r} is sparse; expected a dense one")
-    return read_tensor(data, reader, files, "initializer")[1]
 
 
 def _declared(graph: Message, reader: Reader, tensors: Mapping[str, object]) -> dict[str, Message]:

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Collection, Sequence
 
 from leanconv.errors import ModelError
-from leanconv.graph.onnx_nodes import RawNode, shown
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_nodes import RawNode
 
 
 def needed_nodes(
@@ -29,7 +30,7 @@ def needed_nodes(
     for node in reversed(_ordered(nodes, producer)):
         if any(name in needed for name in node.outputs):
             kept.append(node)
-            needed.update(node.inputs)
+            needed.update(node.reads)
     return kept[::-1]
 
 
@@ -46,7 +47,7 @@ def _producers(nodes: Sequence[RawNode], given: Collection[str]) -> dict[str, in
             if name:
                 producer[name] = index
     for node in nodes:
-        for name in node.inputs:
+        for name in node.reads:
             if name and name not in producer:
                 raise ModelError(
                     f"node {node.name!r} ({shown(node.op)}) reads {shown(name)!r}, which nothing "
@@ -71,13 +72,13 @@ def _check_outputs(outputs: Sequence[str], producer: dict[str, int]) -> None:
 def _ordered(nodes: Sequence[RawNode], producer: dict[str, int]) -> list[RawNode]:
     """Sort the nodes topologically, keeping the file's order as far as possible."""
     if all(
-        producer[name] < index for index, node in enumerate(nodes) for name in node.inputs if name
+        producer[name] < index for index, node in enumerate(nodes) for name in node.reads if name
     ):
         return list(nodes)
     waiting = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
-        for source in {producer[name] for name in node.inputs if name} - {-1}:
+        for source in {producer[name] for name in node.reads if name} - {-1}:
             waiting[index] += 1
             readers[source].append(index)
     ready = [index for index, count in enumerate(waiting) if not count]

@@ -14,7 +14,8 @@ from itertools import count
 from leanconv.errors import ModelError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_nodes import DOMAINS, RawNode, attribute_message, raw_nodes, shown
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_nodes import DOMAINS, RawNode, attribute_message, count_nodes, raw_nodes
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
 
@@ -33,6 +34,7 @@ class Function:
         attributes: names of those that a call may give.
         defaults: attributes that hold where a call gives none, by name.
         nodes: what it computes.
+        size: how many nodes that are, with those of the graphs that they hold.
         names: how many names a call makes anew.
     """
 
@@ -42,6 +44,7 @@ class Function:
     attributes: frozenset[str]
     defaults: Mapping[str, Message]
     nodes: tuple[RawNode, ...]
+    size: int
     names: int
 
 
@@ -129,7 +132,8 @@ class Functions:
             attributes=frozenset((*message["attribute"], *defaults)),
             defaults=defaults,
             nodes=nodes,
-            names=sum(len(n.inputs) + len(n.outputs) + len(n.attributes) for n in nodes)
+            size=count_nodes(nodes),
+            names=sum(len(n.reads) + len(n.outputs) + len(n.attributes) for n in nodes)
             + len(message["input"])
             + len(message["output"])
             + len(held),
@@ -139,7 +143,7 @@ class Functions:
         self, call: RawNode, function: Function, numbers: Iterator[int], taken: set[str]
     ) -> list[RawNode]:
         """The function's nodes with the values and attributes of a call."""
-        self._nodes_left -= len(function.nodes) + 1
+        self._nodes_left -= function.size + 1
         self._names_left -= function.names
         if min(self._nodes_left, self._names_left) < 0:
             raise ModelError(
@@ -167,7 +171,7 @@ class Functions:
         attributes = self._given(call, function)
         body = []
         for inner in function.nodes:
-            lost = [name for name in inner.inputs if name not in names]
+            lost = [name for name in inner.reads if name not in names]
             if lost:
                 raise ModelError(
                     f"{call.where}: in the function {function.name!r}, {inner.where} reads "
@@ -181,6 +185,7 @@ class Functions:
                     outputs=tuple(names[name] for name in inner.outputs),
                     attributes=self._attributes(inner, attributes),
                     name=shown(f"{call.name}/{inner.name}"),
+                    graphs={key: graph.within(names) for key, graph in inner.graphs.items()},
                 )
             )
         return [*body, *self._passed(call, function, names)]

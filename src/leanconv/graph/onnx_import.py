@@ -17,14 +17,15 @@ from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedEr
 from leanconv.files import reason
 from leanconv.graph.builder import Builder, Value, located
 from leanconv.graph.conversions import Conversion
-from leanconv.graph.convert import RULES, Call, FileNode
+from leanconv.graph.convert import FileNode
 from leanconv.graph.edges import take_casts
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import NoModelError, read_file
-from leanconv.graph.onnx_nodes import shown
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.verify import FLOATS
@@ -112,14 +113,10 @@ class Model:
         single = "float64" if dtype != self.dtype else "float32"
         bound = self._bound_shapes(shapes or {})
         builder = Builder(dtype, single, self.limits, self.bytes)
-        values = {name: Value(TensorType(shape, dtype)) for name, shape in bound.items()}
-        inputs = dict(values)
-        for node in self.nodes:
-            self._bind_node(builder, node, values)
-        for name in self.outputs:
-            self._value(builder, name, values)
-        outputs = {name: values[name] for name in self.outputs}
-        return builder.finish(inputs, outputs, list(values.items()))
+        inputs = {name: Value(TensorType(shape, dtype)) for name, shape in bound.items()}
+        scope = Scope(builder, self.opset, self.constants, inputs)
+        outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
+        return builder.finish(inputs, outputs, scope.names)
 
     def runtime_dtype(self, dtype: str | None) -> str:
         """The dtype that the network runs in when `dtype` is requested.
@@ -157,21 +154,6 @@ class Model:
                 )
             result[each.name] = _fitted(each, tuple(integer(n) for n in given), symbols)
         return result
-
-    def _bind_node(self, builder: Builder, node: FileNode, values: dict[str, Value]) -> None:
-        opset = node.opset or self.opset
-        try:
-            inputs = [self._value(builder, name, values) if name else None for name in node.inputs]
-            results = RULES[node.op].convert(Call(builder, node, opset, inputs))
-        except LeanConvError as error:
-            raise located(error, f"node {node.name!r} ({node.op}, opset {opset})") from error
-        values.update((n, v) for n, v in zip(node.outputs, results, strict=False) if n)
-
-    def _value(self, builder: Builder, name: str, values: dict[str, Value]) -> Value:
-        """A value by name; a constant of the file enters when it is first read."""
-        if name not in values:
-            values[name] = builder.constant(self.constants[name])
-        return values[name]
 
 
 def _fitted(

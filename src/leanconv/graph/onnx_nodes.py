@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.builder import located
-from leanconv.graph.convert import RULES, FileNode, Rule
+from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
+from leanconv.graph.onnx_initializers import initializer, initializers
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor
-from leanconv.graph.ops.base import MAX_RANK
+from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
 from leanconv.records import dataclass
 
 DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
-NAME = 200  # characters of a name that messages show
+MOST_NESTED = 32  # graphs within graphs
 _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
 
 
@@ -30,6 +33,7 @@ class RawNode:
         attributes: each as an AttributeProto's bytes, or as its decoded message.
         name: the node's name in the file, or one made from its place.
         opset: the version of ONNX's operations for it; None where nothing says.
+        graphs: the graphs that it holds, by the attribute's name.
     """
 
     op: str
@@ -40,6 +44,15 @@ class RawNode:
     attributes: tuple[memoryview | Message, ...]
     name: str
     opset: int | None
+    graphs: Mapping[str, RawGraph] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names that it reads: its inputs, and what its graphs capture."""
+        if not self.graphs:
+            return self.inputs
+        held = (name for graph in self.graphs.values() for name in graph.captured.values())
+        return (*self.inputs, *held)
 
     @property
     def own(self) -> bool:
@@ -53,29 +66,127 @@ class RawNode:
         return f"node {self.name!r} ({shown(self.op)}{version})"
 
 
-def shown(name: str) -> str:
-    """A name short enough for a message."""
-    return name if len(name) <= NAME else name[:NAME] + "…"
+@dataclass(frozen=True, eq=False)
+class RawGraph:
+    """A graph that a node holds, of which only the names are decoded.
+
+    Attributes:
+        inputs, outputs: names.
+        nodes: all of them, in the file's order.
+        tensors: the bytes of its initialisers by name, None for one that is not dense.
+        captured: names of the graph around it, by the names that they have in this one.
+        refused: why it cannot be computed, None if nothing is known that speaks against it.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[RawNode, ...]
+    tensors: Mapping[str, memoryview | None]
+    captured: Mapping[str, str]
+    refused: LeanConvError | None = None
+
+    def within(self, names: Mapping[str, str]) -> RawGraph:
+        """The same graph where the names of the graph around it are others now."""
+        captured = {name: names[outer] for name, outer in self.captured.items()}
+        return replace(self, captured=captured)
+
+
+def count_nodes(nodes: Sequence[RawNode]) -> int:
+    """The number of nodes, with those of the graphs that they hold."""
+    held = (graph for node in nodes for graph in node.graphs.values())
+    return len(nodes) + sum(count_nodes(graph.nodes) for graph in held)
 
 
 def raw_nodes(
-    parts: Iterable[memoryview], reader: Reader, opset: int | None
+    parts: Iterable[memoryview],
+    reader: Reader,
+    opset: int | None,
+    depth: int = 0,
+    prefix: str = "",
 ) -> tuple[RawNode, ...]:
-    """Decode one level of nodes."""
+    """Decode the names of nodes, and of the graphs that they hold.
+
+    Args:
+        parts: NodeProtos.
+        reader: of the file.
+        opset: the version of ONNX's operations; None where nothing says.
+        depth: how many nodes hold the graph that these are of, one within the other.
+        prefix: of the names of those that have none.
+    """
     messages = [reader.message(each, schema.NODE, f"node {i}") for i, each in enumerate(parts)]
-    return tuple(
-        RawNode(
-            op=message.get("op_type", ""),
-            domain=message.get("domain", ""),
-            overload=message.get("overload", ""),
-            inputs=tuple(message["input"]),
-            outputs=tuple(message["output"]),
-            attributes=tuple(message["attribute"]),
-            name=shown(message.get("name", "") or f"{message.get('op_type', '')}_{index}"),
-            opset=opset,
-        )
+    nodes = (
+        _raw_node(message, f"{prefix}{message.get('op_type', '')}_{index}", opset)
         for index, message in enumerate(messages)
     )
+    return tuple(
+        _with_graphs(node, reader, depth) if node.own and node.op in _HOLDERS else node
+        for node in nodes
+    )
+
+
+_HOLDERS = frozenset(op for op, rule in RULES.items() if rule.graphs)
+
+
+def _raw_node(message: Message, name: str, opset: int | None) -> RawNode:
+    """A node's names; `name` is its own where the file has none."""
+    return RawNode(
+        op=message.get("op_type", ""),
+        domain=message.get("domain", ""),
+        overload=message.get("overload", ""),
+        inputs=tuple(message["input"]),
+        outputs=tuple(message["output"]),
+        attributes=tuple(message["attribute"]),
+        name=shown(message.get("name", "") or name),
+        opset=opset,
+    )
+
+
+def _with_graphs(node: RawNode, reader: Reader, depth: int) -> RawNode:
+    """The node with the names of its graphs.
+
+    Raises:
+        ModelError: one is missing or damaged, or they lie too deep in each other.
+    """
+    if depth == MOST_NESTED:
+        raise ModelError(
+            f"{node.where} lies in {depth} graphs, one within the other; expected at most "
+            f"{MOST_NESTED - 1}: graphs that come to an end"
+        )
+    messages = [attribute_message(each, reader) for each in node.attributes]
+    wanted, graphs = RULES[node.op].graphs, {}
+    for message in messages:
+        name = message.get("name", "")
+        if name not in wanted:
+            continue
+        if "g" not in message or name in graphs:
+            raise ModelError(
+                f"{node.where}: attribute {name} is no graph, or is given twice; expected one graph"
+            )
+        try:
+            graphs[name] = _raw_graph(message["g"], reader, node.opset, depth + 1, f"{node.name}/")
+        except LeanConvError as error:
+            raise located(error, f"{node.where}, {name}") from error
+    others = tuple(each for each in messages if each.get("name", "") not in wanted)
+    return replace(node, attributes=others, graphs=MappingProxyType(graphs))
+
+
+def _raw_graph(
+    data: memoryview, reader: Reader, opset: int | None, depth: int, prefix: str
+) -> RawGraph:
+    message = reader.message(data, schema.GRAPH, "GraphProto")
+    values = {
+        key: tuple(reader.message(each, schema.VALUE, key).get("name", "") for each in message[key])
+        for key in ("input", "output")
+    }
+    inputs, outputs = values["input"], values["output"]
+    nodes = raw_nodes(message["node"], reader, opset, depth, prefix)
+    tensors = initializers(message, reader)
+    own = {*inputs, *tensors, *(name for node in nodes for name in node.outputs)}
+    if len(own) < len(tensors) + len(inputs) or "" in inputs or set(inputs) & set(tensors):
+        raise ModelError("an input has no name, or one is defined twice; expected each once")
+    used = (name for node in nodes for name in node.reads)
+    captured = {name: name for name in (*used, *outputs) if name and name not in own}
+    return RawGraph(inputs, outputs, nodes, tensors, captured)
 
 
 def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
@@ -98,6 +209,9 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
         raise ModelError(f"{where} has {len(node.inputs)} inputs; expected {least} to {most}")
     if not node.outputs:
         raise ModelError(f"{where} has no output; expected at least one")
+    lost = [name for name in rule.graphs if name not in node.graphs]
+    if lost:
+        raise ModelError(f"{where} has no attribute {lost[0]}; expected a graph")
     kinds = _kinds(rule, opset)
     try:
         found = (_attribute(each, reader, files, kinds, opset) for each in node.attributes)
@@ -107,8 +221,38 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
     moved = [name for name in rule.moved[1] if opset >= rule.moved[0] and name in attributes]
     if moved:
         raise ModelError(f"{where} has the attribute {moved[0]}; expected an input in this opset")
+    held = {name: _graph(graph, reader, files) for name, graph in node.graphs.items()}
     return FileNode(
-        node.op, node.inputs, node.outputs, MappingProxyType(attributes), node.name, opset
+        node.op,
+        node.inputs,
+        node.outputs,
+        MappingProxyType(attributes),
+        node.name,
+        opset,
+        MappingProxyType(held),
+    )
+
+
+def _graph(graph: RawGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
+    """Decode a graph that a node holds; what is not supported counts if the graph is computed."""
+    nodes: tuple[FileNode, ...] = ()
+    constants: Mapping[str, Array] = {}
+    refused = graph.refused
+    if refused is None:
+        try:
+            nodes = tuple(decoded(each, reader, files) for each in graph.nodes)
+            constants = {
+                name: initializer(name, data, reader, files) for name, data in graph.tensors.items()
+            }
+        except UnsupportedError as error:
+            refused = error
+    return FileGraph(
+        graph.inputs,
+        graph.outputs,
+        nodes,
+        MappingProxyType(constants),
+        MappingProxyType(graph.captured),
+        refused,
     )
 
 
@@ -164,8 +308,8 @@ def _attribute(
 
 def _guessed(message: Message) -> str:
     """The kind of an attribute without a type, as very old files have it."""
-    for field, kind in (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor")):
-        if field in message:
+    for key, kind in (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor")):
+        if key in message:
             return kind
     return "floats" if message["floats"] else "ints"
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.convert import RULES, FileNode, Rule
-from leanconv.graph.onnx_nodes import NAME, RawNode, shown
+from leanconv.graph.onnx_names import NAME, shown
+from leanconv.graph.onnx_nodes import RawNode
 
 _QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 _LAST = ("ArgMax", "ArgMin")  # on data, nothing but Casts may read what they give
 _CASTS = ("Cast", "CastLike")
 _MOST = 20  # names that a message lists
+_Which = Callable[[Iterable[bool]], bool]
 _Node = TypeVar("_Node", RawNode, FileNode)
 
 
@@ -90,10 +92,46 @@ def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_
     for node in nodes:
         flows = [index for index, name in enumerate(node.inputs) if name in running]
         yield node, flows
-        rule = _rule(node)
-        typed: Collection[int] = rule.typed if rule else ()
-        if any(index not in typed for index in flows) and not (rule and rule.knows_shape):
-            running.update(name for name in node.outputs if name)
+        running.update(_passed(node, flows, running, all))
+
+
+def _passed(
+    node: RawNode | FileNode, flows: Sequence[int], running: Collection[str], which: _Which
+) -> Iterable[str]:
+    """The outputs of a node that depend on the network's inputs.
+
+    Args:
+        node, flows: the node, and its inputs that do.
+        running: all names that do.
+        which: see `held_flow`.
+    """
+    if node.graphs:
+        return held_flow(node, running, which)
+    rule = _rule(node)
+    typed: Collection[int] = rule.typed if rule else ()
+    if all(index in typed for index in flows) or (rule and rule.knows_shape):
+        return ()
+    return [name for name in node.outputs if name]
+
+
+def held_flow(node: RawNode | FileNode, running: Collection[str], which: _Which) -> list[str]:
+    """The outputs that depend on the network's inputs, of a node that holds graphs.
+
+    Args:
+        node: the node.
+        running: names of the graph around it that depend on the network's inputs.
+        which: `any` for outputs that do in one of the node's graphs, `all` for those that do
+            whichever is computed.
+    """
+    found: list[list[bool]] = []
+    for graph in node.graphs.values():
+        inner = {name for name, outer in graph.captured.items() if outer in running}
+        for each in graph.nodes:
+            flows = [index for index, name in enumerate(each.inputs) if name in inner]
+            inner.update(_passed(each, flows, inner, which))
+        found.append([name in inner for name in graph.outputs])
+    rows = zip(node.outputs, zip(*found, strict=False), strict=False)
+    return [name for name, row in rows if name and which(row)]
 
 
 def _refused(node: RawNode | FileNode, flows: Sequence[int]) -> list[int]:

@@ -45,6 +45,7 @@ ATTRIBUTE: Schema = {
     3: ("i", Kind.INT),
     4: ("s", Kind.BYTES),
     5: ("t", Kind.BYTES),
+    6: ("g", Kind.BYTES),
     7: ("floats", Kind.FLOATS),
     8: ("ints", Kind.INTS),
     20: ("type", Kind.INT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO
@@ -27,9 +27,18 @@ def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> No
     Raises:
         SpecError: there is no node of a name.
     """
-    layers = [node.name for node in nodes if node.op in _LAYERS]
-    known = {name for node in nodes for name in (node.name, *node.outputs)}
+    held = list(_with_held(nodes))
+    layers = [node.name for node in held if node.op in _LAYERS]
+    known = {name for node in held for name in (node.name, *node.outputs)}
     _check_names(algorithms, known, layers)
+
+
+def _with_held(nodes: Sequence[FileNode]) -> Iterator[FileNode]:
+    """The nodes, and those of the graphs that they hold."""
+    for node in nodes:
+        yield node
+        for graph in node.graphs.values():
+            yield from _with_held(graph.nodes)
 
 
 def _check_names(

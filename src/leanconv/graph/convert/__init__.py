@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from leanconv.graph.convert import arithmetic, folding, normalisation, resize, shapes, windows
-from leanconv.graph.convert.rule import FIRST_OPSET, LAST_OPSET, Call, FileNode, Rule
+from leanconv.graph.convert import arithmetic, flow, folding, normalisation, resize, shapes, windows
+from leanconv.graph.convert.rule import (
+    FIRST_OPSET,
+    LAST_OPSET,
+    Call,
+    FileGraph,
+    FileNode,
+    Rule,
+)
 
-__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileNode", "Rule"]
+__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileGraph", "FileNode", "Rule"]
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -18,5 +25,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **normalisation.RULES,
         **shapes.RULES,
         **folding.RULES,
+        **flow.RULES,
     }
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import ModelError, UnsupportedError
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
@@ -29,6 +29,7 @@ class FileNode:
         attributes: ints, floats, strings, tuples of numbers, arrays.
         name: the node's name in the file, or one made from its place.
         opset: the version of the operations, where it is not the model's: functions have their own.
+        graphs: the graphs that it holds, by the attribute's name.
     """
 
     op: str
@@ -37,6 +38,35 @@ class FileNode:
     attributes: Mapping[str, Any]
     name: str
     opset: int | None = None
+    graphs: Mapping[str, FileGraph] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names that it reads: its inputs, and what its graphs capture."""
+        if not self.graphs:
+            return self.inputs
+        held = (name for graph in self.graphs.values() for name in graph.captured.values())
+        return (*self.inputs, *held)
+
+
+@dataclass(frozen=True, eq=False)
+class FileGraph:
+    """A graph that a node of the file holds. Its names are its own, but for those of `captured`.
+
+    Attributes:
+        inputs, outputs: names.
+        nodes: those that the outputs need, in an order in which they can run.
+        constants: its own weights.
+        captured: names of the graph around it, by the names that they have in this one.
+        refused: why it cannot be computed, None if nothing is known that speaks against it.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[FileNode, ...]
+    constants: Mapping[str, Array]
+    captured: Mapping[str, str]
+    refused: LeanConvError | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +100,7 @@ class Rule:
         moved: the opset that made inputs of some attributes, and those attributes; before it
             the operation has no more than `least` inputs, from it on not those attributes.
         older: what the first opsets had besides.
+        graphs: the attributes that are graphs, which a node must have.
     """
 
     convert: Callable[[Call], Sequence[Value]]
@@ -84,18 +115,28 @@ class Rule:
     outputs: int = 1
     moved: tuple[int, tuple[str, ...]] = (0, ())
     older: Older = Older()
+    graphs: tuple[str, ...] = ()
+
+
+Inline = Callable[[FileGraph, Sequence[Value]], "list[Value]"]
 
 
 class Call:
     """A node with its values, as a converter reads it."""
 
     def __init__(
-        self, builder: Builder, node: FileNode, opset: int, inputs: Sequence[Value | None]
+        self,
+        builder: Builder,
+        node: FileNode,
+        opset: int,
+        inputs: Sequence[Value | None],
+        inline: Inline | None = None,
     ) -> None:
         self.builder = builder
         self.node = node
         self.opset = opset
         self._inputs = inputs
+        self._inline = inline
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -214,6 +255,22 @@ class Call:
         if len(set(result)) != len(result):
             raise ModelError(f"axes is {result}; expected distinct axes")
         return result
+
+    def inline(self, name: str, inputs: Sequence[Value] = ()) -> list[Value]:
+        """Compute a graph that the node holds, here and now.
+
+        Args:
+            name: the attribute's.
+            inputs: of the graph.
+
+        Returns:
+            Its outputs.
+
+        Raises:
+            LeanConvError: as binding the nodes of the network.
+        """
+        assert self._inline is not None, "nothing binds graphs that nodes hold"
+        return self._inline(self.node.graphs[name], inputs)
 
     def emit(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
         """Add an operation in normal form; see `Builder.emit`."""

@@ -1,0 +1,86 @@
+"""Binds the nodes of a file's graphs: each becomes operations in normal form, in one builder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from leanconv.errors import LeanConvError, UnsupportedError
+from leanconv.graph.builder import Builder, Value, located
+from leanconv.graph.convert import RULES, Call, FileGraph, FileNode
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.ops.base import Array
+
+
+class Scope:
+    """The values of one graph of a file by their names, while its nodes are bound.
+
+    Args:
+        builder: collects the operations.
+        opset: of nodes that say none of their own.
+        constants: the graph's weights; one enters when it is first read.
+        values: its inputs.
+        outer: the scope of the graph around it, None if there is none.
+        captured: names there, by the names that they have here.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        opset: int,
+        constants: Mapping[str, Array],
+        values: Mapping[str, Value],
+        outer: Scope | None = None,
+        captured: Mapping[str, str] | None = None,
+    ) -> None:
+        self._builder, self._opset, self._constants = builder, opset, constants
+        self._outer, self._captured = outer, captured or {}
+        self._inner: list[tuple[str, Value]] = []
+        self.values = dict(values)
+
+    @property
+    def names(self) -> list[tuple[str, Value]]:
+        """What the file calls the values, those of the graphs that nodes hold at the end."""
+        return [*self.values.items(), *self._inner]
+
+    def bind(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> list[Value]:
+        """Bind nodes, and give the values of the outputs.
+
+        Raises:
+            LeanConvError: the first node that does not fit, or is not supported.
+        """
+        for node in nodes:
+            self._bind(node)
+        return [self._value(name) for name in outputs]
+
+    def _bind(self, node: FileNode) -> None:
+        opset = node.opset or self._opset
+        try:
+            inputs = [self._value(name) if name else None for name in node.inputs]
+            call = Call(self._builder, node, opset, inputs, self._inline)
+            results = RULES[node.op].convert(call)
+        except LeanConvError as error:
+            raise located(error, f"node {node.name!r} ({node.op}, opset {opset})") from error
+        self.values.update((n, v) for n, v in zip(node.outputs, results, strict=False) if n)
+
+    def _value(self, name: str) -> Value:
+        if name not in self.values:
+            if name in self._constants:
+                self.values[name] = self._builder.constant(self._constants[name])
+            elif self._outer is not None and name in self._captured:
+                self.values[name] = self._outer._value(self._captured[name])
+            else:
+                raise UnsupportedError(
+                    f"the value {shown(name)!r} is not computed; expected only the first outputs "
+                    "of a node to be used; export the model for inference"
+                )
+        return self.values[name]
+
+    def _inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
+        """Bind a graph that a node holds among the operations of this one."""
+        if graph.refused is not None:
+            raise graph.refused
+        given = dict(zip(graph.inputs, inputs, strict=True))
+        scope = Scope(self._builder, self._opset, graph.constants, given, self, graph.captured)
+        outputs = scope.bind(graph.nodes, graph.outputs)
+        self._inner += scope.names
+        return outputs
