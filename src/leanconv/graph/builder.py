@@ -322,3 +322,11 @@ def _plain(array: Array) -> Array:
 def located(error: LeanConvError, where: str) -> LeanConvError:
     """The same error with the place it happened in front."""
     return type(error)(f"{where}: {error}"[:_MESSAGE])
+
+
+def located_inside(error: LeanConvError, where: str) -> LeanConvError:
+    """The same error with the place in front, if it names none yet: one in a graph that nodes hold.
+
+    Graphs lie in graphs, and the innermost node says enough.
+    """
+    return error if str(error).startswith("node ") else located(error, where)

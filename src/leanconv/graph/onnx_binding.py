@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
-from leanconv.graph.builder import Builder, Value, located
+from leanconv.graph.builder import Builder, Value, located, located_inside
 from leanconv.graph.convert import RULES, Call, FileGraph, FileNode
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
@@ -59,7 +59,8 @@ class Scope:
             call = Call(self._builder, node, opset, inputs, self._inline)
             results = RULES[node.op].convert(call)
         except LeanConvError as error:
-            raise located(error, f"node {node.name!r} ({node.op}, opset {opset})") from error
+            place = located_inside if node.graphs else located
+            raise place(error, f"node {node.name!r} ({node.op}, opset {opset})") from error
         self.values.update((n, v) for n, v in zip(node.outputs, results, strict=False) if n)
 
     def _value(self, name: str) -> Value:

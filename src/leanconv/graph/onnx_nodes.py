@@ -9,7 +9,7 @@ from typing import Any
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.builder import located
+from leanconv.graph.builder import located, located_inside
 from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
@@ -165,7 +165,7 @@ def _with_graphs(node: RawNode, reader: Reader, depth: int) -> RawNode:
         try:
             graphs[name] = _raw_graph(message["g"], reader, node.opset, depth + 1, f"{node.name}/")
         except LeanConvError as error:
-            raise located(error, f"{node.where}, {name}") from error
+            raise located_inside(error, f"{node.where}, {name}") from error
     others = tuple(each for each in messages if each.get("name", "") not in wanted)
     return replace(node, attributes=others, graphs=MappingProxyType(graphs))
 

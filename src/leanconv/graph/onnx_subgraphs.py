@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.builder import located
+from leanconv.graph.builder import located_inside
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_flow import needed_nodes
 from leanconv.graph.onnx_functions import Functions
@@ -78,7 +78,7 @@ class Subgraphs:
             try:
                 graphs[name] = self._graph(graph, depth + 1)
             except LeanConvError as error:
-                raise located(error, f"{node.where}, {name}") from error
+                raise located_inside(error, f"{node.where}, {name}") from error
         return replace(node, graphs=MappingProxyType(graphs))
 
     def _graph(self, graph: RawGraph, depth: int) -> RawGraph:
