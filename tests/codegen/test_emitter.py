@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import (
     Function,
+    Index,
     Value,
     bytes_of,
     element_of,
@@ -112,6 +113,63 @@ def test_integer_arithmetic(name: str) -> None:
         assert native(a, b) == operation(a, b)
 
 
+@pytest.mark.parametrize(("element", "bits"), [("i8", 8), ("i16", 16), ("i32", 32), ("i64", 64)])
+def test_integers_of_data_wrap_as_those_of_numpy(element: str, bits: int) -> None:
+    """Modulo 2^bits: sums that overflow on the way, as of Winograd's products, come out right."""
+    lanes, dtype = 64 // (bits // 8), np.dtype(f"i{bits // 8}")
+    kind, random = vector(element, lanes), np.random.default_rng(bits)
+    least = np.iinfo(dtype).min
+    a, b = (random.integers(least, -(least + 1), lanes, dtype, endpoint=True) for _ in "ab")
+    a[:3], b[:3] = (least, -(least + 1), least), (least, 1, -1)
+    with np.errstate(over="ignore"):
+        wanted = {"+": a + b, "-": a - b, "*": a * b, "<<": a << 3}
+    found = {
+        "+": map_arrays(kind, lambda e, x, y: x + y, a, b),
+        "-": map_arrays(kind, lambda e, x, y: x - y, a, b),
+        "*": map_arrays(kind, lambda e, x, y: x * y, a, b),
+        "<<": map_arrays(kind, lambda e, x: x << 3, a),
+    }
+    for name, values in wanted.items():
+        assert np.array_equal(found[name], values), name
+
+
+def test_llvm_may_take_indices_never_to_overflow_but_not_data() -> None:
+    """With `nsw` an overflow is poison, from which LLVM may derive anything."""
+    e = Function("f", [("n", "i64"), ("x", "ptr")])
+    n, x = e.arguments
+    with e.loop("i", n) as i:
+        loaded = e.load(x.at(i * 3, "i64"), "i64")
+        e.store(loaded * 5 + 7 - i, x.at(i, "i64"))
+        vectors = e.load(x, "<4 x i32>")
+        e.store(vectors * vectors - 1 + vectors, x)
+    lines = [line for line in e.finish().splitlines() if " add " in line or " mul " in line]
+    lines += [line for line in e.finish().splitlines() if " sub " in line]
+    assert sorted(line.split(" = ")[1].split("%")[0].strip() for line in lines) == [
+        "add <4 x i32>",
+        "add i64",
+        "add nuw nsw i64",
+        "mul <4 x i32>",
+        "mul i64",
+        "mul nsw i64",
+        "sub <4 x i32>",
+        "sub i64",
+    ]
+
+
+def test_what_follows_from_an_index_is_one() -> None:
+    e = Function("f", [("n", "i64"), ("x", "ptr")])
+    n, x = e.arguments
+    for index in (n % 1, n // 3, n % 3, 2 - n, n & 7, e.smin(n, 5), e.i64(4), n.frozen()):
+        assert type(index) is Index, index
+    assert type(e.select(n.compare("slt", 3), n, e.i64(0))) is Index
+    carried = [e.i64(0), e.load(x, "i64")]
+    with e.loop("i", n, [carried]), e.when(n.compare("ult", 3), [carried]):
+        assert [type(value) for value in carried] == [Index, Value]
+        carried[:] = [carried[0] + 1, carried[1] + 1]
+    assert [type(value) for value in carried] == [Index, Value]
+    assert type(e.load_index(x)) is type(e.index(e.load(x, "i64"))) is Index
+
+
 def test_integer_minimum_and_maximum_are_signed() -> None:
     smallest = integer_function(lambda e, a, b: e.smin(a, b))
     largest = integer_function(lambda e, a, b: e.smax(a, 0))
@@ -166,7 +224,7 @@ def test_conversions_lanes_and_shuffles() -> None:
 # -- loops and conditions ------------------------------------------------------------------
 def test_loop_runs_over_the_range_with_a_step() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
-        total = [e.const("i64", 0)]
+        total = [e.i64(0)]
         with e.loop("i", b, [total], start=a, step=3) as i:
             total[0] = total[0] + i
         return total[0]
@@ -178,7 +236,7 @@ def test_loop_runs_over_the_range_with_a_step() -> None:
 
 def test_loop_body_runs_at_least_once() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
-        count = [e.const("i64", 0)]
+        count = [e.i64(0)]
         with e.loop("i", a, [count]):
             count[0] = count[0] + 1
         return count[0]
@@ -190,7 +248,7 @@ def test_carried_values_change_together() -> None:
     """Both phis read the iteration before: a, b = b, a + b."""
 
     def body(e: Function, a: Value, b: Value) -> Value:
-        pair = [e.const("i64", 0), e.const("i64", 1)]
+        pair = [e.i64(0), e.i64(1)]
         with e.loop("i", a, [pair]):
             pair[0], pair[1] = pair[1], pair[0] + pair[1]
         return pair[0]
@@ -201,7 +259,7 @@ def test_carried_values_change_together() -> None:
 
 def test_one_value_carried_twice_becomes_two() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
-        both, other = [e.const("i64", 1)] * 2, [b]
+        both, other = [e.i64(1)] * 2, [b]
         with e.loop("i", a, [both, other]) as i:
             both[1] = both[1] * 2
             other[0] = other[0] + i
@@ -212,7 +270,7 @@ def test_one_value_carried_twice_becomes_two() -> None:
 
 def test_nested_loops_carry_through() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
-        total, outer = [e.const("i64", 0)], [e.const("i64", 0)]
+        total, outer = [e.i64(0)], [e.i64(0)]
         with e.loop("i", a, [total, outer]) as i:
             with e.loop("j", b, [total], start=2) as j:
                 with e.loop("k", 3, [total]) as k:
@@ -250,7 +308,7 @@ def test_when_passes_values_through_both_ways() -> None:
 
 def test_when_and_loops_in_each_other() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
-        total, kept = [e.const("i64", 0)], [b]
+        total, kept = [e.i64(0)], [b]
         with e.loop("i", a, [total, kept]) as i:
             odd = (i % 3).compare("ne", 0)
             with e.when(odd, [total, kept]):
@@ -405,7 +463,7 @@ def test_local_arrays_are_aligned_and_separate() -> None:
         with e.loop("i", 8) as i:
             e.store(i * a, first.at(i, "i64"))
             e.store(i * b, second.at(i, "i64"))
-        total = [e.const("i64", 0)]
+        total = [e.i64(0)]
         with e.loop("i", 8, [total]) as i:
             total[0] = total[0] + e.load(first.at(i, "i64"), "i64")
         last = e.load(second.at(7, "i64"), "i64")

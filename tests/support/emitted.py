@@ -13,7 +13,14 @@ from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 
 _C = {"i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "float": ctypes.c_float}
-DTYPE = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
+DTYPE = {
+    "float": "float32",
+    "double": "float64",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+}
 
 
 def integer_function(body: Callable[[Function, Value, Value], Value]) -> Callable[[int, int], int]:

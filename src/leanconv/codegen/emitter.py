@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from leanconv.codegen.values import (
+    Index,
     Number,
+    Same,
     Value,
     bytes_of,
     element_of,
@@ -28,7 +30,7 @@ from leanconv.codegen.values import (
 )
 from leanconv.symbols import Symbol
 
-__all__ = ["Carry", "Function", "Value", "bytes_of", "element_of", "lanes_of", "vector"]
+__all__ = ["Carry", "Function", "Index", "Value", "bytes_of", "element_of", "lanes_of", "vector"]
 
 Carry = list[Value]
 
@@ -50,7 +52,7 @@ class Function:
         returns: str = "void",
     ) -> None:
         self.name, self.returns = name, returns
-        self.arguments = [Value(self, kind, f"%{label}") for label, kind in arguments]
+        self.arguments = [self._made(kind, f"%{label}") for label, kind in arguments]
         self._signature = ", ".join(f"{kind} %{label}" for label, kind in arguments)
         self._count = 0
         self._lines = ["entry:"]
@@ -81,14 +83,17 @@ class Function:
         return self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
 
     # -- building blocks -------------------------------------------------------------------
+    def _made(self, kind: str, text: str) -> Value:
+        return Index(self, kind, text) if kind == "i64" else Value(self, kind, text)
+
     def const(self, kind: str, value: Number | Symbol | Sequence[Number]) -> Value:
         """A constant, or a word of the table; a number is splatted over a vector's lanes."""
         if isinstance(value, Symbol):
-            word = self._word(kind, value.base)
+            word = Value(self, kind, self._word(kind, value.base))
             return word if value.factor == 1 else word * value.factor
         return Value(self, kind, literal(kind, value))
 
-    def _word(self, kind: str, extent: Symbol) -> Value:
+    def _word(self, kind: str, extent: Symbol) -> str:
         """An extent: loaded at entry, and splatted there over a vector's lanes."""
         element, lanes = element_of(kind), lanes_of(kind)
         held = element if element in ("float", "double") else "i64"
@@ -110,18 +115,28 @@ class Function:
                 f"{name} = shufflevector {kind} {name}.0, {kind} poison, {zeros}",
             ]
             self._words.setdefault(name, lines)
-        return Value(self, kind, name)
+        return name
 
-    def i64(self, value: Value | int) -> Value:
+    def i64(self, value: Value | Number) -> Value:
         """An index as a value: numbers become constants, values stay as they are."""
-        return value if isinstance(value, Value) else self.const("i64", value)
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, Symbol):
+            word = Index(self, "i64", self._word("i64", value.base))
+            return word if value.factor == 1 else word * value.factor
+        return Index(self, "i64", str(int(value)))
+
+    def index(self, value: Value) -> Index:
+        """Integers, loaded or computed, as positions that never overflow; no instruction."""
+        assert element_of(value.kind)[0] == "i", f"an index is an integer; got {value}"
+        return Index(self, value.kind, value.text)
 
     def frozen(self, value: Value | int) -> Value:
         """An index that LLVM keeps in one register.
 
         Else each address that is a sum with one has a pointer of its own, which a loop increments.
         """
-        return self.define(f"freeze {self.i64(value)}", "i64")
+        return self.i64(value).frozen()
 
     def zero(self, kind: str) -> Value:
         """Zero of any type, null for a pointer."""
@@ -137,10 +152,14 @@ class Function:
 
     def define(self, expression: str, kind: str) -> Value:
         """Append one instruction and name its result."""
+        return Value(self, kind, self.named(expression))
+
+    def named(self, expression: str) -> str:
+        """Append one instruction; return the name of its result."""
         self._count += 1
         name = f"%v{self._count}"
         self._lines.append(f"  {name} = {expression}")
-        return Value(self, kind, name)
+        return name
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
@@ -152,8 +171,11 @@ class Function:
 
     def intrinsic(self, name: str, returns: str, *args: Value) -> Value:
         """Call an LLVM intrinsic that returns a value."""
+        return self.define(self._called(name, returns, args), returns)
+
+    def _called(self, name: str, returns: str, args: Sequence[Value]) -> str:
         self._declare(name, returns, args)
-        return self.define(f"call {returns} @{name}({', '.join(map(str, args))})", returns)
+        return f"call {returns} @{name}({', '.join(map(str, args))})"
 
     def effect(self, name: str, *args: Value) -> None:
         """Call an LLVM intrinsic for its effect."""
@@ -182,19 +204,21 @@ class Function:
         """An intrinsic of one operand, named without its type: `sqrt`, `fabs`, `floor`, `rint`."""
         return self.intrinsic(f"llvm.{name}.{mangled(a.kind)}", a.kind, a)
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
+    def select(self, condition: Value, a: Same, b: Value) -> Same:
         """`a` where the condition holds, else `b`."""
-        return self.define(f"select {condition}, {a}, {b}", a.kind)
+        return a.like(f"select {condition}, {a}, {b}")
 
-    def smax(self, a: Value, b: Value | int) -> Value:
+    def smax(self, a: Same, b: Value | int) -> Same:
         """The larger of two signed integers."""
-        right = b if isinstance(b, Value) else self.const(a.kind, b)
-        return self.intrinsic(f"llvm.smax.{mangled(a.kind)}", a.kind, a, right)
+        return self._of_two("smax", a, b)
 
-    def smin(self, a: Value, b: Value | int) -> Value:
+    def smin(self, a: Same, b: Value | int) -> Same:
         """The smaller of two signed integers."""
-        right = b if isinstance(b, Value) else self.const(a.kind, b)
-        return self.intrinsic(f"llvm.smin.{mangled(a.kind)}", a.kind, a, right)
+        return self._of_two("smin", a, b)
+
+    def _of_two(self, name: str, a: Same, b: Value | int) -> Same:
+        right = a.coerced(b)
+        return a.like(self._called(f"llvm.{name}.{mangled(a.kind)}", a.kind, (a, right)))
 
     def convert(self, op: str, a: Value, kind: str) -> Value:
         """Convert by an LLVM cast: `bitcast`, `fpext`, `fptrunc`, `sitofp`, `fptosi`, `zext` …"""
@@ -232,6 +256,10 @@ class Function:
         """Load a value; the alignment defaults to one element's."""
         align = align or bytes_of(element_of(kind))
         return self.define(f"load {kind}, {address}, align {align}", kind)
+
+    def load_index(self, address: Value) -> Index:
+        """Load an i64 of a table as an index."""
+        return self.index(self.load(address, "i64"))
 
     def store(self, value: Value, address: Value, align: int = 0) -> None:
         """Store a value; the alignment defaults to one element's."""
@@ -287,7 +315,7 @@ class Function:
         """
         left = self.i64(count)
         values, lanes = [value for value, _ in stores], lanes_of(stores[0][0].kind)
-        part, stored = lanes if most == lanes else lanes // 2, self.const("i64", 0)
+        part, stored = lanes if most == lanes else lanes // 2, self.i64(0)
         while part:
             with self.when((left & part).compare("ne", 0), [values]):
                 for j, (value, address) in enumerate(stores):
@@ -360,17 +388,17 @@ class Function:
         self.emit(f"br label %{head}")
         self._open_block(head)
         mark = len(self._lines)
-        index = self.define("", "i64")
+        index = Index(self, "i64", self.named(""))
         phis = []
         for items, j in cells:
-            phi = self.define("", items[j].kind)
+            phi = items[j].like("")
             items[j] = phi
             phis.append(phi)
         yield index
-        following = self.define(f"add nuw nsw i64 {index.text}, {self.i64(step).text}", "i64")
+        following = index.like(f"add nuw nsw i64 {index.text}, {self.i64(step).text}")
         more = following.compare("ult", stop)
         self.emit(f"br {more}, label %{head}, label %{done}")
-        arrivals = [(index, first, following)]
+        arrivals: list[tuple[Value, Value, Value]] = [(index, first, following)]
         arrivals += [
             (p, s, items[j]) for p, s, (items, j) in zip(phis, entering, cells, strict=True)
         ]
@@ -397,8 +425,8 @@ class Function:
         for old, (items, j) in zip(entering, cells, strict=True):
             new = items[j]
             if new is not old:
-                items[j] = self.define(
-                    f"phi {old.kind} [{old.text}, %{before}], [{new.text}, %{inside}]", old.kind
+                items[j] = old.like(
+                    f"phi {old.kind} [{old.text}, %{before}], [{new.text}, %{inside}]"
                 )
 
     def chunks(self, *extents: int) -> _Chunks:
@@ -413,7 +441,7 @@ class Function:
             outer = extents[: -1 - len(coordinates)]
             if all(isinstance(before, int) and before == 1 for before in outer):
                 coordinates.insert(0, index)
-                index = self.const("i64", 0)
+                index = self.i64(0)
             else:
                 coordinates.insert(0, index % extent)
                 index = index // extent

@@ -1,17 +1,24 @@
 """Values of LLVM IR text: types by name, literals, and operators that write instructions.
 
-Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`.
+Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`. Values are:
+
+- `Value`: data, scalars or vectors. Integers are modulo 2^bits, as NumPy's are.
+- `Index`: signed integers that never overflow, mostly of 64 bits, made by loops, words of the
+  table and `Function.i64`. LLVM is told so (`nsw`): it finds strides of addresses by that.
+
+Operators give what their left operand is: `index + loaded` is an index, `loaded + index` is data.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from leanconv.symbols import Symbol
 
 Number = int | float
+Same = TypeVar("Same", bound="Value")
 # LLVM's comparisons. Integers: signed and unsigned; floats: ordered (false for a NaN) and not.
 _OfIntegers = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
 _OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "uno", "une"]
@@ -69,8 +76,14 @@ class Builder(Protocol):
     def const(self, kind: str, value: Number | Sequence[Number]) -> Value:
         """A constant; a number is splatted over a vector's lanes."""
 
+    def i64(self, value: Value | Number) -> Value:
+        """An index as a value: numbers become constants, values stay as they are."""
+
     def define(self, expression: str, kind: str) -> Value:
         """Append one instruction and name its result."""
+
+    def named(self, expression: str) -> str:
+        """Append one instruction; return the name of its result."""
 
 
 class Value:
@@ -84,45 +97,50 @@ class Value:
     def __str__(self) -> str:
         return f"{self.kind} {self.text}"
 
+    def like(self: Same, expression: str) -> Same:
+        """Append one instruction, whose result is what this value is."""
+        return type(self)(self.function, self.kind, self.function.named(expression))
+
     @property
     def is_float(self) -> bool:
         """True for floating point scalars and vectors."""
         return element_of(self.kind)[0] in "fdhb"
 
-    def _coerce(self, other: Value | Number) -> Value:
+    def coerced(self, other: Value | Number) -> Value:
+        """The other operand of an instruction: numbers become constants of this type."""
         return other if isinstance(other, Value) else self.function.const(self.kind, other)
 
-    def _arithmetic(self, integer: str, floating: str, a: Value, b: Value) -> Value:
+    def _arithmetic(self: Same, integer: str, floating: str, a: Value, b: Value) -> Same:
         op = floating if self.is_float else integer
-        return self.function.define(f"{op} {self.kind} {a.text}, {b.text}", self.kind)
+        return self.like(f"{op} {self.kind} {a.text}, {b.text}")
 
     def __add__(self, other: Value | Number) -> Value:
         if isinstance(other, int) and other == 0:
             return self
-        return self._arithmetic("add nsw", "fadd", self, self._coerce(other))
+        return self._arithmetic("add", "fadd", self, self.coerced(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: Value | Number) -> Value:
         if isinstance(other, int) and other == 0:
             return self
-        return self._arithmetic("sub nsw", "fsub", self, self._coerce(other))
+        return self._arithmetic("sub", "fsub", self, self.coerced(other))
 
     def __rsub__(self, other: Number) -> Value:
-        return self._arithmetic("sub nsw", "fsub", self._coerce(other), self)
+        return self._arithmetic("sub", "fsub", self.coerced(other), self)
 
     def __mul__(self, other: Value | Number) -> Value:
         if isinstance(other, int) and other == 1:
             return self
-        return self._arithmetic("mul nsw", "fmul", self, self._coerce(other))
+        return self._arithmetic("mul", "fmul", self, self.coerced(other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Value | Number) -> Value:
-        return self._arithmetic("sdiv", "fdiv", self, self._coerce(other))
+        return self._arithmetic("sdiv", "fdiv", self, self.coerced(other))
 
     def __rtruediv__(self, other: Number) -> Value:
-        return self._arithmetic("sdiv", "fdiv", self._coerce(other), self)
+        return self._arithmetic("sdiv", "fdiv", self.coerced(other), self)
 
     def __floordiv__(self, other: Value | int) -> Value:
         """Divide unsigned integers."""
@@ -133,7 +151,7 @@ class Value:
     def __mod__(self, other: Value | int) -> Value:
         """Remainder of unsigned integers."""
         if isinstance(other, int) and other == 1:
-            return self.function.const(self.kind, 0)
+            return self.coerced(0)
         return self._divided("urem", other)
 
     def _divided(self, op: str, other: Value | int) -> Value:
@@ -142,24 +160,24 @@ class Value:
         LLVM expands no division that might be by zero, and so would leave the loops of all
         addresses that depend on one without strength reduction.
         """
-        value = self._arithmetic(op, "f" + op[1:], self, self._coerce(other))
+        value = self._arithmetic(op, "f" + op[1:], self, self.coerced(other))
         return value.frozen() if isinstance(other, Symbol) else value
 
     def __and__(self, other: Value | int) -> Value:
-        return self._arithmetic("and", "and", self, self._coerce(other))
+        return self._arithmetic("and", "and", self, self.coerced(other))
 
     def __or__(self, other: Value | int) -> Value:
-        return self._arithmetic("or", "or", self, self._coerce(other))
+        return self._arithmetic("or", "or", self, self.coerced(other))
 
     def __xor__(self, other: Value | int) -> Value:
-        return self._arithmetic("xor", "xor", self, self._coerce(other))
+        return self._arithmetic("xor", "xor", self, self.coerced(other))
 
     def __lshift__(self, other: Value | int) -> Value:
-        return self._arithmetic("shl", "shl", self, self._coerce(other))
+        return self._arithmetic("shl", "shl", self, self.coerced(other))
 
     def compare(self, how: Predicate, other: Value | Number) -> Value:
         """Compare lane by lane; `how` is an LLVM predicate such as `ult`, `slt`, `olt`, `uno`."""
-        right = self._coerce(other)
+        right = self.coerced(other)
         op = "fcmp" if self.is_float else "icmp"
         kind = vector("i1", lanes_of(self.kind))
         return self.function.define(f"{op} {how} {self.kind} {self.text}, {right.text}", kind)
@@ -171,11 +189,31 @@ class Value:
         index of a loop, however far outside. Those of a register tile are numbers beyond one base;
         if it is frozen, they are none of the outer loops'.
         """
-        return self.function.define(f"freeze {self}", self.kind)
+        return self.like(f"freeze {self}")
 
     def at(self, index: Value | int, element: str = "i8") -> Value:
         """The address `index` elements past this pointer."""
         if isinstance(index, int) and index == 0:
             return self
-        i = index if isinstance(index, Value) else self.function.const("i64", index)
-        return self.function.define(f"getelementptr {element}, ptr {self.text}, {i}", "ptr")
+        i = index if isinstance(index, Value) else self.function.i64(index)
+        return self.like(f"getelementptr {element}, ptr {self.text}, {i}")
+
+
+_NO_OVERFLOW = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw"}
+
+
+class Index(Value):
+    """A position, count or stride; sums, differences and products never overflow."""
+
+    __slots__ = ()
+
+    def coerced(self, other: Value | Number) -> Value:
+        """The other operand of an instruction: numbers become indices."""
+        if isinstance(other, Value):
+            return other
+        scalar = self.kind == "i64"
+        return self.function.i64(other) if scalar else self.function.const(self.kind, other)
+
+    def _arithmetic(self: Same, integer: str, floating: str, a: Value, b: Value) -> Same:
+        del floating
+        return self.like(f"{_NO_OVERFLOW.get(integer, integer)} {self.kind} {a.text}, {b.text}")

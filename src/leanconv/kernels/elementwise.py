@@ -231,7 +231,7 @@ class _Nest:
 
     def _tail(self, pointers: list[Value], values: list[Value | None], count: int) -> None:
         e, inside = self.e, list(values)
-        i = e.const("i64", self.k.extents[-1] - count)
+        i = e.i64(self.k.extents[-1] - count)
         moved = self._advance(self.inner, i, pointers)
         self._load(self.inner, moved, inside, count)
         self._compute(moved, inside, count)

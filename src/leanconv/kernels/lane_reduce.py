@@ -76,7 +76,7 @@ def run_of(
     Returns:
         One total for each value of a tile.
     """
-    start = first if isinstance(first, Value) else e.const("i64", first)
+    start = first if isinstance(first, Value) else e.i64(first)
     if isinstance(count, Symbol):
         return _run_of_any_count(e, how, leaf, e.i64(count), tile, sets, start)
     if count >= 2 * RUN:

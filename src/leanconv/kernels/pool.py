@@ -148,7 +148,7 @@ class _Row:
         # Of any size, whether a stride leaves the last ones outside is not asked.
         asked = not (self.pool.any_width and w.stride[axis] > 1 and taps > 1)
         if asked and starts[0] >= low and starts[1] + (taps - 1) * step < high:
-            return e.const("i64", 0), e.const("i64", taps)
+            return e.i64(0), e.i64(taps)
         start = o * w.stride[axis] - w.pad[axis]
         before = e.smax(low - start, 0)
         room = e.smax(high - start, 0)

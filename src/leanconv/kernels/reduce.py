@@ -153,7 +153,7 @@ class _Nest:
 
     def _offset(self, row: Value) -> Value:
         """Where the input of a row of results starts, from the row's place among the kept axes."""
-        k, offset = self.k, self.e.const("i64", 0)
+        k, offset = self.k, self.e.i64(0)
         axes = [axis for axis, reduced in enumerate(k.reduced) if not reduced]
         axes = axes if k.reduced[-1] else axes[:-1]
         for axis in reversed(axes):

@@ -183,7 +183,7 @@ class _Tables:
             weight = None
             if self.weights is not None:
                 weight = self.e.load(self.weights.at(entry, self.element), self.element)
-            found.append((self.e.load(self.cells.at(entry, "i64"), "i64"), weight))
+            found.append((self.e.load_index(self.cells.at(entry, "i64")), weight))
         return found
 
 

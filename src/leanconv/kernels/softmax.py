@@ -115,7 +115,7 @@ class _Nest:
         """A contiguous axis, lanes along it."""
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
-        end = e.const("i64", count * lanes)
+        end = e.i64(count * lanes)
         largest = self._all_lanes("max", self._largest_of_line(x))
 
         def leaf(i: Value) -> list[Value]:

@@ -133,6 +133,6 @@ class PanelPacking(Panels):
         ]
         live = e.first_lanes(e.i64(self.outputs) - output, self.lanes)
         for number, column in enumerate(transpose(e, lines, self.lanes)):
-            step = e.load(steps.at(number, "i64"), "i64", align=8)
+            step = e.load_index(steps.at(number, "i64"))
             place = result.at(step * width, element)
             e.store(e.select(live, column, e.zero(kind)), place)

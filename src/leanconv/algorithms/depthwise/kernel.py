@@ -255,7 +255,7 @@ class _VectorRows:
         for low, high, columns in run.runs:
             if short:
                 for kw in range(low, high):
-                    self._one_tap(acc, line, taps, self.e.const("i64", kw), columns)
+                    self._one_tap(acc, line, taps, self.e.i64(kw), columns)
             else:
                 self._taps_between(low, high, acc, line, taps, columns)
 

@@ -42,10 +42,10 @@ class DirectConv(DirectShape):
         self, e: Function, pointers: dict[str, Value], first: Value | int, last: Value | int
     ) -> None:
         """Emit the panels first … last - 1 (one at least) of all rows of image 0, group 0."""
-        zero = e.const("i64", 0)
+        zero = e.i64(0)
         body = PanelRows(e, self, pointers, zero, zero)
         with e.loop("panel", last, start=first) as panel:
-            self._one_panel(e, body, panel, zero, e.const("i64", self.row_count))
+            self._one_panel(e, body, panel, zero, e.i64(self.row_count))
 
     def emit_rows(
         self,
@@ -57,7 +57,7 @@ class DirectConv(DirectShape):
         last: Value,
     ) -> None:
         """Emit the output rows first … last - 1 (one at least) of one panel of one image."""
-        body = PanelRows(e, self, pointers, image, e.const("i64", 0))
+        body = PanelRows(e, self, pointers, image, e.i64(0))
         self._one_panel(e, body, panel, first, last)
 
     def _all_panels(self, e: Function, body: PanelRows, row: Value) -> None:

@@ -178,8 +178,8 @@ class PackedConv(GroupedConv):
         """The operands' addresses and the image, of index `n` over phases by images."""
         if self.phases == 1:
             return pointers, n
-        phase, n = (n, e.const("i64", 0)) if self.batch == 1 else (n // self.batch, n % self.batch)
+        phase, n = (n, e.i64(0)) if self.batch == 1 else (n // self.batch, n % self.batch)
         element = ELEMENT[self.dtype]
-        offset = e.load(pointers["offsets"].at(phase, "i64"), "i64", align=8)
+        offset = e.load_index(pointers["offsets"].at(phase, "i64"))
         weights = pointers["w"].at(phase * (self.groups * self.group_weights), element)
         return {**pointers, "w": weights, "y": pointers["y"].at(offset, element)}, n

@@ -153,7 +153,7 @@ class _Chunk:
         if conv.parts == 1:
             self._tiles(
                 lambda tile, pixel, pixels: self._store(
-                    self._products(e.const("i64", 0), tile, pixel, [start] * pixels),
+                    self._products(e.i64(0), tile, pixel, [start] * pixels),
                     pixel,
                     channels,
                 )

@@ -30,7 +30,7 @@ def prefetch_offsets(
     lines = ceil_div(conv.panel_lanes, line)
     slots = max(1, round(conv.prefetch_bytes / (elements * item))) * lines
     each = ceil_div(slots, tiles)
-    start, own = (e.convert("ptrtoint", pointer, "i64") for pointer in (prefetched, weights))
+    start, own = (e.index(e.convert("ptrtoint", each, "i64")) for each in (prefetched, weights))
     away = (start - own) // item
     offsets = []
     for i in range(each):

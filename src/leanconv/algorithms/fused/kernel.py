@@ -108,7 +108,7 @@ class FusedChain(Kernel):
             first = strip * self.rows
             if self.block.keeps_expanded:
                 # Rows of another image are not there.
-                ready[0] = e.select(strip.compare("eq", 0), e.const("i64", 0), ready[0])
+                ready[0] = e.select(strip.compare("eq", 0), e.i64(0), ready[0])
             rows = self._rows(e, pointers, image, part)
             rows.emit(first, e.smin(first + self.rows, count), ready)
         return e.finish()

@@ -169,7 +169,7 @@ class Rows:
 
 def no_rows(e: Function, block: BlockKernels) -> Carry:
     """What `BlockRows.emit` is given where no expanded rows are there."""
-    return [e.const("i64", 0), e.const("i64", block.depthwise.window.size[1])]
+    return [e.i64(0), e.i64(block.depthwise.window.size[1])]
 
 
 class BlockRows:
@@ -235,9 +235,9 @@ class BlockRows:
                 expanded = self._expand(block.expand, panel, low, begin, end)
                 stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
                 with e.loop("block", stop, start=panel * vectors) as index:
-                    self._depthwise(expanded, e.const("i64", 0), filtered, index, first, last)
+                    self._depthwise(expanded, e.i64(0), filtered, index, first, last)
             if block.keeps_expanded:
-                ready[:] = e.smax(begin, high), e.const("i64", height)
+                ready[:] = e.smax(begin, high), e.i64(height)
         self._project(first, last)
 
     def _expand(
@@ -290,7 +290,7 @@ class BlockRows:
         rows = block.expanded_rows
         self._prefetch(expand, panel + 1, row, rows, self.local["expand"]["w"])
         slot, slots = panel * rows + row, expand.panels * rows
-        zero = self.e.const("i64", 0)
+        zero = self.e.i64(0)
         self._prefetch(block.projects[0], zero, slot, slots, self.local["project0"]["w"])
 
     def _prefetch(

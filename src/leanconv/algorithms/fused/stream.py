@@ -125,14 +125,14 @@ class BlockStream(Kernel):
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         # For each block, the first row of its output that is not there yet.
-        done: Carry = [e.const("i64", 0) for _ in self.blocks]
+        done: Carry = [e.i64(0) for _ in self.blocks]
         with e.loop("chunk", e.hi, [done], start=e.lo) as chunk:
             strip, image = chunk % self.strips, chunk // self.strips
             rows = self._blocks(e, pointers, image)
             first = strip * self.step
             begins = strip.compare("eq", 0) | chunk.compare("eq", e.lo)
             self._begin(e, begins, first, done)
-            start = e.select(begins, e.const("i64", 0), e.const("i64", self.warm))
+            start = e.select(begins, e.i64(0), e.i64(self.warm))
             with e.loop("step", self.warm + 1, [done], start=start) as step:
                 last = first + (step - (self.warm - 1)) * self.step
                 self._step(e, rows, e.smin(last, self.row_count), done)

@@ -161,7 +161,7 @@ class _ChannelRows:
                     self._taps(tile, masks, acc, line, taps, tap, shared)
                 index += stop - kw
             else:
-                self._taps(tile, masks, acc, line, taps, e.const("i64", kw), shared)
+                self._taps(tile, masks, acc, line, taps, e.i64(kw), shared)
                 index += 1
 
     def _taps(

@@ -64,7 +64,7 @@ class Unfold(Kernel):
         element, (depth, height, width) = ELEMENT[u.dtype], u.view.out
         x, y = e.pointer(0), e.pointer(len(self.operands) - 1)
         if self.one_image:
-            x = x.at(e.load(e.pointer(1), "i64", align=8) * u.x.image, element)
+            x = x.at(e.load_index(e.pointer(1)) * u.x.image, element)
         blocks = ceil_div(height, self.rows)
         mover = Mover(e, u)
         with e.chunks(self.batch, self.groups, depth, blocks) as (n, g, d, block):
@@ -116,7 +116,7 @@ class ImageProduct(Kernel):
         del target
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        start = e.load(pointers["image"], "i64", align=8) * self.image
+        start = e.load_index(pointers["image"]) * self.image
         for name in ("y", "residual"):
             if name in pointers:
                 pointers[name] = pointers[name].at(start, ELEMENT[self.product.dtype])

@@ -173,7 +173,7 @@ class Mover:
         return reduce(lambda a, b: a & b, checks) if checks else None
 
     def _value(self, index: Value | int) -> Value:
-        return index if isinstance(index, Value) else self.e.const("i64", index)
+        return index if isinstance(index, Value) else self.e.i64(index)
 
     def _coordinate(self, axis: int, p: Value | int, k: Value | int) -> Value:
         view = self.view

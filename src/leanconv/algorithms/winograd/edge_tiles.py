@@ -145,7 +145,7 @@ def each_place(
     """
     if order:
         with e.loop("tile", count) as i:
-            index = e.convert("zext", e.load(order.at(first + i, "i32"), "i32"), "i64")
+            index = e.index(e.convert("zext", e.load(order.at(first + i, "i32"), "i32"), "i64"))
             yield i, _place(conv, *e.split(index, conv.batch, *conv.grid))
         return
     image, *inside = e.split(first, conv.batch, *conv.grid)
@@ -164,7 +164,7 @@ def each_place(
 def _counted(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
     """An index up to an extent, zero in place of the extent, and 1 where that was done, else 0."""
     ends = index.compare("eq", extent)
-    return e.select(ends, e.const("i64", 0), index), e.convert("zext", ends, "i64")
+    return e.select(ends, e.i64(0), index), e.index(e.convert("zext", ends, "i64"))
 
 
 def _place(conv: WinogradShape, n: Value, ty: Value, tx: Value) -> TilePlace:
@@ -199,4 +199,4 @@ def skipped_points(
     """The number of points that a tile skips along an axis."""
     if narrow is None:
         return 0
-    return e.select(narrow, e.const("i64", conv.dropped_points[axis]), e.const("i64", 0))
+    return e.select(narrow, e.i64(conv.dropped_points[axis]), e.i64(0))

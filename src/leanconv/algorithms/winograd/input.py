@@ -121,11 +121,11 @@ class InputTransform:
         span = (conv.alpha[axis] - 1) * conv.stride[axis] + conv.phases[axis]
         if axis == 1 and conv.planar:
             span = conv.alpha[1] * conv.stride[1]
-        fits = self.e.const("i64", conv.size[axis]) - start
+        fits = self.e.i64(conv.size[axis]) - start
         needed: Value | int = span
         if narrow:
             less = span - conv.dropped_points[axis] * conv.stride[axis]
-            needed = self.e.select(narrow, self.e.const("i64", less), self.e.const("i64", span))
+            needed = self.e.select(narrow, self.e.i64(less), self.e.i64(span))
         return start.compare("sge", 0) & fits.compare("sge", needed)
 
     def _patch_rows(self, tile: _Tile) -> Value | int:
@@ -133,8 +133,8 @@ class InputTransform:
         e, alpha, narrow = self.e, self.conv.alpha[0], tile.narrow[0]
         if narrow is None:
             return alpha
-        less = e.const("i64", alpha - self.conv.dropped_points[0])
-        return e.select(narrow, less, e.const("i64", alpha))
+        less = e.i64(alpha - self.conv.dropped_points[0])
+        return e.select(narrow, less, e.i64(alpha))
 
     # -- channels that are neighbours in memory --------------------------------------------
     def _vectors(self, tiles: _Tiles) -> None:
@@ -181,13 +181,11 @@ class InputTransform:
         step, per_vector = conv.x.block_stride, conv.reduction.rows_per_vector
         if conv.reduction.packs_phases:
             every = [
-                _Row(c * step, e.const("i64", p))
-                for p in range(conv.phases[0])
-                for c in range(conv.inputs)
+                _Row(c * step, e.i64(p)) for p in range(conv.phases[0]) for c in range(conv.inputs)
             ]
             for block, first_row in enumerate(range(0, len(every), per_vector)):
                 rows = every[first_row : first_row + per_vector]
-                self._vector(tiles, 0, rows, e.const("i64", block * self.block_step))
+                self._vector(tiles, 0, rows, e.i64(block * self.block_step))
             return
         with e.loop("py", conv.phases[0]) as py:
             first = py * self.phase_step

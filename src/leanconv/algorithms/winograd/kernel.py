@@ -124,7 +124,7 @@ class WinogradConv(Kernel):
         if index is None:
             return pointers
         pair, element = pointers["offsets"].at(index * 2, "i64"), ELEMENT[self.shape.dtype]
-        x, y = (e.load(pair.at(i, "i64"), "i64", align=8) for i in (0, 1))
+        x, y = (e.load_index(pair.at(i, "i64")) for i in (0, 1))
         moved = {"x": x, "y": y, **({"residual": y} if "residual" in pointers else {})}
         return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
 
@@ -148,7 +148,7 @@ class WinogradConv(Kernel):
             back = OutputTransform(e, shape, target, here, g, m, between, order=order)
             u = pointers["w"].at(g * (shape.panels * stream), element)
             first = block * shape.tiles
-            live = e.smin(e.const("i64", shape.tile_count) - first, shape.tiles)
+            live = e.smin(e.i64(shape.tile_count) - first, shape.tiles)
             into.block(first, live)
             products = Products(e, shape, target, v, m, live)
             start = part * per_part

@@ -94,7 +94,7 @@ class OutputTransform:
             start = start + self.group * conv.y.channel(conv.outputs)
             channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
             with each_place(e, conv, first, count, self.order) as (i, (n, ty, tx, narrow)):
-                height = e.smin(e.const("i64", conv.out[0]) - ty * conv.m[0], conv.m[0])
+                height = e.smin(e.i64(conv.out[0]) - ty * conv.m[0], conv.m[0])
                 at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
                 at = at + tx * (conv.m[1] * conv.y.spatial[2])
                 self._columns(self._m_address(i + m_first, panel, j), live, narrow)
@@ -111,7 +111,7 @@ class OutputTransform:
         in_blocks = conv.y.block > 1  # the unused lanes of the last vector may be written
         if in_blocks and not self.gapless:
             whole, tail = ceil_div(conv.outputs, conv.lanes), 0
-        stop = e.smin(e.const("i64", whole) - panel * conv.vectors, conv.vectors)
+        stop = e.smin(e.i64(whole) - panel * conv.vectors, conv.vectors)
         if whole:
             # The last panel may have no whole vector, and a loop's body runs at least once.
             empty = tail and whole % conv.vectors == 0
@@ -121,7 +121,7 @@ class OutputTransform:
         if tail:
             with e.when(panel.compare("eq", conv.panels - 1)):
                 stored = conv.lanes if in_blocks else tail
-                yield e.const("i64", whole % conv.vectors), stored, tail
+                yield e.i64(whole % conv.vectors), stored, tail
 
     def _m_address(self, t: Value, panel: Value, j: Value) -> Value:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
@@ -162,7 +162,7 @@ class OutputTransform:
         conv, e = self.conv, self.e
         if to.narrow or (not conv.any_size and conv.out[1] % conv.m[1] == 0):
             return None
-        return e.smin(e.const("i64", conv.out[1]) - to.tx * conv.m[1], conv.m[1])
+        return e.smin(e.i64(conv.out[1]) - to.tx * conv.m[1], conv.m[1])
 
     def _row(self, i: Value, program: LinearProgram, start: Value | None) -> list[Value]:
         """The results of one row, bias added: vectors of channels."""

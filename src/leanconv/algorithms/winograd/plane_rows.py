@@ -33,7 +33,8 @@ class RowPieces:
         for piece in self._pieces:
             mask = e.const(vector("i1", lanes), [int(c) for c in self._columns(piece)])
             if limit is not None:
-                numbers = e.const(vector("i32", lanes), [p // self.step for p in piece])
+                columns = e.const(vector("i32", lanes), [p // self.step for p in piece])
+                numbers = e.index(columns)
                 if first is not None:
                     numbers = numbers + e.splat(first, lanes)
                 mask = numbers.compare("ult", e.splat(limit, lanes)) & mask

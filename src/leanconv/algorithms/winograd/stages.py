@@ -66,7 +66,7 @@ class _TileTransform(Kernel):
     def _first(self, e: Function, block: Value) -> tuple[Value, Value]:
         """The first tile of a block, and how many there are from it on."""
         first = block * self.tiles
-        return first, e.const("i64", self.conv.tile_count) - first
+        return first, e.i64(self.conv.tile_count) - first
 
 
 @dataclass(frozen=True)

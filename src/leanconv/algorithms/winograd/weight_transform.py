@@ -95,7 +95,7 @@ class WeightTransform(Panels):
         lines = [rows.at(e.smin(output + lane, last) * self.row, element) for lane in range(lanes)]
         left = e.i64(self.outputs) - output
         with e.loop("gathered", self.taps) as tap:
-            source = e.load(sources.at(tap, "i64"), "i64", align=8)
+            source = e.load_index(sources.at(tap, "i64"))
             at = e.smax(source, 0)
             weights = e.poison(kind)
             for lane, line in enumerate(lines):
@@ -119,7 +119,7 @@ class WeightTransform(Panels):
                     factor = e.broadcast(factors.at(i, "double"), doubles)
                     sums[i] = e.fma(factor, weights, total)
             for i, total in enumerate(sums):
-                place = e.load(places.at(point + i, "i64"), "i64", align=8)
+                place = e.load_index(places.at(point + i, "i64"))
                 with e.when(place.compare("sge", 0)):
                     rounded = total if kind == doubles else e.convert("fptrunc", total, kind)
                     width = self.vectors * lanes
