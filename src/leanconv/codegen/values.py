@@ -106,6 +106,10 @@ class Value:
         """True for floating point scalars and vectors."""
         return element_of(self.kind)[0] in "fdhb"
 
+    def zero(self: Same) -> Same:
+        """Zero of this type."""
+        return type(self)(self.function, self.kind, literal(self.kind, 0))
+
     def coerced(self, other: Value | Number) -> Value:
         """The other operand of an instruction: numbers become constants of this type."""
         return other if isinstance(other, Value) else self.function.const(self.kind, other)
@@ -114,47 +118,47 @@ class Value:
         op = floating if self.is_float else integer
         return self.like(f"{op} {self.kind} {a.text}, {b.text}")
 
-    def __add__(self, other: Value | Number) -> Value:
+    def __add__(self: Same, other: Value | Number) -> Same:
         if isinstance(other, int) and other == 0:
             return self
         return self._arithmetic("add", "fadd", self, self.coerced(other))
 
     __radd__ = __add__
 
-    def __sub__(self, other: Value | Number) -> Value:
+    def __sub__(self: Same, other: Value | Number) -> Same:
         if isinstance(other, int) and other == 0:
             return self
         return self._arithmetic("sub", "fsub", self, self.coerced(other))
 
-    def __rsub__(self, other: Number) -> Value:
+    def __rsub__(self: Same, other: Number) -> Same:
         return self._arithmetic("sub", "fsub", self.coerced(other), self)
 
-    def __mul__(self, other: Value | Number) -> Value:
+    def __mul__(self: Same, other: Value | Number) -> Same:
         if isinstance(other, int) and other == 1:
             return self
         return self._arithmetic("mul", "fmul", self, self.coerced(other))
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Value | Number) -> Value:
+    def __truediv__(self: Same, other: Value | Number) -> Same:
         return self._arithmetic("sdiv", "fdiv", self, self.coerced(other))
 
-    def __rtruediv__(self, other: Number) -> Value:
+    def __rtruediv__(self: Same, other: Number) -> Same:
         return self._arithmetic("sdiv", "fdiv", self.coerced(other), self)
 
-    def __floordiv__(self, other: Value | int) -> Value:
+    def __floordiv__(self: Same, other: Value | int) -> Same:
         """Divide unsigned integers."""
         if isinstance(other, int) and other == 1:
             return self
         return self._divided("udiv", other)
 
-    def __mod__(self, other: Value | int) -> Value:
+    def __mod__(self: Same, other: Value | int) -> Same:
         """Remainder of unsigned integers."""
         if isinstance(other, int) and other == 1:
-            return self.coerced(0)
+            return self.zero()
         return self._divided("urem", other)
 
-    def _divided(self, op: str, other: Value | int) -> Value:
+    def _divided(self: Same, op: str, other: Value | int) -> Same:
         """Divide integers; a quotient by a word of the table is frozen.
 
         LLVM expands no division that might be by zero, and so would leave the loops of all
@@ -163,16 +167,16 @@ class Value:
         value = self._arithmetic(op, "f" + op[1:], self, self.coerced(other))
         return value.frozen() if isinstance(other, Symbol) else value
 
-    def __and__(self, other: Value | int) -> Value:
+    def __and__(self: Same, other: Value | int) -> Same:
         return self._arithmetic("and", "and", self, self.coerced(other))
 
-    def __or__(self, other: Value | int) -> Value:
+    def __or__(self: Same, other: Value | int) -> Same:
         return self._arithmetic("or", "or", self, self.coerced(other))
 
-    def __xor__(self, other: Value | int) -> Value:
+    def __xor__(self: Same, other: Value | int) -> Same:
         return self._arithmetic("xor", "xor", self, self.coerced(other))
 
-    def __lshift__(self, other: Value | int) -> Value:
+    def __lshift__(self: Same, other: Value | int) -> Same:
         return self._arithmetic("shl", "shl", self, self.coerced(other))
 
     def compare(self, how: Predicate, other: Value | Number) -> Value:
@@ -182,7 +186,7 @@ class Value:
         kind = vector("i1", lanes_of(self.kind))
         return self.function.define(f"{op} {how} {self.kind} {self.text}, {right.text}", kind)
 
-    def frozen(self) -> Value:
+    def frozen(self: Same) -> Same:
         """The same value as an unknown to LLVM's strength reduction; no instruction.
 
         That takes a third of the time of compiling: it compares all addresses that depend on the
