@@ -85,7 +85,7 @@ def test_no_part_is_lost(block: int, batch: int, target: str) -> None:
     lowered = lowered_network(split(block), preset(target), batch)
     check(lowered)
     if batch == 1 and block == 16:
-        copies = [step for step in lowered.steps if step.op in ("Concat", "Slice")]
+        copies = [step for step in lowered.steps if step.op in ("Concat", "Split")]
         (copy,) = copies  # "b" lies in "c" already, and is there twice
         assert len(copy.calls) == 1
 

@@ -18,7 +18,7 @@ from leanconv.graph.ops.movement import moves_nothing
 from leanconv.records import dataclass
 from leanconv.units import shape_text
 
-_MOVES = ("Reshape", "Transpose", "Slice", "Expand")  # keep every number as it is
+_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
 _MESSAGE = 2000  # characters: names and lists of a file can be long
 
 
@@ -147,7 +147,7 @@ class Builder:
         types = [value.type if value else None for value in inputs]
         number = _repeated(op, inputs[0]) if results[0].elements else None
         if number is not None:
-            return (self.filled(number, results[0].shape),)
+            return tuple(self.filled(number, kind.shape) for kind in results)
         if op != "Reshape":
             work = OPS[op].work
             traffic = sum(kind.bytes for kind in (*results, *types) if kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -245,6 +245,19 @@ def frozen(attributes: Mapping[str, Any]) -> Attributes:
 def reshape_node(source: str, out: str, shape: tuple[int, ...], name: str = "") -> Node:
     """A Reshape from `source` to `out`, whose shape is given."""
     return Node("Reshape", (source,), (out,), frozen({"shape": shape}), name)
+
+
+def part_nodes(node: Node, shape: tuple[int, ...]) -> Iterator[Node]:
+    """A Slice for each part that a Split makes of an input of the given shape."""
+    axis, start = node.attributes["axis"], 0
+    for out, size in zip(node.outputs, node.attributes["sizes"], strict=True):
+        attributes = {
+            "starts": tuple(start if i == axis else 0 for i in range(len(shape))),
+            "steps": (1,) * len(shape),
+            "sizes": tuple(size if i == axis else extent for i, extent in enumerate(shape)),
+        }
+        yield Node("Slice", node.inputs, (out,), frozen(attributes), node.name)
+        start += size
 
 
 @dataclass(frozen=True)

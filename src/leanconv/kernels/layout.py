@@ -1,4 +1,4 @@
-"""Operations that only move elements: Transpose, Slice, Concat, Pad, Expand, Reshape."""
+"""Operations that only move elements: Transpose, Slice, Split, Concat, Pad, Expand, Reshape."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered, Part, View
 from leanconv.dtypes import ITEMSIZE
+from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
@@ -26,12 +27,12 @@ from leanconv.target import Target
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
 _MOST_TASKS = 64
-OPS = ("Transpose", "Slice", "Concat", "Pad", "Expand", "Reshape")
+OPS = ("Transpose", "Slice", "Split", "Concat", "Pad", "Expand", "Reshape")
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """Whether the operation can be done between tensors in blocks of channels."""
-    x, y = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
+    x, y = graph.types[node.inputs[0]].shape, graph.types[node.key].shape
     if node.op == "Reshape":
         return _keeps_blocks(x, y, block)
     if node.op == "Transpose":
@@ -52,8 +53,10 @@ def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One copy kernel, or a view where no byte has to move."""
-    del target  # the kernel gets it when it is emitted
+    """One copy kernel, or a view where no byte has to move; of a Split one for each part."""
+    if node.op == "Split":
+        slices = part_nodes(node, graph.types[node.inputs[0]].shape)
+        return _together([lower(part, graph, formats, target) for part in slices])
     result = node.output
     if node.op == "Reshape":
         return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
@@ -82,6 +85,17 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
             for name, shape, begin in zip(names, shapes, begins, strict=False)
         )
     return Lowered(_calls(tasks, names, result, dtype), constants, {}, "copy", parts=parts)
+
+
+def _together(parts: Sequence[Lowered]) -> Lowered:
+    """The parts of a Split: some are views, others copies."""
+    calls = tuple(call for part in parts for call in part.calls)
+    return Lowered(
+        calls,
+        {name: array for part in parts for name, array in part.constants.items()},
+        algorithm="copy" if calls else "view",
+        views={name: view for part in parts for name, view in part.views.items()},
+    )
 
 
 def _calls(

@@ -27,6 +27,7 @@ from leanconv.gpu.lowering.lowering_context import (
     physical_axis,
     strides_in,
 )
+from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 
@@ -91,6 +92,12 @@ def lower_slice(context: LoweringContext, node: Node) -> None:
     context.launch(
         node, "copy", copy_box(x, y, context.dtype, box, steps, dense_strides(box), start)
     )
+
+
+def lower_split(context: LoweringContext, node: Node) -> None:
+    """A copy for each part."""
+    for part in part_nodes(node, context.shape(node.inputs[0])):
+        lower_slice(context, part)
 
 
 def mix_cells(
@@ -283,6 +290,7 @@ HANDLERS = {
     "Expand": lower_expand,
     "Concat": lower_concat,
     "Slice": lower_slice,
+    "Split": lower_split,
     "Resize": lower_resize,
     "Pad": lower_pad,
     "MaxPool": lower_pool,

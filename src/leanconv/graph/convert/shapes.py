@@ -186,11 +186,9 @@ def _split(call: Call) -> list[Value]:
             f"got parts {tuple(sizes)[:20]} for {count} outputs; expected their sum to be "
             f"{extent}, the extent of axis {axis} of {x.type}"
         )
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(_part(call, x, axis, start if size else 0, 1, size))
-        start += size
-    return parts
+    held = tuple(size for size in sizes if size)
+    parts = iter(call.emit_all("Split", [x], axis=axis, sizes=held) if held else ())
+    return [next(parts) if size else _part(call, x, axis, 0, 1, 0) for size in sizes]
 
 
 def _pad(call: Call) -> list[Value]:

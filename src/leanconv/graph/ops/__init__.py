@@ -27,6 +27,7 @@ pads (all begins, all ends), dilations, group, activation |
 | Transpose | x | perm |
 | Concat | x... | axis |
 | Slice | x | starts, steps, sizes: one of each for every axis; starts are within the axis |
+| Split | x; an output for each part | axis, sizes (of all parts) |
 | Pad | x | pads (not negative), mode (constant, reflect, edge), value |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
 | LRN | x | size, alpha, beta, bias |

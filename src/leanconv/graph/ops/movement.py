@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 
 from leanconv.errors import ModelError
@@ -106,6 +108,25 @@ def _evaluate_slice(arrays: Arrays, attributes: Attributes) -> Array:
     return np.asarray(array(arrays)[index], order="C")
 
 
+def _infer_split(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    x, axis, sizes = first(types), attributes["axis"], attributes["sizes"]
+    if not 0 <= axis < len(x.shape):
+        raise ModelError(f"attribute axis is {axis}; expected an axis of the input {x}")
+    if not sizes or any(size < 0 for size in sizes) or sum(sizes) != x.shape[axis]:
+        raise ModelError(
+            f"attribute sizes is {sizes}; expected parts of axis {axis} of the input {x}"
+        )
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    return tuple(checked((*before, size, *after), x.dtype) for size in sizes)
+
+
+def _evaluate_split(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
+    x, around = array(arrays), (slice(None),) * attributes["axis"]
+    ends = accumulate((int(size) for size in attributes["sizes"]), initial=0)
+    indices = [(*around, slice(start, end)) for start, end in pairwise(ends)]
+    return tuple(np.asarray(x[index], order="C") for index in indices)
+
+
 def _infer_pad(types: Types, attributes: Attributes) -> TensorType:
     x, pads, mode = first(types), attributes["pads"], attributes["mode"]
     rank = len(x.shape)
@@ -152,7 +173,7 @@ def _evaluate_expand(arrays: Arrays, attributes: Attributes) -> Array:
 
 
 def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: Attributes) -> bool:
-    """Whether an operation gives back its first input, which has the shape of its result."""
+    """Whether an operation gives back its first input, which has the shape of its one result."""
     if op == "Slice":
         steps = zip(attributes["steps"], shape, strict=True)
         return all(step == 1 or extent < 2 for step, extent in steps)
@@ -163,7 +184,7 @@ def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: At
         return operands == 1
     if op == "Resize":
         return all(scale == 1 for scale in attributes["scales"])
-    return op in ("Reshape", "Expand", "Pad")
+    return op in ("Reshape", "Expand", "Pad", "Split")
 
 
 OPS: dict[str, Op] = {
@@ -178,6 +199,7 @@ OPS: dict[str, Op] = {
         attributes=("starts", "steps", "sizes"),
         takes_symbols=True,
     ),
+    "Split": Op(_infer_split, _evaluate_split, attributes=("axis", "sizes"), takes_symbols=True),
     "Pad": single(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
     "Expand": single(_infer_expand, _evaluate_expand, attributes=("shape",), takes_symbols=True),
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph
 
 _T = TypeVar("_T")
@@ -16,15 +17,20 @@ def drop_dead(graph: Graph) -> Graph:
     """Keep the nodes that an output depends on, and the constants that those nodes read.
 
     Requires: a verified graph.
-    Ensures: every node and constant is needed; inputs and outputs are as before.
+    Ensures: every node and constant is needed, and every part of a Split; inputs and outputs are as
+        before.
     """
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
         if needed.isdisjoint(node.outputs):
             continue
-        kept.append(node)
-        needed.update(node.outputs)
+        if node.op == "Split" and not needed.issuperset(node.outputs):
+            parts = part_nodes(node, graph.types[node.inputs[0]].shape)
+            kept += [part for part in parts if part.output in needed]
+        else:
+            kept.append(node)
+            needed.update(node.outputs)
         needed.update(node.inputs)
     needed.update(graph.inputs)
     return replace(

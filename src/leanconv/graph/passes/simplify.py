@@ -83,6 +83,8 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 def _is_identity(editor: Editor, node: Node) -> bool:
     """Whether the output equals the first input."""
+    if len(node.outputs) > 1:
+        return False
     x, y = node.inputs[0], node.output
     # Shapes last: of symbols the comparison decides for all sizes that the graph is made for.
     return bool(x) and _keeps_elements(editor, node) and editor.types[x] == editor.types[y]
