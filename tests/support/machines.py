@@ -95,6 +95,7 @@ def described(name: str, true: Target) -> Target:
         cpu=true.cpu if same else base.cpu,
         features=true.features if same else base.features,
         triple=true.triple,
+        extensions=tuple(name for name in base.extensions if name in true.extensions),
         **MACHINES[name],
     )
 

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from leanconv.target import PRESETS, RELATIVES
+from leanconv.target import PRESETS, RELATIVES, Target
 from leanconv.target.costs import Costs, numbers
 from leanconv.target.records.calibrated import Rates, calibrated, rates_of
 from leanconv.target.records.derived import derived, stated
@@ -109,6 +109,20 @@ def test_streams_beyond_l2_are_read_at_the_rate_of_the_level_that_holds_them() -
     rates = [costs.l3_or_dram_read(size, l3) for size in sizes]
     assert rates == [costs.l3_read, costs.l3_read_crowded, costs.dram_read]
     assert costs.l3_or_dram_read(2**20, 0) == costs.l3_read
+
+
+@pytest.mark.parametrize("target", PRESETS.values(), ids=PRESETS)
+def test_rates_of_dot_products_agree_with_the_instructions(target: Target) -> None:
+    costs = target.costs
+    assert costs.u8s8_products is not None
+    assert costs.s16_products is not None
+    single = target.fma_units * target.lanes("float32")
+    if "vnni" in target.extensions:
+        assert (costs.u8s8_products, costs.s16_products) == (4 * single, 2 * single)
+    else:  # bytes are widened, and pairs of int16 multiplied
+        assert costs.u8s8_products <= costs.s16_products <= 2 * single
+    assert (costs.f16_products is not None) == ("fp16" in target.extensions)
+    assert (costs.bf16_products is not None) == ("bf16" in target.extensions)
 
 
 def test_a_host_is_not_believed_about_more_l3_than_one_core_finds() -> None:

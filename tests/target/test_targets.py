@@ -10,9 +10,15 @@ import llvmlite.binding as llvm
 import pytest
 
 from leanconv.codegen.compiler import assembly
-from leanconv.codegen.host import _closest_preset, host, usable_cores
+from leanconv.codegen.host import (
+    _closest_preset,
+    _extensions,
+    check_runs_here,
+    host,
+    usable_cores,
+)
 from leanconv.errors import SpecError
-from leanconv.target import PRESETS, Target, preset
+from leanconv.target import EXTENSIONS, PRESETS, Target, preset
 from support.small_target_kernel import Add
 
 NAMED = (
@@ -57,6 +63,45 @@ def test_llvm_knows_the_processor(name: str) -> None:
     listing = assembly(Add(target.lanes("float32")), target)
     word = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd"}[target.isa]
     assert word in listing
+
+
+def test_extensions_are_named_facts_of_the_presets() -> None:
+    for target in PRESETS.values():
+        assert list(target.extensions) == sorted(target.extensions)
+        assert set(target.extensions) <= set(EXTENSIONS)
+    having = {
+        name: {target.name for target in PRESETS.values() if name in target.extensions}
+        for name in ("vnni", "fp16", "dotprod")
+    }
+    assert having == {
+        "vnni": {"icelake-server", "sapphirerapids", "znver4", "znver5"},
+        "fp16": {"sapphirerapids", "neoverse-n1", "apple-m1"},
+        "dotprod": {"neoverse-n1", "apple-m1"},
+    }
+    assert not preset("haswell").extensions
+
+
+def test_extensions_are_detected_one_by_one() -> None:
+    if platform.machine() in ("aarch64", "arm64"):
+        pytest.skip("these are x86 features")
+    features = dict.fromkeys(("avx512vnni", "amx-tile", "avxvnni"), True)
+    assert _extensions(features) == ("avx_vnni", "vnni")
+    assert _extensions({**features, "amx-int8": True, "avxvnni": False}) == ("amx_int8", "vnni")
+    assert _extensions({}) == ()
+    here = host.__wrapped__()
+    assert ("vnni" in here.extensions) == bool(llvm.get_host_cpu_features().get("avx512vnni"))
+
+
+def test_a_machine_without_an_extension_does_not_run_code_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if host().isa != "avx512":
+        pytest.skip("the code is for AVX-512")
+    features = dict(llvm.get_host_cpu_features())
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: {**features, "avx512vnni": False})
+    check_runs_here(preset("skylake-avx512"))
+    with pytest.raises(SpecError, match=r"'znver4' cannot run .*expected haswell, skylake-avx512"):
+        check_runs_here(preset("znver4"))
 
 
 def test_an_unknown_name_lists_those_that_exist() -> None:

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,31 @@ _NEEDS = {
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512vl", "avx512dq", "avx512bw"),
 }
+# LLVM's names of the features that the target's extensions are, by architecture.
+_X86_EXTENSIONS = {
+    "amx_bf16": ("amx-tile", "amx-bf16"),
+    "amx_int8": ("amx-tile", "amx-int8"),
+    "avx_vnni": ("avxvnni",),
+    "avx_vnni_int8": ("avxvnniint8",),
+    "bf16": ("avx512bf16",),
+    "fp16": ("avx512fp16",),
+    "vnni": ("avx512vnni",),
+}
+_EMITTED = ("avx_vnni", "vnni")  # those whose instructions kernels have today
+_ARM_EXTENSIONS = {
+    "bf16": ("bf16",),
+    "dotprod": ("dotprod",),
+    "fp16": ("fullfp16",),
+    "i8mm": ("i8mm",),
+}
+
+
+def _extensions(features: Mapping[str, bool]) -> tuple[str, ...]:
+    """The extensions that this machine has, of those that a target may have."""
+    known = _ARM_EXTENSIONS if platform.machine() in ("aarch64", "arm64") else _X86_EXTENSIONS
+    return tuple(
+        name for name, needed in known.items() if all(features.get(each) for each in needed)
+    )
 
 
 def _cache_bytes() -> dict[int, int]:
@@ -74,6 +100,7 @@ def host() -> Target:
         l1_bytes=sizes.get(1, base.l1_bytes),
         l2_bytes=sizes.get(2, base.l2_bytes),
         l3_bytes=base.costs.l3_found(sizes.get(3, base.l3_bytes)),
+        extensions=_extensions(features),
     )
 
 
@@ -86,18 +113,20 @@ def check_runs_here(target: Target) -> None:
     if target is host():
         return
     features = llvm.get_host_cpu_features()
-    absent = [name for name in _NEEDS.get(target.isa, ()) if not features.get(name)]
-    if target.triple.split("-")[0] != host().triple.split("-")[0] or absent:
-        possible = [
-            t.name
-            for t in PRESETS.values()
-            if t.triple.split("-")[0] == host().triple.split("-")[0]
-            and all(features.get(name) for name in _NEEDS.get(t.isa, ()))
-        ]
+    if not _runs(target, features):
+        possible = [each.name for each in PRESETS.values() if _runs(each, features)]
         raise SpecError(
             f"code for target {target.name!r} cannot run on this machine ({host().cpu}); expected "
             f"{', '.join(possible) or 'none'}, or leave the target out"
         )
+
+
+def _runs(target: Target, features: Mapping[str, bool]) -> bool:
+    """Whether a machine of this one's architecture with these features runs a target's code."""
+    used = (_X86_EXTENSIONS[name] for name in target.extensions if name in _EMITTED)
+    needed = [*_NEEDS.get(target.isa, ()), *(name for names in used for name in names)]
+    alike = target.triple.split("-")[0] == host().triple.split("-")[0]
+    return alike and all(features.get(name) for name in needed)
 
 
 def usable_cores() -> int:

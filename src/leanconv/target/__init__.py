@@ -2,6 +2,6 @@
 
 from leanconv.target.costs import Costs
 from leanconv.target.presets import PRESETS, RELATIVES, preset
-from leanconv.target.target import Target
+from leanconv.target.target import EXTENSIONS, Target
 
-__all__ = ["PRESETS", "RELATIVES", "Costs", "Target", "preset"]
+__all__ = ["EXTENSIONS", "PRESETS", "RELATIVES", "Costs", "Target", "preset"]

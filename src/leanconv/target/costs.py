@@ -103,6 +103,11 @@ class Costs:
         winograd_sum: cycles of adding one more partial sum to a vector of M.
         winograd_far: cycles more of a vector of V or M that goes to memory and not to the scratch.
         scalar_flops: operations a cycle of layers that mostly move, such as pooling.
+        u8s8_products, s16_products: products a cycle of a register tile whose operands are bytes,
+            or pairs of int16, summed in int32: by one instruction where the target has it, else
+            widened.
+        f16_products: those of float16, summed in float16.
+        bf16_products: those of pairs of bfloat16, summed in float32.
 
         chunk: cycles of a chunk that is worth claiming, about 10 us.
         least_chunk: cycles below which chunks are not cut for the sake of many threads.
@@ -173,6 +178,10 @@ class Costs:
     l2_write: float | None = None
     l3_write: float | None = None
     dram_write: float | None = None
+    u8s8_products: float | None = None
+    s16_products: float | None = None
+    f16_products: float | None = None
+    bf16_products: float | None = None
 
     def __hash__(self) -> int:
         """By name only: targets are keys of many caches, and records are few."""
@@ -218,6 +227,7 @@ _UNITS = {
     "accumulators": ("small_tile",),
     "slots of a load port": ("unaligned_line", "unaligned_part"),
     "operations a cycle": ("scalar_flops",),
+    "products a cycle": ("u8s8_products", "s16_products", "f16_products", "bf16_products"),
 }
 _UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names}
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.target.costs import Costs
 from leanconv.target.records import ZEN4
+
+# Instructions that some cores of an `isa` have and others lack: what they multiply and add.
+EXTENSIONS: Mapping[str, str] = {
+    "amx_bf16": "tiles of bfloat16, summed in float32",
+    "amx_int8": "tiles of bytes, summed in int32",
+    "avx_vnni": "quads of u8 x s8 and pairs of s16, summed in int32: vectors of 32 bytes",
+    "avx_vnni_int8": "quads of bytes of any signs, summed in int32: vectors of 32 bytes",
+    "bf16": "pairs of bfloat16, summed in float32",
+    "dotprod": "quads of s8 x s8 and of u8 x u8, summed in int32",
+    "fp16": "float16, summed in float16",
+    "i8mm": "quads of u8 x s8, summed in int32",
+    "vnni": "quads of u8 x s8 and pairs of s16, summed in int32: vectors of up to 64 bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class Target:
         l3_bytes: the shared cache, 0 if there is none.
         costs: the record from which times are estimated; a relative's where nobody has made one
             for this processor, which `has_own_costs` tells.
+        extensions: instructions that not every core of its `isa` has, of `EXTENSIONS`, sorted.
     """
 
     name: str
@@ -43,6 +58,7 @@ class Target:
     l2_bytes: int
     l3_bytes: int
     costs: Costs = ZEN4
+    extensions: tuple[str, ...] = ()
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register, which is also the channel block."""

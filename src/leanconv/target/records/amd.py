@@ -7,13 +7,21 @@ paper's layers and ResNet-50's the picks cost 8 and 3 % more than the best, agai
 
 from __future__ import annotations
 
-from leanconv.target.records.derived import derived, measured, stated
+from leanconv.target.records.derived import absent, derived, estimated, measured, stated
 from leanconv.target.records.zen4 import ZEN4
 
 _MANUAL = "AMD's Software Optimization Guide for the family: caches and translations"
 _ZEN3 = "2 cores of a Zen 3 server in a virtual machine, 512 KiB of L2 each, 32 MiB of L3"
 
-ZEN2 = derived("znver2", ZEN4, stated(_MANUAL, tlb_pages=64))
+_NO_BF16 = absent("bf16_products")
+
+ZEN2 = derived(
+    "znver2",
+    ZEN4,
+    stated(_MANUAL, tlb_pages=64),
+    estimated(u8s8_products=12.0, s16_products=16.0),
+    _NO_BF16,
+)
 ZEN3 = derived(
     "znver3",
     ZEN4,
@@ -33,5 +41,17 @@ ZEN3 = derived(
         "2026-11-23",
         channels_ahead=8,
     ),
+    estimated(u8s8_products=24.0, s16_products=32.0),
+    _NO_BF16,
 )
-ZEN5 = derived("znver5", ZEN4, stated(_MANUAL, l1_ways=12, tlb_pages=96))
+ZEN5 = derived(
+    "znver5",
+    ZEN4,
+    stated(_MANUAL, l1_ways=12, tlb_pages=96),
+    stated(
+        "AMD's Software Optimization Guide for the family: two dot products of 64 bytes a cycle",
+        u8s8_products=128.0,
+        s16_products=64.0,
+        bf16_products=64.0,
+    ),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leanconv.target.records.derived import derived, estimated, stated
+from leanconv.target.records.derived import absent, derived, estimated, stated
 from leanconv.target.records.zen4 import ZEN4
 
 _N1 = "Arm Neoverse N1 Core Technical Reference Manual and Software Optimization Guide"
@@ -30,9 +30,14 @@ NEOVERSE_N1 = derived(
         dram_copy=4.0,
         copy=6.0,
     ),
+    estimated(u8s8_products=4.0, s16_products=4.0),
+    stated(f"{_N1}: two multiply-adds of eight float16 a cycle", f16_products=16.0),
+    absent("bf16_products"),
 )
 APPLE_M1 = derived(
     "apple-m1",
     ZEN4,
     stated(f"{_M1}; pages of 16 KiB", l1_way_bytes=16384, l1_ways=8, tlb_pages=160),
+    estimated(u8s8_products=16.0, s16_products=16.0, f16_products=32.0),
+    absent("bf16_products"),
 )

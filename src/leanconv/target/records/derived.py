@@ -15,7 +15,7 @@ class Known(NamedTuple):
     """Numbers of a record, by field, and where they come from."""
 
     source: Source
-    numbers: Mapping[str, Number]
+    numbers: Mapping[str, Number | None]
 
 
 def measured(machine: str, how: str, date: str, **numbers: Number) -> Known:
@@ -33,6 +33,11 @@ def estimated(**numbers: Number) -> Known:
     return measured("any", "estimate, not measured", "2026-11-23", **numbers)
 
 
+def absent(*names: str) -> Known:
+    """Numbers of what a processor does not have, though the one that it is derived from does."""
+    return Known(Source((), "", "", ""), dict.fromkeys(names))
+
+
 def derived(cpu: str, base: Costs, *known: Known) -> Costs:
     """The record of a processor whose other numbers, with their sources, are those of `base`.
 
@@ -46,6 +51,6 @@ def derived(cpu: str, base: Costs, *known: Known) -> Costs:
         replace(source, names=tuple(name for name in source.names if name not in numbers))
         for source in base.sources
     )
-    kept = (source for source in inherited if source.names)
-    sources = *kept, *(each.source for each in known)
+    own = (each.source for each in known)
+    sources = tuple(source for source in (*inherited, *own) if source.names)
     return replace(base, cpu=cpu, sources=sources, **numbers)  # type: ignore[arg-type]

@@ -86,6 +86,16 @@ ZEN4 = Costs(
             f"{_LAYERS} by Winograd; docs/performance.md, Transforms, sums and prefetching",
         ),
         _source(
+            "u8s8_products",
+            "2026-11-24",
+            "timed: ResNet-50's convolutions by a prototype at 455 GOPS, float32's peak being 118",
+        ),
+        _source(
+            "s16_products bf16_products",
+            "2026-11-24",
+            "stated: the processor's manual; exact Winograd of bytes agrees with the former",
+        ),
+        _source(
             "chunk least_chunk stage",
             "2026-11-20",
             "chosen by hand: a chunk is about 10 us; docs/performance.md, The runtime",
@@ -144,4 +154,7 @@ ZEN4 = Costs(
     chunk=40_000.0,
     least_chunk=4_000.0,
     stage=1_200.0,
+    u8s8_products=64.0,
+    s16_products=32.0,
+    bf16_products=32.0,
 )
