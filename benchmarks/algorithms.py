@@ -39,6 +39,7 @@ from leanconv.codegen.host import host
 from leanconv.reference import direct, fft
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32
 from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, aligned, work
 from pages.algorithms import page
@@ -305,7 +306,7 @@ def measure(
 
 def peak_gflops() -> float:
     """What one core does at most: independent multiply-adds on registers."""
-    lanes, registers = host().lanes("float32"), host().registers
+    lanes, registers = host().lanes(FLOAT32), host().registers
     accumulators = min(24, registers - 4)
     kernel = Peak(lanes, accumulators)
     return work("peak", kernel, aligned(2 * lanes), aligned(accumulators * lanes)).rate(0.3) / 1e9

@@ -40,6 +40,7 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.target.costs import numbers
+from leanconv.types import FLOAT32
 from microkernel import Peak, aligned, work
 from stream_kernels import LINE, UNROLL, Nothing, Stream
 
@@ -66,7 +67,7 @@ class Meter:
 
     def __init__(self, target: Target, asked: Effort) -> None:
         self.target, self._asked = target, asked
-        lanes, accumulators = target.lanes("float32"), min(24, target.registers - 4)
+        lanes, accumulators = target.lanes(FLOAT32), min(24, target.registers - 4)
         self._peak = work(
             "peak", Peak(lanes, accumulators), aligned(2 * lanes), aligned(accumulators * lanes)
         )
@@ -97,7 +98,7 @@ class Meter:
         self, action: Action, size: int, lanes: int = 0, multiply_adds: int = 0, offset: int = 0
     ) -> float:
         """Bytes a cycle of a stream through a buffer of so many bytes, two for copies."""
-        lanes = lanes or self.target.lanes("float32")
+        lanes = lanes or self.target.lanes(FLOAT32)
         steps = max(1, size // (4 * lanes * UNROLL))
         passes = ceil_div(4 * _MB, size)
         kernel = Stream(action, lanes, steps, passes, multiply_adds)
@@ -123,7 +124,7 @@ def caches(meter: Meter) -> dict[str, float]:
     """Rates of L1 and L2, and what unaligned vectors cost."""
     target = meter.target
     l1, l2 = target.l1_bytes // 2, target.l2_bytes // 2
-    lanes = target.lanes("float32")
+    lanes = target.lanes(FLOAT32)
     found = {
         "loads_per_cycle": meter.stream("read", l1, min(lanes, 8)) / (4 * min(lanes, 8)),
         "l1_read": meter.stream("read", l1),
@@ -179,7 +180,7 @@ def _pointwise(
     target: Target, inputs: int, pixels: tuple[int, int], planes: str
 ) -> tuple[DirectConv, tuple[np.ndarray, ...]]:
     """A 1x1 convolution to two vectors of channels, one of whose tensors may be in planes."""
-    lanes = target.lanes("float32")
+    lanes = target.lanes(FLOAT32)
     (high, wide), outputs = pixels, 2 * lanes
     spec = ConvSpec.parse(f"ic{inputs}ih{high}iw{wide}oc{outputs}oh{high}ow{wide}kh1")
     x, y = (
@@ -215,7 +216,7 @@ def planes(meter: Meter) -> dict[str, float]:
         high = max(1, size // (4 * inputs * _WIDTH)) | 1  # odd: planes begin in different sets
         return max(0.0, _more_in_planes(meter, inputs, (high, _WIDTH), "x") / beyond)
 
-    lanes, high = target.lanes("float32"), 16
+    lanes, high = target.lanes(FLOAT32), 16
     store = _more_in_planes(meter, 4 * lanes, (high, _WIDTH), "y")
     return {
         "strided_line": line(8 * pages),

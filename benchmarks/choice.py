@@ -38,6 +38,7 @@ from leanconv.planner import tuner
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32
 from pages.choice import page
 
 RESULTS = ROOT / "docs" / "results" / "choice.json"
@@ -75,7 +76,7 @@ def network_layers(network: str) -> Iterator[Layer]:
     accuracy = CpuBackend(model, NetworkOptions()).accuracy
     one = {i.name: [e if isinstance(e, int) else 1 for e in i.shape or ()] for i in model.inputs}
     shapes = {name: tuple(extents) for name, extents in one.items()}
-    graph = run_passes(model.bind(shapes, dtype="float32"), UNFUSED_PASSES)
+    graph = run_passes(model.bind(shapes, dtype=FLOAT32), UNFUSED_PASSES)
     accuracy = accuracy.of_network(graph, host())
     cold = sum(array.nbytes for array in graph.constants.values())
     decisions = default_decisions(format_rules(graph, host()))

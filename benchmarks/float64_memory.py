@@ -27,6 +27,7 @@ from leanconv.cli.engines.catalogue import absent_modules, interpreters
 from leanconv.cli.output import print_table, progress
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT64
 from leanconv.units import format_bytes, format_ns
 
 _HEAD = """
@@ -151,7 +152,7 @@ def main() -> int:
         )
     cases = []
     with progress("measuring") as shown:
-        for name, spec in paper_specs(options.layers, 1, "float64").items():
+        for name, spec in paper_specs(options.layers, 1, FLOAT64).items():
             shown.say(name)
             machine.wait_for_cores(options.threads, 2.0)
             cases.append(measure(name, spec, options))

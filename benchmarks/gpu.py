@@ -35,14 +35,15 @@ from leanconv.gpu.device.driver import driver
 from leanconv.gpu.machine import machine_of
 from leanconv.reference.layers import layer
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, Precision
 
 SECONDS = 460.0
 COMPILING = 130.0  # seconds at most for all kernels
 NAMES = tuple(f"cv{number}" for number in range(1, 13))
-MODES: dict[str, tuple[str, str | None]] = {
-    "fp32": ("float32", None),
-    "tf32": ("float32", "tf32"),
-    "fp16": ("float16", None),
+MODES: dict[str, tuple[DType, str | None]] = {
+    "fp32": (FLOAT32, None),
+    "tf32": (FLOAT32, "tf32"),
+    "fp16": (FLOAT16, None),
 }
 # What matters most first.
 LAYERS = ((128, "fp32"), (128, "fp16"), (1, "fp32"), (128, "tf32"), (1, "fp16"), (1, "tf32"))
@@ -66,10 +67,10 @@ DEPTHWISE = (
     "g960mb256ic960ih7oc960oh7kh3ph1",
 )
 BATCHES = (1, 128)  # of MobileNetV2
-FORMS: tuple[tuple[str, str | None], ...] = (
-    ("float32", None),
-    ("float32", "tf32"),
-    ("float16", None),
+FORMS: tuple[tuple[DType, str | None], ...] = (
+    (FLOAT32, None),
+    (FLOAT32, "tf32"),
+    (FLOAT16, None),
 )
 COPIED = 1 << 28  # elements
 
@@ -87,7 +88,7 @@ class Bench(Networks):
                     f"MobileNetV2 batch {batch} {precision or dtype}",
                     partial(self.network, batch, dtype, precision),
                 )
-        yield "networks", "MobileNetV2 float64", partial(self.network, 1, "float64", None)
+        yield "networks", "MobileNetV2 float64", partial(self.network, 1, FLOAT64, None)
         for batch in BATCHES:
             yield "networks", f"torch batch {batch}", partial(self.torch_network, batch)
         for number, (batch, mode) in enumerate(LAYERS):
@@ -100,7 +101,7 @@ class Bench(Networks):
             if number == 0:
                 yield "depthwise", "copy", self.copy
                 for problem in DEPTHWISE:
-                    for dtype in ("float32", "float16"):
+                    for dtype in (FLOAT32, FLOAT16):
                         yield (
                             "depthwise",
                             f"{problem} {dtype}",
@@ -120,13 +121,13 @@ class Bench(Networks):
         for batch, mode in LAYERS:
             dtype, precision = MODES[mode]
             for name in NAMES:
-                spec = replace(layer(name, batch), dtype=dtype, layout="NHWC")
+                spec = replace(layer(name, batch), precision=Precision.of(dtype), layout="NHWC")
                 codes += conv_codes(spec, precision, None, gpu)
                 if (batch, mode) == LAYERS[0]:
                     for algorithm in (*IM2WIN, *(ABLATION if name in ABLATED else ())):
                         codes += conv_codes(spec, None, algorithm, gpu)
         for problem in DEPTHWISE:
-            for dtype in ("float32", "float16"):
+            for dtype in (FLOAT32, FLOAT16):
                 spec = ConvSpec.parse(problem, layout="NHWC", dtype=dtype)
                 codes += conv_codes(spec, None, None, gpu)
         for batch in BATCHES:
@@ -134,14 +135,14 @@ class Bench(Networks):
                 shape = (batch, 3, 224, 224)
                 codes += network_codes(mobilenet(224, 224), shape, dtype, precision, gpu)
         shape = (1, 3, *REPORT_SIZE)
-        codes += network_codes(mobilenet(*REPORT_SIZE), shape, "float64", None, gpu)
+        codes += network_codes(mobilenet(*REPORT_SIZE), shape, FLOAT64, None, gpu)
         yield dict(compile_all(codes, used.arch, min(COMPILING, self.left() / 3)))
 
     # -- single layers -----------------------------------------------------------------------
     def layer(self, name: str, batch: int, mode: str) -> Iterator[Row]:
         """One layer: ours, cuDNN in both layouts, im2col + cuBLAS; times, memory, errors."""
         torch, (dtype, precision) = self.torch, MODES[mode]
-        spec = replace(layer(name, batch), dtype=dtype, layout="NHWC")
+        spec = replace(layer(name, batch), precision=Precision.of(dtype), layout="NHWC")
         kind = getattr(torch, dtype)
         allowed = mode == "tf32"
         torch.backends.cudnn.allow_tf32 = allowed
@@ -270,7 +271,7 @@ class Bench(Networks):
         self.copied = 2 * a.numel() * 4 / self.milliseconds(lambda: b.copy_(a)) / 1e6
         yield {"problem": "copy", "gb_per_s": self.copied}
 
-    def depthwise(self, problem: str, dtype: str) -> Iterator[Row]:
+    def depthwise(self, problem: str, dtype: DType) -> Iterator[Row]:
         """Bytes a second of a depthwise layer."""
         if not hasattr(self, "copied"):  # another process has measured it
             list(self.copy())

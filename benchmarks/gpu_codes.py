@@ -26,6 +26,7 @@ from leanconv.gpu.machine import Machine
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT64, DType
 
 
 def conv_codes(
@@ -41,13 +42,13 @@ def conv_codes(
 def network_codes(
     source: Path | bytes,
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
     precision: str | None,
     machine: Machine,
 ) -> list[Code]:
     """The kernels of a network of one input."""
     model = read_model(source)
-    kept = model.runtime_dtype("float64" if dtype == "float64" else None)
+    kept = model.runtime_dtype(FLOAT64 if dtype == FLOAT64 else None)
     graph = run_passes(model.bind({model.inputs[0].name: shape}, dtype=kept))
     made = lower_graph(graph, machine, dtype, choices(dtype, precision))
     return [call.code for step in made.steps for call in step.calls]

@@ -9,6 +9,7 @@ import leanconv as lc
 from gpu_page import Row
 from gpu_stopwatch import Stopwatch
 from harness import model_file
+from leanconv.types import FLOAT32, FLOAT64, DType
 
 REPORT_SIZE = (244, 244)
 
@@ -28,12 +29,12 @@ def mobilenet(height: int, width: int) -> bytes:
 class Networks(Stopwatch):
     """MobileNetV2, each engine by itself."""
 
-    def network(self, batch: int, dtype: str, precision: str | None) -> Iterator[Row]:
+    def network(self, batch: int, dtype: DType, precision: str | None) -> Iterator[Row]:
         """MobileNetV2 from one graph; float64 at the report's size, 7.78 ms there."""
-        size = REPORT_SIZE if dtype == "float64" else (224, 224)
+        size = REPORT_SIZE if dtype == FLOAT64 else (224, 224)
         x = self.torch.randn((batch, 3, *size), device=self.device)
         x = x.to(getattr(self.torch, dtype))
-        kept = None if dtype == "float32" else dtype
+        kept = None if dtype == FLOAT32 else dtype
         net: Any = lc.load(mobilenet(*size), device="cuda", dtype=kept, precision=precision)
         held = self.ours(x)
         y = self.torch.from_dlpack(net(held))
@@ -76,7 +77,7 @@ class Networks(Stopwatch):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         plain = torch.randn((batch, 3, 224, 224), device=self.device)
         for label, dtype, layout in (
-            ("float32", torch.float32, torch.contiguous_format),
+            (FLOAT32, torch.float32, torch.contiguous_format),
             ("float32 nhwc", torch.float32, torch.channels_last),
             ("float16 nhwc", torch.float16, torch.channels_last),
         ):

@@ -23,12 +23,13 @@ from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.errors import InputError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64, DType
 
 _DOUBLES = ("leanconv", "torch", "torch-nhwc")  # who computes in float64
 _STRIDE = 8  # shapes are taken in so many passes over the list, quickly in one
 
 
-def paper_specs(names: list[str], batch: int, dtype: str) -> dict[str, ConvSpec]:
+def paper_specs(names: list[str], batch: int, dtype: DType) -> dict[str, ConvSpec]:
     """Return cv1 to cv12, or those that are named.
 
     Raises:
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 …, or parts of names")
     parser.add_argument("--shapes", choices=("paper", "networks"), default="paper")
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--dtype", choices=(FLOAT32, FLOAT64), default=FLOAT32)
     parser.add_argument("--quick", action="store_true", help="one process, fewer network layers")
     add_measure_options(parser, threads=2)
     networks = parser.parse_known_args()[0].shapes == "networks"
@@ -79,7 +80,7 @@ def main() -> int:
         specs = paper_specs(options.layers, options.batch, options.dtype)
     if options.quick:
         options.processes, options.rounds = 1, 2
-    engines = [e for e in LAYER_ENGINES if options.dtype == "float32" or e.name in _DOUBLES]
+    engines = [e for e in LAYER_ENGINES if options.dtype == FLOAT32 or e.name in _DOUBLES]
     with tempfile.TemporaryDirectory(prefix="leanconv-layers-") as folder:
         works = layer_works(specs, Path(folder), exact=True)
         return compare(works, engines, options, keep=networks or options.quick)

@@ -49,6 +49,7 @@ from leanconv.runtime.clock import speedup
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32
 from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, Work, aligned, work
 
@@ -312,7 +313,7 @@ def main() -> int:
     methods = list(options.method or METHODS)
     methods += ABLATION if options.ablation else ()
     busy = machine.wait_until_quiet(patience_s=options.wait)
-    lanes = host().lanes("float32")
+    lanes = host().lanes(FLOAT32)
     accumulators = min(24, host().registers - 4)
     peak = work("peak", Peak(lanes, accumulators), aligned(2 * lanes), aligned(24 * lanes))
     document: dict[str, Any] = {

@@ -41,6 +41,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
+from leanconv.types import FLOAT32
 
 GOAL = 0.95
 _SIGNATURE = ctypes.CFUNCTYPE(
@@ -140,7 +141,7 @@ def aligned(size: int) -> np.ndarray:
 
 def convolution(tile: Tile, target: Target, channels: int) -> Work:
     """A 1x1 convolution of whole tiles over `channels` inputs, in blocks of channels."""
-    lanes = target.lanes("float32")
+    lanes = target.lanes(FLOAT32)
     columns = tile.rows * 8
     spec = ConvSpec.parse(f"ic{channels}ih1iw{columns}oc{tile.vectors * lanes}oh1ow{columns}kh1kw1")
     form = Format(lanes)
@@ -166,7 +167,7 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure peak and convolutions in turn."""
     target = host()
-    lanes = target.lanes("float32")
+    lanes = target.lanes(FLOAT32)
     accumulators = min(24, target.registers - 4)
     peak = work(
         "peak", Peak(lanes, accumulators), aligned(2 * lanes), aligned(accumulators * lanes)

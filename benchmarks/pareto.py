@@ -36,6 +36,7 @@ from leanconv.cli.output import progress
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.types import FLOAT64
 from pages.pareto import page
 
 NETWORKS = ("mobilenetv2", "resnet50", "vgg16")
@@ -212,7 +213,7 @@ def measure(
     arrays: dict[str, Any] = {port.name: x}
     np.savez(inputs, **arrays)
     request = {"model": str(file), "inputs": str(inputs), "threads": threads}
-    exact = lc.load(str(file), dtype="float64", threads=threads)(x.astype(np.float64))
+    exact = lc.load(str(file), dtype=FLOAT64, threads=threads)(x.astype(np.float64))
     held = sum(array.nbytes for array in source.constants.values())
     least = smallest(file, x.shape, threads)
     most = lc.load(str(file), threads=threads).bind(x.shape).memory_bytes

@@ -36,6 +36,7 @@ from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.output import print_table
 from leanconv.errors import InputError
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import FLOAT64
 
 _MOST_BYTES = 256 * 2**20  # of one file of a package
 Shape = tuple[int, ...]
@@ -202,7 +203,7 @@ def works(networks: Sequence[Network], folder: Path) -> Iterator[Work]:
 
 def in_float64(file: Path, name: str, x: np.ndarray) -> list[np.ndarray]:
     """The network's outputs, by arithmetic that errs a billion times less than float32."""
-    network = leanconv.load(str(file), dtype="float64")
+    network = leanconv.load(str(file), dtype=FLOAT64)
     return list(network.run(None, {name: x.astype(np.float64)}))
 
 

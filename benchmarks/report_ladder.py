@@ -27,6 +27,7 @@ import numpy as np
 
 import leanconv
 from harness import ROOT, Document, Patience, effort, rewrite_page, script, write_results
+from leanconv.types import FLOAT32, FLOAT64, DType
 
 sys.path.insert(0, str(ROOT))
 
@@ -41,9 +42,9 @@ from leanconv.errors import InputError
 from pages.ladder import page
 
 RESULTS = ROOT / "docs" / "results" / "ladder.json"
-SETTINGS = (("float64", 244), ("float32", 224))
+SETTINGS = ((FLOAT64, 244), (FLOAT32, 224))
 _SCALAR_IMAGES = 2
-_TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
+_TOLERANCE = {FLOAT64: 1e-12, FLOAT32: 2e-5}
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Runner:
         }
 
 
-def engine(topology: Topology, dtype: str, threads: int) -> Callable[[np.ndarray], np.ndarray]:
+def engine(topology: Topology, dtype: DType, threads: int) -> Callable[[np.ndarray], np.ndarray]:
     """Our own way of running the same network."""
     network = leanconv.load(topology.model(), dtype=dtype, threads=threads)
     compiled: Any = network.compiled
@@ -126,7 +127,7 @@ def engine(topology: Topology, dtype: str, threads: int) -> Callable[[np.ndarray
     return run
 
 
-def measure(dtype: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(dtype: DType, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """Measure all versions, with vectors and with scalars, and the engine.
 
     Raises:

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 # Each folder may import those named here and what these may import, and nothing else of leanconv.
 ARROWS: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "dtypes": (),
+    "types": ("errors", "records"),
     "units": ("errors",),
     "canonical": ("records",),
     "records": (),
@@ -30,8 +30,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "progress": ("errors", "records"),
     "files": ("errors", "records"),
     "settings": ("errors", "units", "records"),
-    "spec": ("files", "settings", "canonical", "dtypes", "symbols", "evaluation"),
-    "winograd": ("errors", "dtypes", "records"),
+    "spec": ("files", "settings", "canonical", "types", "symbols", "evaluation"),
+    "winograd": ("errors", "types", "records"),
     "reference": ("spec", "winograd"),
     "target": ("spec",),
     "codegen": ("target", "progress", "forks"),
@@ -72,7 +72,7 @@ ONLY_IN: dict[str, str] = {
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (
     "errors",
-    "dtypes",
+    "types",
     "units",
     "canonical",
     "records",

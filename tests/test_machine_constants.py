@@ -66,7 +66,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "roundoff, and errors expected or accepted": (
         "algorithms/fft:error_of()",
         "algorithms/fft:scale()",
-        "algorithms:DEFAULT_ERROR",
+        "algorithms:_DEFAULT_ERROR",
         "algorithms:walk_error()",
         "algorithms:LARGEST",
         "algorithms:_LEAST_NORMAL",
@@ -88,7 +88,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "gpu:TF32X3",
         "graph/passes:_TOLERANCE",
         "operators:LAYER_SHARE",
-        "operators:NETWORK_ERROR",
+        "operators:_NETWORK_ERROR",
         "operators:layer_error()",
         "planner:_ERROR_GRAIN",
         "planner:_MOST",

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from leanconv.types import DTYPES
+
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 TREES = {
     file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
@@ -51,6 +53,13 @@ def roundoffs(tree: ast.AST) -> Iterator[int]:
     powers = [ast.unparse(ast.parse(f"{two}**-{n}")) for two in ("2", "2.0") for n in (24, 53)]
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and ast.unparse(node) in powers:
+            yield node.lineno
+
+
+def dtype_names(tree: ast.AST) -> Iterator[int]:
+    """Names of dtypes as text where code compares, looks up or makes something with them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in {str(dtype) for dtype in DTYPES}:
             yield node.lineno
 
 
@@ -117,6 +126,7 @@ RULES = {
     for rule in (
         executed_texts,
         element_tables,
+        dtype_names,
         roundoffs,
         output_sizes,
         kernel_flops,
@@ -131,6 +141,7 @@ SEEN = {
     "executed_texts": "exec(text, names)",
     "element_tables": "BYTES = {'float32': 4, 'float64': 8}",
     "roundoffs": "U = 2.0**-24",
+    "dtype_names": "wide = dtype == 'float64'",
     "output_sizes": "n = (size + pad - effective_extent(kernel, d)) // stride + 1",
     "kernel_flops": "def flops(self):\n    return 2 * self.batch * prod(self.out)",
     "divisors": "from math import gcd",
@@ -142,8 +153,14 @@ SEEN = {
 
 
 def test_bytes_and_roundoffs_of_elements_are_in_one_table() -> None:
-    assert outside("element_tables", "dtypes.py") == []
-    assert outside("roundoffs", "dtypes.py") == []
+    assert outside("element_tables", "types/") == []
+    assert outside("roundoffs", "types/") == []
+
+
+def test_a_type_is_never_asked_for_by_its_name() -> None:
+    # What a file may hold that is no type of ours; NumPy's memory for a type that it lacks.
+    others = ("graph/onnx_schema.py", "gpu/device/dlpack.py")
+    assert outside("dtype_names", "types/", *others) == []
 
 
 def test_output_sizes_are_computed_in_spec() -> None:

@@ -23,9 +23,9 @@ from leanconv.codegen import compiler
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
-from leanconv.dtypes import ITEMSIZE
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.types import DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Forward:
         topology: Topology,
         params: Mapping[str, np.ndarray],
         version: Version,
-        dtype: str,
+        dtype: DType,
         threads: int,
         lanes: int | None = None,
     ) -> None:
@@ -180,7 +180,7 @@ class Forward:
 
     def _allocate(self, value: str) -> Block:
         """Fresh memory is zero, and so are the borders."""
-        return Block(self._planes[value].elements * ITEMSIZE[self.dtype])
+        return Block(self._planes[value].elements * self.dtype.bytes)
 
     def _allocate_all(self) -> dict[str, Block]:
         written = dict.fromkeys(launch.values[-1] for launch in self.launches)

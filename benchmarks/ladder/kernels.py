@@ -18,11 +18,11 @@ from pathlib import Path
 from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Value, element_of, vector
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 # The cache of compiled objects knows the package's generators only: this one is in every kernel.
 GENERATOR = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
@@ -165,7 +165,7 @@ class ItemConv(Kernel):
     stride: int
     groups: int
     clip: bool
-    dtype: str
+    dtype: DType
     items: Items
     per_channel: bool
     plain: bool
@@ -216,7 +216,7 @@ class ItemConv(Kernel):
     ) -> None:
         """Emit one channel of a vector of items."""
         x, w, bias, y = pointers
-        element, lanes = ELEMENT[self.dtype], self.items.lanes
+        element, lanes = self.dtype.llvm, self.items.lanes
         inputs = self.x.channels // self.groups
         first = k // (self.y.channels // self.groups) * inputs
         at = first * self.x.size + oy * (self.stride * self.x.row) + ox * self.stride
@@ -236,7 +236,7 @@ class ItemConv(Kernel):
         self.items.store(e, value, y.at(at, element), element, self.y.row, mask)
 
     def _tap(self, e: Function, a: Value, b: Value, acc: list[Value], mask: Value | None) -> None:
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         left = self.items.load(e, a, element, self.x.row, self.stride, mask)
         acc[0] = e.fma(left, e.broadcast(b, vector(element, self.items.lanes)), acc[0])
 
@@ -247,7 +247,7 @@ class RowCopy(Kernel):
 
     x: Plane
     y: Plane
-    dtype: str
+    dtype: DType
     lanes: int
     generator: str = GENERATOR
 
@@ -264,7 +264,7 @@ class RowCopy(Kernel):
     def emit(self, target: Target) -> str:
         """Emit: for each row, vectors and single elements."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(self.x.channels, self.x.height) as (c, h):
             a = x.at(c * self.x.size + h * self.x.row + self.x.first(), element)
@@ -280,7 +280,7 @@ class ItemAdd(Kernel):
     a: Plane
     b: Plane
     y: Plane
-    dtype: str
+    dtype: DType
     lanes: int
     generator: str = GENERATOR
 
@@ -297,7 +297,7 @@ class ItemAdd(Kernel):
     def emit(self, target: Target) -> str:
         """Emit: for each row, vectors and single elements."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         planes = (self.a, self.b, self.y)
         with e.chunks(self.y.channels, self.y.height) as (c, h):
             a, b, y = (
@@ -318,7 +318,7 @@ class ItemMean(Kernel):
     """The mean of each channel, an item for each."""
 
     x: Plane
-    dtype: str
+    dtype: DType
     generator: str = GENERATOR
 
     @property
@@ -334,7 +334,7 @@ class ItemMean(Kernel):
     def emit(self, target: Target) -> str:
         """Emit: for each channel, a sum over rows and columns."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(self.x.channels) as (c,):
             acc = [e.zero(element)]
@@ -351,7 +351,7 @@ class ItemDense(Kernel):
 
     inputs: int
     outputs: int
-    dtype: str
+    dtype: DType
     lanes: int
     generator: str = GENERATOR
 
@@ -373,7 +373,7 @@ class ItemDense(Kernel):
     def emit(self, target: Target) -> str:
         """Emit: for each vector of outputs a sum over the inputs; the last vector overlaps."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         x, w, bias, y = (e.pointer(i) for i in range(4))
         lanes = min(self.lanes, self.outputs)
         kind = vector(element, lanes)

@@ -23,6 +23,7 @@ from leanconv.operators import NodeContext
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
 from support.nodes import all_constants, run_lowered
@@ -43,7 +44,7 @@ class Net:
         size: tuple[int, int],
         batch: int = 1,
         integers: bool = False,
-        dtype: str = "float32",
+        dtype: str = FLOAT32,
         stem: bool = True,
     ) -> None:
         self.builder, self.integers, self.dtype = Builder(dtype, 7), integers, dtype
@@ -94,7 +95,7 @@ class Net:
 
     def expected(self) -> np.ndarray:
         graph = self.plain
-        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        types = {n: TensorType(t.shape, FLOAT64) for n, t in graph.types.items()}
         constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
         wide = replace(graph, types=types, constants=constants)
         return interpret(wide, {"x0": self.input().astype(np.float64)})[graph.outputs[0]]
@@ -172,7 +173,7 @@ def test_other_registers_and_double_precision() -> None:
     net = Net(MOBILE[:3], (22, 21), integers=True)
     for choice in streams(net, haswell):
         assert np.array_equal(run(net, choice, (0.4,), haswell), net.expected())
-    net = Net(MOBILE, (22, 21), dtype="float64")
+    net = Net(MOBILE, (22, 21), dtype=FLOAT64)
     for choice in streams(net):
         found, expected = run(net, choice), net.expected()
         assert np.abs(found - expected).max() < 1e-14 * np.abs(expected).max()

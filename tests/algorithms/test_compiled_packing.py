@@ -18,6 +18,7 @@ from leanconv.codegen.host import host
 from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64
 from support.small_kernels import problem
 
 # The text of a problem, an algorithm, whether channels are in blocks.
@@ -72,7 +73,7 @@ def weights(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.frombuffer(raw, np.uint8)[1:].view(dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("text", "algorithm", "blocked"), CASES)
 def test_it_packs_as_numpy_does(text: str, algorithm: str, blocked: bool, dtype: str) -> None:
     asked = problem(text, host(), blocked, dtype=dtype)
@@ -82,7 +83,7 @@ def test_it_packs_as_numpy_does(text: str, algorithm: str, blocked: bool, dtype:
     expected = found.pack(w, {})
     made = compiled(found, w)
     assert set(made) == {"w"}
-    if algorithm == "direct" or dtype == "float32":
+    if algorithm == "direct" or dtype == FLOAT32:
         assert made["w"].tobytes() == expected["w"].tobytes()
     else:
         np.testing.assert_allclose(made["w"], expected["w"], rtol=0, atol=4e-15)

@@ -21,6 +21,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 
 # The form is for many registers; with fewer it is not chosen, but adds up the same.
@@ -82,10 +83,10 @@ def check(kernel: DirectPointwise, spec: ConvSpec) -> None:
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("text", SHAPES)
 def test_sums_are_exact(text: str, dtype: str) -> None:
-    spec = replace(ConvSpec.parse(text), dtype=dtype, **EPILOGUE)
+    spec = replace(ConvSpec.parse(text, dtype=dtype), **EPILOGUE)
     kernel = pointwise(spec, HERE)
     check(kernel, spec)
     other = 1 if kernel.chunk_tiles > 1 else kernel.tile_count

@@ -18,6 +18,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
 
 PREFETCHING, OTHER = preset("sapphirerapids"), preset("znver4")
@@ -63,7 +64,7 @@ def test_a_walk_that_is_prefetched_costs_less() -> None:
     assert walks[0] < walks[1]
 
 
-@pytest.mark.parametrize("block", [1, host().lanes("float32")])
+@pytest.mark.parametrize("block", [1, host().lanes(FLOAT32)])
 @pytest.mark.parametrize("text", ["ic19ih9iw11oc37oh9ow11kh3ph1", "mb2ic33ih8oc21oh8kh1"])
 def test_answers_are_the_same_bits(text: str, block: int) -> None:
     spec = ConvSpec.parse(text)

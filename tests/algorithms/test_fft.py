@@ -23,6 +23,7 @@ from leanconv.errors import SpecError
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 
 KERNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 16, 17, 18, 31])
@@ -60,7 +61,7 @@ def specs(draw_one: st.DrawFn) -> ConvSpec:
         begin,
         end,
         groups,
-        draw_one(st.sampled_from(["float32", "float64"])),
+        draw_one(st.sampled_from([FLOAT32, FLOAT64])),
         draw_one(st.sampled_from(["NCHW", "NHWC"])),
         draw_one(st.booleans()),
         draw_one(st.booleans()),
@@ -155,7 +156,7 @@ def direct_spec(**changes: Any) -> ConvSpec:
         "pad_begin": (2, 2),
         "pad_end": (2, 2),
         "groups": 1,
-        "dtype": "float32",
+        "dtype": FLOAT32,
     }
     return ConvSpec(**{**values, **changes})
 
@@ -175,7 +176,7 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
     groups: int, x_blocked: bool, kernel: int
 ) -> None:
     spec = direct_spec(groups=groups, kernel=(kernel, kernel), pad_begin=(9, 9), pad_end=(8, 8))
-    lanes = host().lanes("float32")
+    lanes = host().lanes(FLOAT32)
     in_shape = (2, 20, *spec.size)
     out_shape = (2, 20, *spec.output_size)
     x_format = Format(lanes if x_blocked else 0)
@@ -320,7 +321,7 @@ def test_cost_falls_behind_for_small_kernels_and_leads_for_large_ones() -> None:
             pad_begin=pad,
             pad_end=pad,
         )
-        steps = spec.flops / 2 / host().lanes("float32") / host().fma_units
+        steps = spec.flops / 2 / host().lanes(FLOAT32) / host().fma_units
         return FFT.cost(_problem(spec), host()) / steps
 
     assert ratio(1) > 1 > ratio(7) > ratio(11)

@@ -20,9 +20,9 @@ from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64
 from support.exact_linear import evaluate
 from support.kernel_runner import run_kernel
 
@@ -109,7 +109,7 @@ class Apply(Kernel):
         return 1
 
     def emit(self, target: Target) -> str:
-        e, lanes, element = Function(self.NAME), target.lanes(self.dtype), ELEMENT[self.dtype]
+        e, lanes, element = Function(self.NAME), target.lanes(self.dtype), self.dtype.llvm
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(1):
             emit_program(
@@ -122,7 +122,7 @@ class Apply(Kernel):
 
 
 @pytest.mark.parametrize("name", ["real", "complex", "real back", "complex back"])
-@pytest.mark.parametrize(("length", "dtype"), [(16, "float32"), (32, "float32"), (16, "float64")])
+@pytest.mark.parametrize(("length", "dtype"), [(16, FLOAT32), (32, FLOAT32), (16, FLOAT64)])
 def test_code_computes_the_network(name: str, length: int, dtype: str) -> None:
     kernel = Apply(name, length, length // 2 + 3, dtype)
     lanes, network = host().lanes(dtype), kernel.network

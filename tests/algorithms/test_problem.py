@@ -13,6 +13,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
 from leanconv.symbols import Trace
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 
 SPECS = (
@@ -28,7 +29,7 @@ def problem_of(spec: ConvSpec) -> Problem:
 
 
 @pytest.mark.parametrize("line", SPECS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_amounts_are_those_of_the_spec(line: str, dtype: str) -> None:
     spec = ConvSpec.parse(line, dtype=dtype)
     problem = problem_of(spec)
@@ -44,7 +45,7 @@ def test_amounts_are_those_of_the_spec(line: str, dtype: str) -> None:
 def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
     stride: int, kernel: int, dilation: int
 ) -> None:
-    builder = Builder("float32")
+    builder = Builder(FLOAT32)
     y = builder.conv(
         builder.input(2, 6, 7, 9),
         builder.normal(6, 8, kernel, kernel),

@@ -18,6 +18,7 @@ from leanconv.operators import NodeContext, convolution
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 from support.nodes import TARGETS, integers, run_node
 
@@ -25,7 +26,7 @@ TARGET = preset("znver4")
 
 
 def _graph(x: tuple[int, ...], w: tuple[int, ...], **given: Any) -> Graph:
-    builder = Builder("float32")
+    builder = Builder(FLOAT32)
     y = builder.conv(builder.input(*x), builder.normal(*w), op="ConvTranspose", **given)
     return builder.graph(y)
 
@@ -142,7 +143,7 @@ _AS_CHANNELS = [
         ("planar", (False, False)),
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("x", "w", "attributes"), _AS_CHANNELS)
 def test_phases_as_channels_are_exact(
     x: tuple[int, ...],

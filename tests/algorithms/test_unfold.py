@@ -14,10 +14,11 @@ from leanconv.api import conv as api
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64, Precision
 from support.guarded import Guarded
 from support.problems import EXACT, SMOOTH, Problem, problems
 
-BOTH = ("float32", "float64")
+BOTH = (FLOAT32, FLOAT64)
 METHODS = (
     "naive",
     "im2col",
@@ -133,8 +134,8 @@ def test_chosen_problems_are_exact(method: str) -> None:
     for number, line in enumerate(CHOSEN):
         spec = ConvSpec.parse(line, bias=True, residual=number % 2 == 1)
         for layout in ("NCHW", "NHWC"):
-            for dtype in BOTH if spec.kernel[0] > 8 else ("float32",):
-                one = replace(spec, layout=layout, dtype=dtype)
+            for dtype in BOTH if spec.kernel[0] > 8 else (FLOAT32,):
+                one = replace(spec, layout=layout, precision=Precision.of(dtype))
                 taken += check_exact(Problem(one, number), method)
     assert taken >= len(CHOSEN)
 

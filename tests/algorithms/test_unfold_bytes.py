@@ -19,6 +19,7 @@ from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support import guard_pages
 from support.problems import EXACT, Problem, problems
 
@@ -83,7 +84,7 @@ def test_workspaces_of_the_papers_layers(layer: str, layout: str) -> None:
     assert f"solution={chosen}" in plan(spec, "mec").candidate.details
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("line", ["mb3ic5ih20iw33oc9kh5kw3sh2sw1p0", "mb2ic16ih17oc8kh3ph0"])
 def test_the_batch_counts_as_the_papers_say(line: str, dtype: str) -> None:
     spec = ConvSpec.parse(line.removesuffix("p0"), dtype=dtype)
@@ -174,7 +175,7 @@ METHODS = (
 @pytest.mark.skipif(bool(guard_pages.side()), reason="kernels work in guarded memory instead")
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
-@given(problem=problems(EXACT, ("float32", "float64")))
+@given(problem=problems(EXACT, (FLOAT32, FLOAT64)))
 def test_bytes_predicted_are_bytes_used(method: str, problem: Problem) -> None:
     """The workspace is the formula's, and one thread writes every byte of it."""
     spec, arrays = problem.spec, problem.arrays(True)

@@ -27,6 +27,7 @@ from leanconv.reference.direct import convolve
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.problems import Problem
 from support.winograd_checks import FORMS, check, make_plan, run
 
@@ -68,7 +69,7 @@ def specs(draw: st.DrawFn) -> ConvSpec:
         begin,
         end,
         groups,
-        draw(st.sampled_from(["float32", "float64"])),
+        draw(st.sampled_from([FLOAT32, FLOAT64])),
         layout,
         draw(st.booleans()),
         draw(st.booleans()),
@@ -212,7 +213,7 @@ def test_eight_lanes(line: str, layout: str, form: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     ("line", "m"),
     [

@@ -9,11 +9,12 @@ from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.problems import Problem
 from support.winograd_checks import candidate_of, run_pieces
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("line", ["mb2ic20ih13iw18oc37kh3ph1", "g2ic6ih12oc10kh3sh2ph1"])
 def test_stages_write_v_and_m_wholly_and_nothing_else(line: str, dtype: str) -> None:
     for lay in ("NCHW", "NHWC"):
@@ -42,7 +43,7 @@ def blocked(array: np.ndarray, lanes: int) -> np.ndarray:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_blocks_of_channels_and_garbage_in_their_unused_lanes(text: str, stride: int) -> None:
     spec = ConvSpec.parse(f"mb2ic21ih13iw18oc37kh3sh{stride}ph1")
-    lanes = host().lanes("float32")
+    lanes = host().lanes(FLOAT32)
     candidate = candidate_of(spec, "blocks", host(), text)
     arrays = Problem(spec, 7).arrays(False)
     y = blocked(np.full(spec.output_shape, np.nan, np.float32), lanes)

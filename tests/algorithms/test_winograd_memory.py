@@ -15,6 +15,7 @@ from leanconv.reference.formulas import winograd_elements
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
+from leanconv.types import FLOAT32, FLOAT64
 from support.problems import Problem
 from support.winograd_checks import candidate_of, make_plan
 
@@ -56,7 +57,7 @@ def test_stages_need_what_the_documents_count(layer: str, m: int, batch: int, la
     assert v + weights + big_m == winograd_elements(spec, m)
     for threads in (1, 2):
         plan = make_plan(Problem(spec, 0), f"winograd:form=stages,m={m}", threads)
-        between = aligned(4 * points * host().lanes("float32"))
+        between = aligned(4 * points * host().lanes(FLOAT32))
         assert plan.workspace_bytes == aligned(4 * v) + aligned(4 * big_m) + threads * between
         assert plan.used_bytes == plan.memory_bytes
         assert plan.weight_bytes == 4 * weights
@@ -92,7 +93,7 @@ def test_stages_of_parts_share_their_memory() -> None:
 )
 def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> None:
     """Shorter phases have no products at the last point of an axis."""
-    spec = ConvSpec.parse(line, layout=layout, dtype="float64")
+    spec = ConvSpec.parse(line, layout=layout, dtype=FLOAT64)
     for m in ("2", "3x2", "1x4"):
         (use,) = candidate_of(spec, layout, host(), f"winograd:m={m}").kernels
         kernel = use.kernel

@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.types import FLOAT32
 from support import guard_pages
 from support.onnx_models import FLOAT, model, small_cnn
 
@@ -207,7 +208,7 @@ def told(shape: tuple[int | str, ...] | None) -> onnx.ModelProto:
 def test_outputs_are_described_like_inputs() -> None:
     net = lc.load(told(("N", 4)))
     for (port,), name in ((net.inputs, "x"), (net.outputs, "y")):
-        assert (port.name, port.shape, port.dtype) == (name, ("N", 4), "float32")
+        assert (port.name, port.shape, port.dtype) == (name, ("N", 4), FLOAT32)
     assert lc.load(told(("N", 4)), dtype="float64").outputs[0].dtype == "float64"
     assert lc.load(told(None)).outputs[0].shape is None
     assert len(net.outputs) == 1

@@ -16,6 +16,7 @@ import leanconv as lc
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
 from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32
 from support.hostile import node
 from support.onnx_models import model, reference
 
@@ -26,8 +27,8 @@ _BYTE, _INT, _LONG, _HALF = 2, 6, 7, 10  # of TensorProto, too
 TYPES = {
     each: helper.np_dtype_to_tensor_dtype(np.dtype(each))
     for each in (
-        *("uint8", "int8", "uint16", "int16", "int32", "uint32", "int64", "uint64"),
-        *("float16", "float64", "bool"),
+        *("uint8", "int8", "uint16", "int16", INT32, "uint32", "int64", "uint64"),
+        *(FLOAT16, FLOAT64, "bool"),
     )
 }
 
@@ -68,14 +69,12 @@ def numbers(dtype: str, shape: Sequence[int]) -> np.ndarray:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_an_input_that_is_cast_first(dtype: str) -> None:
     proto = network([node("Cast", "x", "f", to=FLOAT), conv()], (1, 3, 8, 8), TYPES[dtype])
-    agrees(
-        proto, numbers(dtype, (1, 3, 8, 8)) if dtype != "int32" else numbers("int32", (1, 3, 8, 8))
-    )
+    agrees(proto, numbers(dtype, (1, 3, 8, 8)) if dtype != INT32 else numbers(INT32, (1, 3, 8, 8)))
 
 
 def test_large_integers_are_rounded_once_to_nearest() -> None:
     x = np.array([2**24 + 1, 2**24 + 3, -(2**53) - 1, 2**62 + 2**38 + 1, 0, 1])
-    for target, kind in ((FLOAT, "float32"), (DOUBLE, "float64")):
+    for target, kind in ((FLOAT, FLOAT32), (DOUBLE, FLOAT64)):
         nodes = [node("Cast", "x", "f", to=target), node("Neg", "f", "y")]
         proto = network(nodes, (6,), TYPES["int64"], target)
         found = lc.load(proto, threads=1)(x)
@@ -118,7 +117,7 @@ def test_copies_and_pickles_and_double_precision() -> None:
     np.testing.assert_array_equal(copy.deepcopy(network_)(x), wanted)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(network_))(x), wanted)
     exact = lc.load(proto, threads=1, dtype="float64")(x)
-    assert exact.dtype == "float64"
+    assert exact.dtype == FLOAT64
     np.testing.assert_allclose(exact, wanted, rtol=1e-4, atol=1e-4)
     assert len(network_.profile(x, 1)) > 0
 
@@ -150,7 +149,7 @@ def test_elements_may_be_moved_before_they_are_cast() -> None:
     agrees(proto, R.integers(0, 256, (1, 8, 8, 3), np.uint8))
 
 
-@pytest.mark.parametrize("target", ["float64", "float16", "int64", "int32", "int16", "uint8"])
+@pytest.mark.parametrize("target", [FLOAT64, FLOAT16, "int64", INT32, "int16", "uint8"])
 def test_an_output_that_is_cast_last(target: str) -> None:
     """To integers by truncation; what they do not hold is any number, so there is none."""
     nodes = [

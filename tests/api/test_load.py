@@ -26,6 +26,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner import lowering
 from leanconv.settings import Settings
+from leanconv.types import FLOAT64
 from support.onnx_models import model, small_cnn
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype("f4")
@@ -328,7 +329,7 @@ def test_an_input_of_any_rank() -> None:
 
 def test_float64() -> None:
     network = lc.load(small_cnn(), dtype="float64")
-    assert network.inputs[0].dtype == "float64"
+    assert network.inputs[0].dtype == FLOAT64
     y = network(IMAGE.astype("f8"))
     assert y.dtype == np.float64
     assert np.array_equal(network(IMAGE), y)  # float32 widens exactly
@@ -457,7 +458,7 @@ def test_one_weight_packed_for_every_node(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64"])
 def test_dtypes_as_numpy_has_them(dtype: Any) -> None:
     network = lc.load(small_cnn(), dtype=dtype)
-    assert network.inputs[0].dtype == "float64"
+    assert network.inputs[0].dtype == FLOAT64
     with pytest.raises(InputError, match="dtype is 'int8'; expected float32 or float64"):
         lc.load(small_cnn(), dtype=np.int8)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.types import FLOAT64
 from support.network_models import images, small_model
 
 MODEL = small_model("resnext_like")
@@ -74,7 +75,7 @@ def test_a_limit_of_bytes_is_kept_beside() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"tune": True}, {"dtype": "float64"}, {"algorithms": {"c": "direct"}}]
+    "options", [{"tune": True}, {"dtype": FLOAT64}, {"algorithms": {"c": "direct"}}]
 )
 def test_samples_exclude_options_that_decide_otherwise(options: dict[str, object]) -> None:
     with pytest.raises(lc.SpecError, match="samples together with"):

@@ -15,6 +15,7 @@ from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.codegen import ahead, compile_threads, compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import InputError, SpecError
+from leanconv.types import FLOAT32
 from support.onnx_models import model
 
 RANGE = {"x": (1, 3, 16, (24, 96, 8))}
@@ -163,8 +164,8 @@ def test_ranges_go_with_neither_plans_nor_tuning() -> None:
 
 def test_axes_of_one_name_have_one_extent() -> None:
     inputs = [
-        InputSpec("a", ("N", 4), "float32"),
-        InputSpec("b", ("N", None), "float32"),
+        InputSpec("a", ("N", 4), FLOAT32),
+        InputSpec("b", ("N", None), FLOAT32),
     ]
     ranges = ShapeRanges.of({"a": ((1, 3), 4), "b": ((1, 3), (5, 6))}, inputs)
     found = list(ranges)

@@ -13,6 +13,7 @@ import pytest
 import leanconv as lc
 from examples.networks import squeezenet_like
 from leanconv.spec import Activation
+from leanconv.types import FLOAT64
 
 X = np.ones((1, 8, 10, 12), "f4")
 W = np.ones((16, 8, 3, 3), "f4")
@@ -128,7 +129,7 @@ def test_inputs_that_are_no_dictionary() -> None:
 
 def test_any_error_and_a_dtype_of_numpy_are_taken() -> None:
     net = lc.load(MODEL, max_error=float("inf"), dtype=np.dtype("float64"))  # type: ignore[arg-type]
-    assert net.inputs[0].dtype == "float64"
+    assert net.inputs[0].dtype == FLOAT64
 
 
 def test_names_and_numbers_that_are_none() -> None:

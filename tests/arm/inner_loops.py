@@ -18,6 +18,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from leanconv.types import FLOAT64
+
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT / "src", ROOT / "tests"):
     if str(folder) not in sys.path:
@@ -38,7 +40,7 @@ LAYERS = {
     "3x3, blocks": ("direct", "ic64ih56oc64oh56kh3ph1", True, {}),
     "3x3, plain": ("direct", "ic64ih56oc64oh56kh3ph1", False, {}),
     "3x3 stride 2, blocks": ("direct", "ic64ih56oc128oh28kh3sh2ph1", True, {}),
-    "3x3, float64": ("direct", "ic64ih56oc64oh56kh3ph1", True, {"dtype": "float64"}),
+    "3x3, float64": ("direct", "ic64ih56oc64oh56kh3ph1", True, {"dtype": FLOAT64}),
     "1x1, planes": ("planar", "ic128ih28oc256oh28kh1", False, {}),
     "3x3, F(4, 3), blocks": ("winograd:m=4", "ic64ih56oc64oh56kh3ph1", True, {}),
     "3x3, F(4, 3), stages": ("winograd:form=stages,m=4", "ic64ih56oc64oh56kh3ph1", True, {}),

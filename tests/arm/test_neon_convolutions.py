@@ -16,6 +16,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support import kernel_runner
 from support.emulated import LoadedObject
 from support.kernel_runner import run_kernel
@@ -80,7 +81,7 @@ def run(problem: Problem, selector: str, whole: bool, blocked: bool) -> tuple[np
     return from_memory(values["y"], spec.output_shape, form), candidate.choice.error
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("selector", "text"), SUMS, ids=lambda value: value)
 def test_sums_of_whole_numbers_are_exact(selector: str, text: str, dtype: str) -> None:
     epilogue = {"bias": True, "activation": Activation.parse("relu6")}
@@ -93,7 +94,7 @@ def test_sums_of_whole_numbers_are_exact(selector: str, text: str, dtype: str) -
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("selector", "text"), TRANSFORMS, ids=lambda value: value)
 def test_transforms_err_no_more_than_they_state(selector: str, text: str, dtype: str) -> None:
     problem = Problem(ConvSpec.parse(text, dtype=dtype, bias=True), 4)

@@ -16,6 +16,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.target import PRESETS
 from leanconv.target.costs import Costs
+from leanconv.types import FLOAT32
 from microkernel import aligned, work
 from stream_kernels import UNROLL, Stream
 
@@ -85,7 +86,7 @@ def test_what_one_core_finds_in_l3_is_where_the_rate_falls(
 
 
 def test_streams_read_write_and_copy_all_of_their_buffers() -> None:
-    lanes, steps = host().lanes("float32"), 3
+    lanes, steps = host().lanes(FLOAT32), 3
     count = lanes * steps * UNROLL
     x = aligned(count)
     x[:] = np.arange(count)
@@ -107,5 +108,5 @@ def test_streams_read_write_and_copy_all_of_their_buffers() -> None:
 @pytest.mark.parametrize("name", ["haswell", "znver4", "neoverse-n1"])
 def test_streams_are_emitted_for_any_target(name: str) -> None:
     target = PRESETS[name]
-    kernel = Stream("read", target.lanes("float32"), 4, multiply_adds=2)
+    kernel = Stream("read", target.lanes(FLOAT32), 4, multiply_adds=2)
     assert "fm" in assembly(kernel, target)

@@ -9,6 +9,7 @@ import pytest
 
 from ladder.kernels import ItemAdd, ItemConv, ItemDense, ItemMean, Items, Plane, RowCopy
 from leanconv.codegen.host import host
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 
 RNG = np.random.default_rng(0)
@@ -50,7 +51,7 @@ def convolved(x: np.ndarray, w: np.ndarray, stride: int, groups: int) -> np.ndar
     return y
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("block", [8, 32])
 @pytest.mark.parametrize("vectors", [True, False])
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_convolution_is_exact_on_integers(
         only_inside(found, y_plane, np.clip(expected, 0, 6) if clip else expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("width", [1, 7, 16, 35])
 def test_copies_and_sums_keep_to_the_inside(dtype: str, width: int) -> None:
     lanes = host().lanes(dtype)
@@ -105,7 +106,7 @@ def test_copies_and_sums_keep_to_the_inside(dtype: str, width: int) -> None:
     only_inside(found, bordered, a + inside(b, bordered))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("outputs", [1, 10, 16, 37])
 def test_mean_and_product(dtype: str, outputs: int) -> None:
     plane = Plane(outputs, 2, 4, 1)

@@ -14,6 +14,7 @@ from examples.report.reference import forward
 from ladder.forward import Forward
 from ladder.kernels import RowCopy
 from ladder.network import VERSIONS, Layer, Version, layers_of
+from leanconv.types import FLOAT32, FLOAT64
 from pages.ladder import DOCUMENT, page
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -26,7 +27,7 @@ def copies_of(layers: list[Layer], topology: Topology) -> int:
     return sum(prod(extents[x][:2]) for x in convolved) + sum(x.op == "add" for x in layers)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda v: v.name)
 def test_every_step_answers_as_numpy_does(version: Version, dtype: str) -> None:
     params = weights(SMALL.model())
@@ -37,13 +38,13 @@ def test_every_step_answers_as_numpy_does(version: Version, dtype: str) -> None:
     for image, logits in zip(images, found, strict=False):
         exact = forward(params, SMALL, image.astype(np.float64))
         error = np.abs(logits - exact).max() / np.abs(exact).max()
-        assert error < (1e-13 if dtype == "float64" else 5e-6)
+        assert error < (1e-13 if dtype == FLOAT64 else 5e-6)
 
 
 def test_scalar_items_answer_the_same_bits() -> None:
     params = weights(SMALL.model())
     image = np.random.default_rng(2).standard_normal(SMALL.input_shape)
-    found = [Forward(SMALL, params, VERSIONS[-1], "float64", 1, n)(image) for n in (1, None)]
+    found = [Forward(SMALL, params, VERSIONS[-1], FLOAT64, 1, n)(image) for n in (1, None)]
     assert (found[0] == found[1]).all(), "an item's sum has one order"
 
 
@@ -53,7 +54,7 @@ def test_the_copies_are_those_that_the_report_counts() -> None:
 
 def test_the_switches_do_what_they_say() -> None:
     params = weights(SMALL.model())
-    made = {v.name: Forward(SMALL, params, v, "float32", 1) for v in VERSIONS}
+    made = {v.name: Forward(SMALL, params, v, FLOAT32, 1) for v in VERSIONS}
     image = np.zeros(SMALL.input_shape, np.float32)
     copies, allocated = {}, {}
     for name, net in made.items():

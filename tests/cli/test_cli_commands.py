@@ -14,6 +14,7 @@ import pytest
 import leanconv
 from leanconv.cli.main import build_parser
 from leanconv.target import preset
+from leanconv.types import FLOAT64
 from support.cli_fakes import Call, FakeNetwork
 
 Picture = Callable[..., str]
@@ -192,7 +193,7 @@ def test_explain_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given["w_shape"] == (64, 3, 7, 7)
     assert given["stride"] == (2, 2)
     assert given["padding"] == (3, 3, 2, 2)  # top, left, bottom, right
-    assert given["dtype"] == "float64"
+    assert given["dtype"] == FLOAT64
 
 
 def test_explain_says_what_is_wrong_with_a_problem(call: Call) -> None:

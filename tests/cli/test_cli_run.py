@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from leanconv.cli.answers import class_scores
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64
 from support.cli_fakes import Call, FakeNetwork
 from support.onnx_models import model
 
@@ -65,7 +66,7 @@ def test_a_map_is_no_class(network: FakeNetwork, call: Call, picture: Picture) -
     assert shown.code == 0
     assert "%" not in shown.out
     (row,) = [line for line in shown.out.splitlines() if "map" in line]
-    assert row.split()[1:7] == ["map", "1x1x8x8", "float32", "0", "0.5", "1"]
+    assert row.split()[1:7] == ["map", "1x1x8x8", FLOAT32, "0", "0.5", "1"]
     (answer,) = json.loads(call("run", "m.onnx", image, "--json").out)["images"]
     assert answer["answers"] == []
     (output,) = answer["outputs"]
@@ -218,20 +219,20 @@ def test_a_network_of_several_inputs_takes_them_by_name(call: Call, tmp_path: Pa
     np.savez(tmp_path / "ab.npz", a=np.ones((2, 5)), b=np.arange(10.0).reshape(2, 5))
     result = call("run", str(file), str(tmp_path / "ab.npz"), "--repeat", "1")
     assert result.code == 0, result.err
-    assert result.out.splitlines()[2].split()[1:7] == ["y", "2x5", "float32", "1", "5.5", "10"]
+    assert result.out.splitlines()[2].split()[1:7] == ["y", "2x5", FLOAT32, "1", "5.5", "10"]
 
 
 def test_arrays_of_other_dtypes_are_noted_or_refused(
     network: FakeNetwork, call: Call, tmp_path: Path
 ) -> None:
-    for dtype in ("float16", "float32", "float64", "uint8", "int64", "bool"):
+    for dtype in (FLOAT16, FLOAT32, FLOAT64, "uint8", "int64", "bool"):
         np.save(tmp_path / f"{dtype}.npy", np.ones((1, 1, 8, 8), dtype))
     shown = call("run", "m.onnx", str(tmp_path / "float64.npy"), "--json")
     (image,) = json.loads(shown.out)["images"]
     note = "x is float64, converted to float32 (--dtype float64 computes in float64)"
     assert image["image_notes"] == [note]
     assert f"float64.npy: {note}" in call("run", "m.onnx", str(tmp_path / "float64.npy")).out
-    for exact in ("float16", "float32"):
+    for exact in (FLOAT16, FLOAT32):
         assert "converted" not in call("run", "m.onnx", str(tmp_path / f"{exact}.npy")).out
     for dtype in ("uint8", "int64", "bool"):
         refused = call("run", "m.onnx", str(tmp_path / f"{dtype}.npy"))

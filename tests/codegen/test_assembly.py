@@ -12,6 +12,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.tiling import fits, rank_tiles
 from leanconv.spec import ConvSpec
 from leanconv.target import PRESETS, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.listing import innermost_loops, multiply_loops
 from support.small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
@@ -38,7 +39,7 @@ def test_inner_loop_has_its_multiply_adds_and_no_spills(
 ) -> None:
     target = preset(name)
     width = 4 * rows
-    text = SHAPES[shape].format(c=64, w=width, p=width + 2, k=2 * vectors * target.lanes("float32"))
+    text = SHAPES[shape].format(c=64, w=width, p=width + 2, k=2 * vectors * target.lanes(FLOAT32))
     kernel = with_tile(conv_kernel(text, target), rows, vectors)
     loops = multiply_loops(assembly(kernel, target))
     rest = kernel.window.out[2] % rows
@@ -106,14 +107,14 @@ PROBLEMS = {
 def test_every_target_gets_code(what: str, name: str) -> None:
     algorithm, text, changes = PROBLEMS[what]
     target = preset(name)
-    for dtype in ("float32", "float64"):
-        blocked = dtype == "float32" or algorithm == "depthwise"
+    for dtype in (FLOAT32, FLOAT64):
+        blocked = dtype == FLOAT32 or algorithm == "depthwise"
         kernel = kernel_of(text, target, blocked, algorithm, dtype=dtype, **changes)
         listing = assembly(kernel, target)
-        letter = "ps" if dtype == "float32" else "pd"
+        letter = "ps" if dtype == FLOAT32 else "pd"
         if target.isa == "neon":
             assert "fmla" in listing
-            assert (".4s" if dtype == "float32" else ".2d") in listing
+            assert (".4s" if dtype == FLOAT32 else ".2d") in listing
         else:
             register = {"avx2": "%ymm", "avx512": "%zmm"}[target.isa]
             assert re.search(rf"vfmadd\d+{letter}\s.*{register}", listing)

@@ -22,6 +22,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import CompileError
 from leanconv.target import PRESETS, Target, preset
+from leanconv.types import FLOAT64, Precision
 from support.cache_check import python_path, run_program
 from support.kernel_runner import run_kernel
 from support.small_kernels import Scale, conv_kernel
@@ -55,7 +56,7 @@ def test_equal_kernels_share_an_entry(folder: Path) -> None:
 def test_every_field_of_the_kernel_is_in_its_form_or_words(folder: Path) -> None:
     kernel = conv_kernel("ic8ih6oc72kh3ph1", host())  # more than one panel on every target
     changed = [
-        replace(kernel, dtype="float64", lanes=host().lanes("float64")),
+        replace(kernel, precision=Precision.of(FLOAT64), lanes=host().lanes(FLOAT64)),
         replace(kernel, rows=kernel.rows + 1),
         replace(kernel, y_offset=1),
         replace(kernel, panels_inside=not kernel.panels_inside),

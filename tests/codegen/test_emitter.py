@@ -21,7 +21,6 @@ from leanconv.codegen.emitter import (
     literal,
     vector,
 )
-from leanconv.codegen.types import ELEMENT, ELEMENT_BYTES
 from leanconv.errors import CompileError
 from support.cache_check import run_program
 from support.emitted import compiles, integer_function, map_arrays
@@ -488,8 +487,3 @@ def test_an_intrinsic_is_declared_once() -> None:
 def test_invalid_code_is_an_error_of_ours() -> None:
     with pytest.raises(CompileError, match="invalid code"):
         compiles("define void @f() { ret i64 1 }")
-
-
-def test_each_element_type_has_its_bytes() -> None:
-    assert ELEMENT_BYTES == {"float": 4, "double": 8}
-    assert ELEMENT_BYTES.keys() == set(ELEMENT.values())

@@ -13,6 +13,7 @@ from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.host import host
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.forms import same_bits, texts
 from support.small_kernels import problem
 
@@ -56,7 +57,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", [(5, 7), (13, 17), (9, 33), (40, 29)])
 @pytest.mark.parametrize(
     ("text", "blocked"),

@@ -32,6 +32,7 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
 from leanconv.symbols import Symbol, Trace, least, most
 from leanconv.target import PRESETS, Target
+from leanconv.types import FLOAT32, FLOAT64
 from support.block_chains import Block, Runner
 from support.forms import constant, form_of, same_bits, shared
 from support.kernel_runner import run_kernel
@@ -50,7 +51,7 @@ def fitting(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
 def add(*extents: int) -> Elementwise:
     after = tuple(int(np.prod(extents[i + 1 :])) for i in range(len(extents)))
     return Elementwise(
-        "float32", extents, (after, after), (0.5,), (Step("Add", (0, 1)), Step("Mul", (3, 2)))
+        FLOAT32, extents, (after, after), (0.5,), (Step("Add", (0, 1)), Step("Mul", (3, 2)))
     )
 
 
@@ -123,7 +124,7 @@ class Counted(Kernel):
 
     count: Extent
     factors: Scalars
-    dtype: str = "float32"
+    dtype: str = FLOAT32
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ class Counted(Kernel):
         return 1
 
     def emit(self, target: Target) -> str:
-        element = {"float32": "float", "float64": "double"}[self.dtype]
+        element = {FLOAT32: "float", FLOAT64: "double"}[self.dtype]
         e = Function(self.NAME)
         x, y = e.pointer(0), e.pointer(1)
         with e.chunks(1), e.loop("i", self.count) as i:
@@ -145,7 +146,7 @@ class Counted(Kernel):
         return e.finish()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_one_form_computes_all_counts_and_factors(dtype: str) -> None:
     forms = set()
     for count, factor in ((2, 0.1), (7, -3.5), (1000, 1e30), (3, -0.0)):
@@ -163,7 +164,7 @@ def test_extents_one_and_zero_and_other_fields_have_forms_of_their_own() -> None
         Counted(5, (2.0,)),
         Counted(1, (2.0,)),
         Counted(5, (2.0, 2.0)),
-        Counted(5, (2.0,), "float64"),
+        Counted(5, (2.0,), FLOAT64),
     ]
     assert len({form_of(kernel, host()) for kernel in kernels}) == len(kernels)
     targets = PRESETS["haswell"], PRESETS["znver4"]
@@ -188,7 +189,7 @@ def test_elementwise_kernels_of_all_sizes_share_forms() -> None:
     assert shared(add(size, 72) for size in (2, 3, 200, 227, 228, 229, 1000))
     planes = [(2, 3, 8), (30, 48, 8), (30, 2250, 8), (2049, 2, 8), (3, 40000, 8)]
     assert shared(per_plane(*extents) for extents in planes)
-    lanes = host().lanes("float32")
+    lanes = host().lanes(FLOAT32)
     assert shared(add(3, size) for size in (2 * lanes, 4 * lanes))
     assert shared(replace(add(67), numbers=(factor,)) for factor in (0.25, 3.0))
 
@@ -241,10 +242,10 @@ def test_depthwise_words_give_the_bits_of_constants(width: int, blocked: bool) -
 
 
 def test_sums_of_parts_share_forms_and_give_the_bits_of_constants() -> None:
-    lanes = host().lanes("float32")
+    lanes = host().lanes(FLOAT32)
 
     def added(batch: int, blocks: int, pixels: int) -> SumOfParts:
-        return SumOfParts(3, batch, blocks, pixels, "float32", lanes, Epilogue(bias=True))
+        return SumOfParts(3, batch, blocks, pixels, FLOAT32, lanes, Epilogue(bias=True))
 
     assert shared(added(2, 3, pixels) for pixels in (1, 2, 3, 4, 9, 49, 50, 51, 52))
     assert shared(added(*size) for size in ((2, 3, 9), (5, 1, 49)))
@@ -337,7 +338,7 @@ def test_blocks_words_give_the_bits_of_constants(block: Block, kind: str, width:
 def test_reorders_of_all_sizes_share_a_form(source: int, result: int) -> None:
     formats = Format(source), Format(result)
     shapes = [(2, 24, 17, 19), (3, 24, 20, 31), (5, 24, 23, 22)]
-    assert shared(reorder(shape, "float32", *formats) for shape in shapes)
+    assert shared(reorder(shape, FLOAT32, *formats) for shape in shapes)
 
 
 @pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0)])
@@ -346,7 +347,7 @@ def test_reorders_in_many_chunks_share_a_form_whatever_is_left_over(
 ) -> None:
     sizes = (220, 221, 257, 300, 331, 400, 479, 513, 640)
     formats = Format(source), Format(result)
-    assert shared(reorder((1, 24, size, size + 1), "float32", *formats) for size in sizes)
+    assert shared(reorder((1, 24, size, size + 1), FLOAT32, *formats) for size in sizes)
 
 
 @pytest.mark.parametrize(("source", "result"), [(0, 8), (8, 0), (8, 8)])
@@ -354,7 +355,7 @@ def test_reorders_in_many_chunks_share_a_form_whatever_is_left_over(
 def test_reorder_words_give_the_bits_of_constants(
     source: int, result: int, shape: tuple[int, ...]
 ) -> None:
-    kernel = reorder(shape, "float32", Format(source), Format(result))
+    kernel = reorder(shape, FLOAT32, Format(source), Format(result))
     x = np.arange(Format(source).elements(shape), dtype="f4")
     arrays = x, np.full(Format(result).elements(shape), np.nan, "f4")
     np.testing.assert_array_equal(
@@ -368,10 +369,10 @@ def test_copies_of_runs_give_the_bits_of_constants(count: int, step: int) -> Non
     start = (count - 1) * -step if step < 0 else 0
     box = StridedBox(0, (2, count), (7, step), (count + 5, 1), start, 1)
     tasks = (
-        *copy_tasks(box, "float32"),
-        *copy_tasks(replace(box, operand=-1, result=700), "float32"),
+        *copy_tasks(box, FLOAT32),
+        *copy_tasks(replace(box, operand=-1, result=700), FLOAT32),
     )
-    kernel = Copy("float32", 1, tasks)
+    kernel = Copy(FLOAT32, 1, tasks)
     arrays = np.arange(2000, dtype="f4"), np.full(1400, np.nan, "f4")
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
@@ -383,7 +384,7 @@ def pool(planes: int, height: int, width: int, average: bool) -> Pool:
     out = (1, (height - 1) // 2 + 1, (width - 1) // 2 + 1)
     window = Window((1, height, width), out, (1, 3, 3), (1, 2, 2), (1, 1, 1), (0, 1, 1))
     counted = ((0, 0), (1, 1), (1, 1)) if average else ()
-    return Pool("float32", 8, planes, window, average, counted)
+    return Pool(FLOAT32, 8, planes, window, average, counted)
 
 
 @pytest.mark.parametrize("average", [True, False])

@@ -10,6 +10,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.spec import Format
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
 from support.listing import multiply_loops
 from support.nodes import from_memory, to_memory
@@ -22,7 +23,7 @@ TARGET = host()
 @pytest.mark.parametrize("channels", [LENGTH, LENGTH + 16, 2 * LENGTH, 2 * LENGTH + 48, 5 * LENGTH])
 def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
     text = f"ic{channels}ih14oc48oh{14 // stride}kh1sh{stride}"
-    lanes = TARGET.lanes("float32")
+    lanes = TARGET.lanes(FLOAT32)
     chosen = candidate(text, TARGET, True, bias=True, residual=True)
     kernel = chosen.kernels[0].kernel
     random = np.random.default_rng(channels)

@@ -17,6 +17,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.forms import constant, same_bits, shared, texts
 from support.small_kernels import kernel_of, problem
 
@@ -76,7 +77,7 @@ def test_maps_of_pixels_end_in_few_ways(vectors: int) -> None:
 
 
 def test_planar_kernels_of_equal_ends_share_a_form() -> None:
-    sizes = 97, 113, 129 if host().lanes("float32") <= 16 else 161
+    sizes = 97, 113, 129 if host().lanes(FLOAT32) <= 16 else 161
     for make, text in (
         (general, "ic3oc6kh3ph1"),
         (depthwise, "g6ic6oc6kh3ph1"),
@@ -100,7 +101,7 @@ def arrays_of(kernel: Kernel, text: str, dtype: str) -> list[np.ndarray]:
     return [*arrays, np.full(spec.output_shape, np.nan, dtype)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("width", [2, 5, 16, 17, 31, 33, 50, 64, 66])
 @pytest.mark.parametrize(
     ("text", "stride"),
@@ -120,7 +121,7 @@ def test_planar_words_give_the_bits_of_constants(
 def test_depthwise_and_pointwise_words_give_the_bits_of_constants(make: Any, width: int) -> None:
     given = square("g6ic6oc6kh3ph1" if make is depthwise else "ic6oc7kh1", width)
     kernel = make(given, host(), 2, **EPILOGUE)
-    same_bits(kernel, *arrays_of(kernel, given, "float32"))
+    same_bits(kernel, *arrays_of(kernel, given, FLOAT32))
 
 
 def test_code_with_constants_is_that_of_one_size() -> None:

@@ -19,6 +19,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.listing import multiply_loops
 from support.small_kernels import kernel_of, problem, reference
@@ -52,7 +53,7 @@ def planar(text: str, **changes: Any) -> tuple[Kernel, ConvSpec]:
     return kernel_of(text, host(), False, "planar", **changes), ConvSpec.parse(text, **changes)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     "text",
     [
@@ -85,7 +86,7 @@ def test_pointwise_tiles_and_chunks(
     check(replace(chosen, column_tiles=columns, panel_block=panels), spec)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     "text",
     [

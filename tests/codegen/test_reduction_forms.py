@@ -13,6 +13,7 @@ from leanconv.kernels.lane_reduce import ReduceOp
 from leanconv.kernels.lrn import ResponseNorm
 from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.softmax import Softmax
+from leanconv.types import FLOAT32
 from support.forms import constant, shared
 from support.kernel_runner import run_kernel
 
@@ -41,13 +42,13 @@ def filled(size: int, kernel: Kernel, results: int) -> tuple[np.ndarray, ...]:
 def test_reductions_words_give_the_bits_of_constants(
     how: ReduceOp, extents: tuple[int, ...], reduced: tuple[bool, ...]
 ) -> None:
-    kernel = Reduction("float32", how, extents, reduced)
+    kernel = Reduction(FLOAT32, how, extents, reduced)
     kept = [n for n, summed in zip(extents, reduced, strict=True) if not summed]
     np.testing.assert_array_equal(*filled(prod(extents), kernel, prod(kept)))
 
 
 def test_reductions_of_all_sizes_share_forms() -> None:
-    sums = Reduction("float32", "mean", (8, 1028, 16), (False, True, False))
+    sums = Reduction(FLOAT32, "mean", (8, 1028, 16), (False, True, False))
     maps = [(8, 1028), (12, 2052), *((3, count) for count in range(2, 600, 7))]
     assert shared(replace(sums, extents=(n, m, 16)) for n, m in maps)
     rows = replace(sums, extents=(8, 130), reduced=(False, True))
@@ -68,13 +69,13 @@ def test_reductions_of_all_sizes_share_forms() -> None:
 def test_softmax_words_give_the_bits_of_constants(
     shape: tuple[int, int, int], logarithm: bool
 ) -> None:
-    kernel = Softmax("float32", logarithm, *shape)
+    kernel = Softmax(FLOAT32, logarithm, *shape)
     np.testing.assert_array_equal(*filled(prod(shape), kernel, prod(shape)))
 
 
 def test_softmax_of_all_sizes_shares_a_form() -> None:
     shapes = [(3, 197, 1), (8, 261, 1), *((5, count, 1) for count in range(2, 400, 5))]
-    assert shared(Softmax("float32", False, *shape) for shape in shapes)
+    assert shared(Softmax(FLOAT32, False, *shape) for shape in shapes)
 
 
 @pytest.mark.parametrize("size", [3, 4, 11])
@@ -82,10 +83,10 @@ def test_softmax_of_all_sizes_shares_a_form() -> None:
 def test_response_norm_words_give_the_bits_of_constants(
     shape: tuple[int, int, int], size: int
 ) -> None:
-    kernel = ResponseNorm("float32", *shape, size, 1e-4, 0.75, 1.0)
+    kernel = ResponseNorm(FLOAT32, *shape, size, 1e-4, 0.75, 1.0)
     np.testing.assert_array_equal(*filled(prod(shape), kernel, prod(shape)))
 
 
 def test_response_norms_of_all_sizes_share_a_form() -> None:
     shapes = [(2, 64, 129), (3, 64, 257), (5, 64, 321)]
-    assert shared(ResponseNorm("float32", *s, 5, 1e-4, 0.75, 1.0) for s in shapes)
+    assert shared(ResponseNorm(FLOAT32, *s, 5, 1e-4, 0.75, 1.0) for s in shapes)

@@ -9,6 +9,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.kernels import resize
 from leanconv.kernels.resize import Resize
+from leanconv.types import FLOAT32
 from support.forms import same_bits, shared
 from support.nodes import Case, distinct
 
@@ -22,7 +23,7 @@ def resized(shape: tuple[int, ...], mode: str, scale: float, blocked: bool) -> L
         "coordinate_transformation_mode": "half_pixel",
         "nearest_mode": "floor",
     }
-    return Case(resize, "Resize", [distinct(shape, "float32")], attributes).lower(host(), blocked)
+    return Case(resize, "Resize", [distinct(shape, FLOAT32)], attributes).lower(host(), blocked)
 
 
 @pytest.mark.parametrize("blocked", [False, True])

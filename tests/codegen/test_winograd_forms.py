@@ -15,6 +15,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.forms import same_bits, shared, texts
 from support.small_kernels import problem
 
@@ -74,7 +75,7 @@ def test_two_sizes_share_one_form() -> None:
 
 @pytest.mark.parametrize(
     ("size", "dtype"),
-    [((6, 9), "float32"), ((13, 17), "float64"), ((14, 3), "float32")],
+    [((6, 9), FLOAT32), ((13, 17), FLOAT64), ((14, 3), FLOAT32)],
 )
 @pytest.mark.parametrize("blocked", [True, False])
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ import leanconv as lc
 from leanconv.api import conv as api
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support import guard_pages
 from support.guarded import Guarded
 from support.machines import why_not
 from support.problems import EXACT, SMOOTH, Problem, problems
 from support.stated import check_stated
 
-BOTH = ("float32", "float64")
+BOTH = (FLOAT32, FLOAT64)
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
 few = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -137,11 +138,11 @@ def _ends(array: np.ndarray) -> np.ndarray:
 
 @pytest.mark.skipif(bool(guard_pages.side()), reason="a page that it touches ends the process")
 def test_guards_notice_what_they_are_for() -> None:
-    out = Guarded.unwritten((2, 3), "float32")
+    out = Guarded.unwritten((2, 3), FLOAT32)
     assert np.isnan(out.array).all()
     out.check()
     for beside in (-1, 6):
-        out = Guarded.unwritten((2, 3), "float32")
+        out = Guarded.unwritten((2, 3), FLOAT32)
         _ends(out.array)[beside + 1] = 0
         with pytest.raises(AssertionError, match="written"):
             out.check()

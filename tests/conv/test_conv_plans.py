@@ -16,6 +16,7 @@ from leanconv.api import convolve as api
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
 from leanconv.reference.direct import convolve
+from leanconv.types import FLOAT32
 from support.guarded import Guarded
 
 
@@ -343,7 +344,7 @@ def test_one_plan_may_be_called_from_many_threads() -> None:
     right = [plan(x) for x in inputs]
 
     def work(number: int) -> None:
-        out = Guarded.unwritten(right[number].shape, "float32")
+        out = Guarded.unwritten(right[number].shape, FLOAT32)
         for _ in range(50):
             out.array[...] = np.nan
             plan(inputs[number], out=out.array)

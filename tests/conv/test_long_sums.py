@@ -12,6 +12,7 @@ from leanconv.api.conv import conv_problem
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 
 
 @pytest.mark.parametrize("channels", [512, 1000, 1280, 1281, 25088])
@@ -39,7 +40,7 @@ def test_parts_are_exact_on_whole_numbers(channels: int) -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     "line",
     [

@@ -10,6 +10,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.reference.direct import convolve
+from leanconv.types import FLOAT32, FLOAT64
 from support.onnx_models import Const, single
 
 METHODS = (
@@ -17,11 +18,11 @@ METHODS = (
     "winograd:form=stages", "fft:tile=16", "fft:tile=32",
 )  # fmt: skip
 # Powers of two, so that nothing is rounded before it vanishes.
-SMALL = {"float32": (-66, -83, -93, -97, -100, -103, -106, -110, -113, -116, -120, -123)}
-SMALL["float64"] = (-930, -960, -970, -980, -990, -1000, -1010, -1016)
-HUGE = {"float32": (66, 90, 97, 100, 103, 106, 110, 114, 117, 120), "float64": (930, 970, 1000)}
-FLOOR = {"float32": 1e-28, "float64": 1e-289}  # for data and weights of size 1
-CEILING = {"float32": 1e27, "float64": 1e295}
+SMALL = {FLOAT32: (-66, -83, -93, -97, -100, -103, -106, -110, -113, -116, -120, -123)}
+SMALL[FLOAT64] = (-930, -960, -970, -980, -990, -1000, -1010, -1016)
+HUGE = {FLOAT32: (66, 90, 97, 100, 103, 106, 110, 114, 117, 120), FLOAT64: (930, 970, 1000)}
+FLOOR = {FLOAT32: 1e-28, FLOAT64: 1e-289}  # for data and weights of size 1
+CEILING = {FLOAT32: 1e27, FLOAT64: 1e295}
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def _error(y: np.ndarray, exact: np.ndarray) -> float:
     return float(np.abs(y - exact).max() / np.abs(exact).max())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_small_data_keep_the_error_down_to_the_least_result(algorithm: str, dtype: str) -> None:
     plan, x, exact = _case(algorithm, dtype)
@@ -60,7 +61,7 @@ def test_small_data_keep_the_error_down_to_the_least_result(algorithm: str, dtyp
     assert max(outside) > plan.predicted_error, "the least result could be a smaller one"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_huge_data_keep_the_error_up_to_the_largest_input(algorithm: str, dtype: str) -> None:
     plan, x, exact = _case(algorithm, dtype)
@@ -103,7 +104,7 @@ def test_weights_of_zeros_are_not_small() -> None:
     assert none.magnitudes.least_result == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("value", ["max", "tiny", "inf", "nan"])
 def test_weights_at_the_ends_of_the_range_are_planned(dtype: str, value: str) -> None:
     number = getattr(np, value) if value in ("inf", "nan") else getattr(np.finfo(dtype), value)

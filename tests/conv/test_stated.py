@@ -10,6 +10,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64
 from support import stated
 from support.problems import Problem
 from support.stated import Data, check_stated, exact_sums
@@ -18,7 +19,7 @@ LINE = "ic3ih6oc4kh3ph1"
 
 
 @pytest.mark.parametrize("kind", ["normal", "offset"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     ("factor", "message"),
     [(1.0, None), (1e-3, "times the stated error"), (1e3, "times too large"), (0.0, "times the")],
@@ -66,7 +67,7 @@ def test_a_wrong_result_is_noticed(spot: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_exact_sums_are_exact() -> None:
     """Against fractions, product by product."""
-    spec = ConvSpec.parse("ic40ih2oc3oh2kh1", dtype="float64", bias=True, residual=True)
+    spec = ConvSpec.parse("ic40ih2oc3oh2kh1", dtype=FLOAT64, bias=True, residual=True)
     problem = Problem(spec, 3)
     arrays = Data(problem, "normal").arrays(0)
     exact = exact_sums(problem, arrays)

@@ -24,6 +24,7 @@ from examples.report.formats import (
 )
 from examples.report.make_files import main as make_files
 from examples.report.reference import forward
+from leanconv.types import FLOAT32, FLOAT64
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,7 @@ def test_program_and_exit_codes(folder: Path, capsys: pytest.CaptureFixture[str]
     assert run_report.main(arguments) == 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_leanconv_within_the_reports_tolerance(made: Path, dtype: str) -> None:
     arguments = ["--folder", str(made), "--small", "--iterations", "1", "--dtype", dtype]
     assert run_report.main(arguments) == 0

@@ -12,6 +12,7 @@ import pytest
 from leanconv.errors import InputError
 from leanconv.gpu.device.dlpack import DeviceArray, take
 from leanconv.gpu.device.driver import Driver
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support.gpu.fake_cuda import FakeCuda
 from support.gpu.fake_plans import SPEC, plan_on
 
@@ -31,14 +32,14 @@ class Foreign:
         return self._array.__dlpack__(stream=-1)
 
 
-def array_on(driver: Driver, shape: tuple[int, ...], dtype: str = "float32") -> DeviceArray:
+def array_on(driver: Driver, shape: tuple[int, ...], dtype: str = FLOAT32) -> DeviceArray:
     released: list[int] = []
     made = DeviceArray(driver, driver.allocate(4096), shape, dtype)
     made.release = lambda array: released.append(array.address)
     return made
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32, FLOAT64])
 def test_arrays_are_shared_without_a_copy(dtype: str) -> None:
     fake = FakeCuda()
     driver = Driver(fake)
@@ -79,7 +80,7 @@ def test_a_plan_reads_and_writes_other_libraries_arrays_in_place() -> None:
     plan = plan_on(fake)
     x = array_on(plan._driver, SPEC.input_shape)
     x.address = plan._driver.allocate(x.nbytes)
-    out = plan._memory.array(SPEC.output_shape, "float32")
+    out = plan._memory.array(SPEC.output_shape, FLOAT32)
     given = Foreign(x)
     assert plan(given, out=Foreign(out)) is not None
     assert x.address in fake.launches[0].arguments
@@ -87,10 +88,10 @@ def test_a_plan_reads_and_writes_other_libraries_arrays_in_place() -> None:
     result = plan(given)
     assert isinstance(result, DeviceArray)
     assert result.__dlpack_device__() == (2, 0)
-    strided = DeviceArray(plan._driver, x.address, SPEC.input_shape, "float32", steps=(1, 2, 3, 4))
+    strided = DeviceArray(plan._driver, x.address, SPEC.input_shape, FLOAT32, steps=(1, 2, 3, 4))
     with pytest.raises(InputError, match=r"has strides \(1, 2, 3, 4\)"):
         plan(Foreign(strided))
-    odd = DeviceArray(plan._driver, x.address + 4, SPEC.input_shape, "float32")
+    odd = DeviceArray(plan._driver, x.address + 4, SPEC.input_shape, FLOAT32)
     with pytest.raises(InputError, match="an address of 4 modulo 16"):
         plan(Foreign(odd))
     with pytest.raises(InputError, match=r"device \(2, 1\); expected \(2, 0\)"):

@@ -17,6 +17,7 @@ from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.spec.arguments import ConvArguments
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, Precision
 from support.gpu.fake_cuda import FakeCuda
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -61,11 +62,11 @@ LIBRARIES = (
     pytest.param(lambda: fft.TorchFft("cpu"), id="torch", marks=needs_torch),
 )
 PROBLEMS = (
-    ("mb2ic5ih9iw11oc6kh3kw2ph1pw0", "NCHW", "float32"),
-    ("g2mb2ic6ih13iw10oc4kh5kw3sh2sw3ph2pw1dh0dw1", "NHWC", "float32"),
-    ("mb1ic3iw30oc4kw5pw2", "NCHW", "float32"),
-    ("mb2ic2id4ih5iw6oc3kd3kh2kw3pd1ph0pw1sd1sh2sw1", "NHWC", "float32"),
-    ("g4mb1ic4ih8oc4kh7ph3", "NHWC", "float64"),
+    ("mb2ic5ih9iw11oc6kh3kw2ph1pw0", "NCHW", FLOAT32),
+    ("g2mb2ic6ih13iw10oc4kh5kw3sh2sw3ph2pw1dh0dw1", "NHWC", FLOAT32),
+    ("mb1ic3iw30oc4kw5pw2", "NCHW", FLOAT32),
+    ("mb2ic2id4ih5iw6oc3kd3kh2kw3pd1ph0pw1sd1sh2sw1", "NHWC", FLOAT32),
+    ("g4mb1ic4ih8oc4kh7ph3", "NHWC", FLOAT64),
 )
 
 
@@ -90,7 +91,7 @@ def check(spec: ConvSpec, library: Any) -> None:
     given = case(spec)
     plan = plan_of(spec, given, library)
     wide = {k: v.astype(np.float64) for k, v in given.items()}
-    expected = direct.convolve(replace(spec, dtype="float64"), **wide)
+    expected = direct.convolve(replace(spec, precision=Precision.of("float64")), **wide)
     out = np.full(spec.output_shape, np.nan, spec.dtype)
     for target in (None, out):
         found = plan(given["x"], out=target, residual=given.get("residual"))
@@ -154,7 +155,7 @@ def test_what_does_not_fit_is_refused() -> None:
     spec = ConvSpec.parse("mb1ic3ih6oc4kh3", bias=True)
     given = case(spec)
     with pytest.raises(SpecError, match="dtype is float16; expected float32 or float64"):
-        plan_of(replace(spec, dtype="float16"), given, NumpyFft())
+        plan_of(replace(spec, precision=Precision.of(FLOAT16)), given, NumpyFft())
     with pytest.raises(SpecError, match="precision is 'tf32'; expected 'ieee'"):
         plan_of(spec, given, NumpyFft(), precision="tf32")
     with pytest.raises(BudgetError, match="bytes by fft, the limit is 10"):

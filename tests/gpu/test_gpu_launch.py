@@ -24,6 +24,7 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import TENSOR_MAP
 from leanconv.gpu.lowering.gemm import pack
 from leanconv.spec import Activation, ConvSpec
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
 from support.gpu.fake_plans import BIAS, SPEC, plan_on
@@ -35,7 +36,7 @@ from support.nodes import one_node
 def test_arguments_arrive_as_they_were_planned() -> None:
     fake = FakeCuda()
     plan = plan_on(fake, precision="fp16x3")
-    x = plan._memory.array(SPEC.input_shape, "float32")
+    x = plan._memory.array(SPEC.input_shape, FLOAT32)
     y = plan(x)
     assert [one.code for one in fake.launches] == [launch.code for launch in plan.launches]
     for one, launch in zip(fake.launches, plan.launches, strict=True):
@@ -100,14 +101,14 @@ def test_a_refusing_driver_is_an_error_with_its_own_text() -> None:
 
 
 # -- arithmetic --------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, FLOAT16, BFLOAT16])
 def test_never_a_lower_precision_than_asked_for(dtype: str) -> None:
-    unit = {"float64": 2.0**-53, "float32": 2.0**-19, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+    unit = {FLOAT64: 2.0**-53, FLOAT32: 2.0**-19, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}
     assert all(a.unit_error <= unit[dtype] for a in choices(dtype, None))
-    assert all(a.name != "tf32" for a in choices("float32", None))
+    assert all(a.name != "tf32" for a in choices(FLOAT32, None))
     with pytest.raises(SpecError, match=r"precision is 'float8' for .* expected one of"):
         choices(dtype, "float8")
-    if dtype != "float32":
+    if dtype != FLOAT32:
         with pytest.raises(SpecError, match="precision is 'tf32'"):
             choices(dtype, "tf32")
 
@@ -130,14 +131,14 @@ def test_weights_that_are_not_finite_are_not_split() -> None:
 
 def test_split_weights_add_up() -> None:
     w = np.random.default_rng(0).standard_normal((5, 2, 9)) * np.logspace(-20, 20, 5)[:, None, None]
-    packed = pack(w, 8, FP16X3, "float32")
+    packed = pack(w, 8, FP16X3, FLOAT32)
     whole = packed["w"].astype(np.float64) + packed["w_low"].astype(np.float64)
     whole = (whole * packed["scale"][:, None].astype(np.float64)).reshape(5, 2, 16)
     largest = np.abs(w).max(axis=(1, 2))
     assert np.abs(whole[:, :, :9] - w).max(axis=(1, 2)).max() <= 2.0**-22 * largest.max()
     assert (np.abs(whole[:, :, :9] - w).max(axis=(1, 2)) <= 2.0**-22 * largest).all()
     assert not whole[:, :, 9:].any()
-    assert list(pack(w, 8, IEEE, "float32")) == ["w"]
+    assert list(pack(w, 8, IEEE, FLOAT32)) == ["w"]
 
 
 # -- the public edge ---------------------------------------------------------------------------
@@ -192,4 +193,4 @@ def test_what_no_kernel_computes_is_named() -> None:
     }
     _, graph = one_node("ConvTranspose", {"x": x}, {"w": w}, ("x", "w"), attributes)
     with pytest.raises(UnsupportedError, match="split the output into 1600 phases"):
-        CompiledDeviceNetwork(graph, Driver(fake), "float32", compile_code=fake.compile)
+        CompiledDeviceNetwork(graph, Driver(fake), FLOAT32, compile_code=fake.compile)

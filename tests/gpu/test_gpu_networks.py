@@ -17,6 +17,7 @@ from leanconv.gpu.fft import FftConvPlan
 from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.types import FLOAT16, FLOAT32
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
 
@@ -34,8 +35,8 @@ def test_a_network_is_captured_once_for_each_set_of_addresses() -> None:
     net, x = network_on(fake)
     net.bind(x.shape)
     shape, bound = x.shape, net.compiled
-    first = bound.memory.array(shape, "float32")
-    results = bound.memory.array((1, 1000), "float32")
+    first = bound.memory.array(shape, FLOAT32)
+    results = bound.memory.array((1, 1000), FLOAT32)
     addresses = [first.address, results.address]
     count = net.plan.launches
     bound.start(addresses)  # seen for the first time: launch by launch
@@ -47,7 +48,7 @@ def test_a_network_is_captured_once_for_each_set_of_addresses() -> None:
     assert fake.calls.count("cuStreamBeginCapture_v2") == 1
     replayed, direct = fake.launches[count : 2 * count], fake.launches[:count]
     assert [one.arguments for one in replayed] == [one.arguments for one in direct]
-    other = bound.memory.array(shape, "float32")
+    other = bound.memory.array(shape, FLOAT32)
     bound.start([other.address, results.address])
     assert fake.calls.count("cuGraphLaunch") == 2
     assert other.address in fake.launches[-count].arguments
@@ -72,13 +73,13 @@ def test_a_network_sets_all_its_memory_aside_at_load() -> None:
 
 def test_a_networks_values_are_half_as_large_in_half_precision() -> None:
     full, x = network_on(FakeCuda())
-    half, _ = network_on(FakeCuda(), dtype="float16")
+    half, _ = network_on(FakeCuda(), dtype=FLOAT16)
     assert half.bind(x.shape).arena_bytes < 0.6 * full.bind(x.shape).arena_bytes
     assert {s.arithmetic for s in half.plan.steps if s.op == "Conv"} == {"native"}
     with pytest.raises(InputError, match=r"float16\[1x3x96x96\]"):
         half(np.zeros(x.shape, np.float64))
     with pytest.raises(BudgetError, match="expected to err by"):
-        network_on(FakeCuda(), dtype="float16", max_error=1e-5)[0].bind(x.shape)
+        network_on(FakeCuda(), dtype=FLOAT16, max_error=1e-5)[0].bind(x.shape)
 
 
 def test_a_network_is_called_with_what_it_names() -> None:
@@ -95,7 +96,7 @@ def test_a_network_is_called_with_what_it_names() -> None:
 def test_a_network_is_called_by_name_and_as_in_onnxruntime() -> None:
     net, x = network_on(FakeCuda())
     (name,), (output,) = ([port.name for port in ports] for ports in (net.inputs, net.outputs))
-    assert net.outputs[0].dtype == "float32"
+    assert net.outputs[0].dtype == FLOAT32
     for y in (net(x), net(**{name: x}), net.run({name: x})[output]):
         assert y.shape == (1, 1000)
     for listed in (net.run(None, {name: x}), net.run([output], input_feed={name: x})):

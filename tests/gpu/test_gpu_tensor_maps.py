@@ -12,6 +12,7 @@ import pytest
 from leanconv.errors import DeviceError, SpecError
 from leanconv.gpu.device.driver import Driver
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT16, FLOAT32, Precision
 from support.gpu.fake_cuda import Encoded, FakeCuda
 from support.gpu.fake_plans import plan_on
 
@@ -23,7 +24,7 @@ def test_windows_are_an_overlapping_view_of_the_input(
     precision: str | None, kind: int, item: int
 ) -> None:
     fake = FakeCuda()
-    spec = STRIDED if item == 4 else replace(STRIDED, dtype="float16")
+    spec = STRIDED if item == 4 else replace(STRIDED, precision=Precision.of(FLOAT16))
     plan = plan_on(fake, spec, algorithm="direct:loads=windows", precision=precision)
     x = plan._memory.array(spec.input_shape, spec.dtype)
     fake.encoded.clear()
@@ -94,7 +95,7 @@ def test_the_fake_driver_refuses_what_the_manual_forbids(changes: dict[str, Any]
     given = {"address": 0x1000, "shape": (2, 5, 64), "strides": (320, 64, 1), "box": (1, 8, 32)}
 
     def encode(address: int, shape: Any, strides: Any, box: Any) -> None:
-        driver.encode(target, "float32", address, shape, strides, box, 3)
+        driver.encode(target, FLOAT32, address, shape, strides, box, 3)
 
     encode(**given)
     with pytest.raises(DeviceError, match="cuTensorMapEncodeTiled failed"):

@@ -17,6 +17,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import check_flowing
+from leanconv.types import FLOAT64
 from support.hostile import MIB, bounded, network, node
 from support.onnx_models import agree, model, reference
 
@@ -43,7 +44,7 @@ def ready(data: bytes | Path, limits: Limits | None = None, dtype: str | None = 
     return check_flowing(run_passes(read_model(data, limits).bind(dtype=dtype)))
 
 
-@pytest.mark.parametrize("dtype", [None, "float64"])
+@pytest.mark.parametrize("dtype", [None, FLOAT64])
 def test_repeated_numbers_take_no_memory_at_load(dtype: str | None) -> None:
     with bounded(2, 2 * MIB):
         graph = ready(dense(MIB - 1), dtype=dtype)  # just under 1 GiB

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import BFLOAT16
 from support.hostile import MIB, bounded, held, network, node, refused, varint
 from support.onnx_models import model, small_cnn
 
@@ -132,7 +133,7 @@ def test_data_of_the_wrong_length() -> None:
 
 def test_data_types() -> None:
     for number, what in (
-        (16, "bfloat16"),
+        (16, BFLOAT16),
         (8, "string"),
         (22, "int4"),
         (24, "float8e8m0"),

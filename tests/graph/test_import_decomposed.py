@@ -9,6 +9,7 @@ import pytest
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import FLOAT64
 from support.decomposed_cases import CASES, DEEP, GROUP, IMAGE, INSTANCE, LAYER, normal
 from support.hostile import network, node, refused
 from support.onnx_models import Const, agree, imported, single
@@ -23,7 +24,7 @@ def test_one_operation(op: str, operands: Any, opset: int, attributes: dict[str,
 
 
 def in_double(op: str, operands: list[Any], opset: int, **attributes: Any) -> np.ndarray:
-    return imported(*single(op, operands, opset, **attributes), "float64")["out0"]
+    return imported(*single(op, operands, opset, **attributes), FLOAT64)["out0"]
 
 
 def normalised(x: np.ndarray, axes: tuple[int, ...], epsilon: float = 1e-5) -> np.ndarray:

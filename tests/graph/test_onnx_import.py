@@ -17,6 +17,7 @@ from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.verify import verify
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 from support.import_cases import Numbers
 from support.onnx_models import agree, imported, model, small_cnn
 
@@ -42,7 +43,7 @@ def test_only_floats_flow_and_shapes_are_folded() -> None:
     graph = verify(read(small_cnn()).bind({"x": (2, 3, 16, 16)}))
     assert [each.op for each in graph.nodes][-4:] == ["ReduceMean", "Reshape", "Gemm", "Softmax"]
     assert graph.outputs == ("y",)
-    assert graph.types["y"] == TensorType((2, 5), "float32")
+    assert graph.types["y"] == TensorType((2, 5), FLOAT32)
     assert graph.nodes[0].name == "stem"
     for array in graph.constants.values():
         assert array.flags.c_contiguous
@@ -52,7 +53,7 @@ def test_only_floats_flow_and_shapes_are_folded() -> None:
 def test_inputs_as_declared() -> None:
     found = read(small_cnn())
     assert [(each.name, each.dtype, each.shape) for each in found.inputs] == [
-        ("x", "float32", ("N", 3, "H", "W"))
+        ("x", FLOAT32, ("N", 3, "H", "W"))
     ]
     assert found.inputs[0].static_shape is None
     static = read(model([node("Relu", "x", "y")], {"x": (2, 3)}, ["y"]))
@@ -106,11 +107,11 @@ def test_too_small_an_image_is_named() -> None:
 def test_float64_is_exact_promotion() -> None:
     proto = small_cnn()
     x = normal(1, 3, 16, 16)
-    double = imported(proto, {"x": x}, "float64")["y"]
+    double = imported(proto, {"x": x}, FLOAT64)["y"]
     assert double.dtype == np.float64
     np.testing.assert_allclose(double, imported(proto, {"x": x})["y"], rtol=1e-5)
     with pytest.raises(InputError, match="float32 or float64"):
-        read(proto).bind({"x": (1, 3, 8, 8)}, "float16")
+        read(proto).bind({"x": (1, 3, 8, 8)}, FLOAT16)
 
 
 def test_casts_between_floats_vanish_when_promoted() -> None:
@@ -123,7 +124,7 @@ def test_casts_between_floats_vanish_when_promoted() -> None:
         read(model(nodes, {"x": (2, 3)}, ["y"], {"s": np.array([3])})).bind(dtype="float64")
     )
     assert [each.op for each in graph.nodes] == ["Mul"]
-    assert {kind.dtype for kind in graph.types.values()} == {"float64"}
+    assert {kind.dtype for kind in graph.types.values()} == {FLOAT64}
 
 
 def test_float64_model() -> None:
@@ -135,10 +136,10 @@ def test_float64_model() -> None:
         elem_type=TensorProto.DOUBLE,
     )
     found = read(proto)
-    assert found.dtype == "float64"
-    assert found.bind().types["y"].dtype == "float64"
+    assert found.dtype == FLOAT64
+    assert found.bind().types["y"].dtype == FLOAT64
     with pytest.raises(UnsupportedError, match="lose precision"):
-        found.bind(dtype="float32")
+        found.bind(dtype=FLOAT32)
 
 
 def test_inputs_that_are_initializers_are_constants() -> None:
@@ -203,7 +204,7 @@ def test_dead_nodes_are_dropped_before_they_are_judged() -> None:
         (node("Floor", "x", "y"), "not supported on data yet, and its input 0"),
         (node("Conv", "x x", "y"), r"node 'Conv_0' \(Conv, opset 17\): input 1 \('x'\)"),
         (node("Reshape", "x x", "y"), "not supported on data yet; expected a const"),
-        (node("Cast", "x", "y", to=TensorProto.BFLOAT16), "bfloat16"),
+        (node("Cast", "x", "y", to=TensorProto.BFLOAT16), BFLOAT16),
         (node("MaxPool", "x", "z y", kernel_shape=[1, 1]), "output 'y' is used"),
         (node("Dropout", "x", "z y"), "output 'y' is used"),
         (node("Relu", "x", "y", alpha=1.0), "attribute 'alpha' is not supported; expected none"),
@@ -337,7 +338,7 @@ def test_inputs_of_other_dtypes(kind: int) -> None:
 def test_every_storage_of_a_tensor() -> None:
     numbers = [-3, 0, 7, 100]
     x = normal(4)
-    for dtype in ("float32", "float64", "int64", "int32", "int16", "int8", "bool", "float16"):
+    for dtype in (FLOAT32, FLOAT64, "int64", INT32, "int16", "int8", "bool", FLOAT16):
         array = np.array(numbers).astype(dtype)
         for raw in (True, False):
             held = helper.make_tensor(

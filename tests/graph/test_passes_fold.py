@@ -12,6 +12,7 @@ from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.merge_pads import merge_pads
 from leanconv.spec.activation import Activation
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder, applied, only, ops
 
 WEIGHTS = {  # operation, group -> shape of weights from 4 to 6 channels
@@ -154,7 +155,7 @@ def test_batch_norm_alone_becomes_mul_and_add() -> None:
 
 
 def test_weights_are_rounded_once() -> None:
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     y = b.batch_norm(b.conv(b.input(1, 2, 3, 3), b.normal(3, 2, 1, 1)))
     result = applied(fold_batch_norm, b.graph(y), tolerance=1e-6)
     w = result.constants[only(result, "Conv").inputs[1]]
@@ -166,7 +167,7 @@ def test_weights_are_rounded_once() -> None:
 
 
 def test_what_overflows_is_not_folded() -> None:
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     y = b.conv(b.input(1, 1, 1, 1), b.const(np.full((1, 1, 1, 1), 1e30)))
     z = b.op("Mul", b.op("Mul", y, 1e-30), 1e30)
     result = fold_batch_norm(b.graph(b.op("Mul", z, 1e30)))
@@ -174,7 +175,7 @@ def test_what_overflows_is_not_folded() -> None:
 
 
 def test_one_shared_weight_is_not_copied_without_end() -> None:
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x, w = b.input(1, 1024, 1, 1), b.normal(1024, 1024, 1, 1)
     kept = [b.op("Mul", b.conv(x, w), float(i + 2)) for i in range(40)]
     result = fold_batch_norm(b.graph(*kept))

@@ -17,6 +17,7 @@ from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residu
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.spec.activation import Activation
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder, applied, only, ops
 
 Pattern = Callable[[Builder, str], str]
@@ -152,7 +153,7 @@ PATTERNS: dict[str, tuple[str, dict[str, Any], Pattern]] = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_patterns(name: str, dtype: str) -> None:
     op, attributes, pattern = PATTERNS[name]
     b = Builder(dtype)

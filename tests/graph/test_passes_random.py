@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder, applied, assert_equal, ops
 
 CLIPS = [(0.0, 6.0), (0.0, np.inf), (-1.0, 1.0), (-np.inf, 0.5), (0.0, 1.0)]
@@ -279,7 +280,7 @@ def test_a_classifier() -> None:
 
 
 def test_a_long_chain_takes_linear_time() -> None:
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 2, 1, 1)
     for _ in range(3000):
         x = b.op("Reshape", b.op("Add", x, 0.5), shape=(1, 2, 1, 1))

@@ -20,6 +20,7 @@ from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.symbols import Symbol
+from leanconv.types import FLOAT32
 from support.onnx_models import model, small_cnn
 from support.templates import graph_text
 
@@ -279,7 +280,7 @@ def test_an_extent_that_is_no_integer_is_found_before_it_is_used() -> None:
         graph = run_passes(read.bind(shapes))
         symbolic = isinstance(shapes["x"][3], Symbol)
         width = shapes["x"][3] / 2 if symbolic else shapes["x"][3]
-        types = {**graph.types, "x": TensorType((*shapes["x"][:3], width), "float32")}
+        types = {**graph.types, "x": TensorType((*shapes["x"][:3], width), FLOAT32)}
         return replace(graph, types=MappingProxyType(types))
 
     templates = Templates(read, make)

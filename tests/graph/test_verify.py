@@ -12,6 +12,7 @@ from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 
 
@@ -38,7 +39,7 @@ def test_order(sound: Graph) -> None:
 
 def test_a_cycle() -> None:
     nodes = (Node("Relu", ("b",), ("a",)), Node("Relu", ("a",), ("b",)))
-    types = frozen({n: TensorType((1,), "float32") for n in "ab"})
+    types = frozen({n: TensorType((1,), FLOAT32) for n in "ab"})
     refused(Graph((), ("b",), nodes, types, frozen({})), "reads 'b'")
 
 
@@ -58,7 +59,7 @@ def test_a_value_without_a_type(sound: Graph) -> None:
 
 
 def test_a_wrong_type(sound: Graph) -> None:
-    types = {**sound.types, "v1": TensorType((1, 3, 4, 4), "float64")}
+    types = {**sound.types, "v1": TensorType((1, 3, 4, 4), FLOAT64)}
     refused(replace(sound, types=types), r"relu_1.*gives float64\[1x3x2x2\]")
 
 
@@ -88,7 +89,7 @@ def test_two_outputs(sound: Graph) -> None:
 
 
 def test_two_dtypes(sound: Graph) -> None:
-    types = {**sound.types, "x1": TensorType((2,), "float32")}
+    types = {**sound.types, "x1": TensorType((2,), FLOAT32)}
     refused(replace(sound, inputs=("x0", "x1"), types=types), "float32, float64")
 
 
@@ -104,7 +105,7 @@ def test_a_pass_that_breaks_a_graph_is_named(sound: Graph) -> None:
         run_passes(sound, [clumsy])
 
 
-@pytest.mark.parametrize(("first", "second"), [("float32", "float64"), ("float64", "float32")])
+@pytest.mark.parametrize(("first", "second"), [(FLOAT32, FLOAT64), (FLOAT64, FLOAT32)])
 def test_the_dtype_of_a_graph_is_its_first_inputs(first: str, second: str) -> None:
     """Whatever order a set of both would have; a graph of both is refused."""
     types = frozen({"x": TensorType((1,), first), "y": TensorType((1,), second)})
@@ -114,4 +115,4 @@ def test_the_dtype_of_a_graph_is_its_first_inputs(first: str, second: str) -> No
 
 
 def test_the_dtype_of_a_graph_of_constants() -> None:
-    assert Graph((), (), (), frozen({}), frozen({})).dtype == "float32"
+    assert Graph((), (), (), frozen({}), frozen({})).dtype == FLOAT32

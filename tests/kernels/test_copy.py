@@ -16,6 +16,7 @@ from leanconv.kernels.index_runs import IndexRun, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.nodes import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 
@@ -52,35 +53,35 @@ def test_reorder(target: Target, dtype: str, channels: int, spatial: tuple[int, 
 
 
 def test_reorder_of_many_chunks() -> None:
-    shape, block = (1, 40, 130, 129), Format(TARGETS[0].lanes("float32"))
-    x = distinct(shape, "float32")
-    there = reorder(shape, "float32", PLAIN, block)
+    shape, block = (1, 40, 130, 129), Format(TARGETS[0].lanes(FLOAT32))
+    x = distinct(shape, FLOAT32)
+    there = reorder(shape, FLOAT32, PLAIN, block)
     assert there.chunks >= 40 * 130 * 129 * 4 // (256 * 1024)
     y = run_kernel(there, x, np.full(block.physical_shape(shape), np.nan, "float32"), parts=[5, 9])
     assert np.array_equal(y, to_format(x, block))
-    back = reorder(shape, "float32", block, PLAIN)
+    back = reorder(shape, FLOAT32, block, PLAIN)
     assert np.array_equal(run_kernel(back, y, np.full(shape, np.nan, "float32")), x)
 
 
 def test_reorder_names_what_it_cannot_do() -> None:
     with pytest.raises(SpecError, match="go through the plain format"):
-        reorder((1, 16, 4), "float32", Format(8), Format(16))
+        reorder((1, 16, 4), FLOAT32, Format(8), Format(16))
 
 
 def test_reorder_call_and_same_format() -> None:
-    call = reorder_call((1, 3, 4), "float32", "a", "b", PLAIN, PLAIN)
+    call = reorder_call((1, 3, 4), FLOAT32, "a", "b", PLAIN, PLAIN)
     assert call.values == ("a", "b")
-    x = distinct((1, 3, 4), "float32")
+    x = distinct((1, 3, 4), FLOAT32)
     assert np.array_equal(run_kernel(call.kernel, x, np.full_like(x, np.nan)), x)
 
 
 def test_transposes_in_registers_and_without_masks() -> None:
-    kernel = reorder((1, 64, 28, 28), "float32", PLAIN, Format(16))
+    kernel = reorder((1, 64, 28, 28), FLOAT32, PLAIN, Format(16))
     text = assembly(kernel, preset("skylake-avx512"))
     shuffles = sum(text.count(op) for op in ("vunpck", "vshuf", "vperm", "vinsertf"))
     assert 48 <= shuffles <= 64, "at most sixteen vectors times four stages, in one loop"
     assert "vmaskmov" not in assembly(
-        reorder((1, 20, 5, 5), "float32", Format(8), PLAIN), preset("haswell")
+        reorder((1, 20, 5, 5), FLOAT32, Format(8), PLAIN), preset("haswell")
     )
 
 
@@ -210,7 +211,7 @@ def test_slice(target: Target, dtype: str, slices: list[tuple[int, int, int]]) -
 
 def test_slice_of_everything_is_a_view() -> None:
     shape = (2, 20, 3, 3)
-    case = Case(layout, "Slice", [distinct(shape, "float32")], _sliced(shape))
+    case = Case(layout, "Slice", [distinct(shape, FLOAT32)], _sliced(shape))
     assert all(case.lower(TARGETS[0], b).views == {"y": View("x0")} for b in (True, False))
 
 
@@ -233,13 +234,13 @@ def test_concat_of_other_axes(target: Target, axis: int) -> None:
     for i in range(3):
         shape = [2, 19, 3, 4]
         shape[axis] += i
-        arrays.append(distinct(tuple(shape), "float32", 2000 * i))
+        arrays.append(distinct(tuple(shape), FLOAT32, 2000 * i))
     check(Case(layout, "Concat", arrays, {"axis": axis}), target, True)
 
 
 @targets
 def test_concat_with_a_constant(target: Target) -> None:
-    arrays = [distinct((1, c, 3, 3), "float32", 500 * c) for c in (5, 20)]
+    arrays = [distinct((1, c, 3, 3), FLOAT32, 500 * c) for c in (5, 20)]
     check(Case(layout, "Concat", arrays, {"axis": 1}, constants=[1]), target, True)
 
 
@@ -313,14 +314,14 @@ def test_expand(
 def test_reshape(
     target: Target, shape: tuple[int, ...], result: tuple[int, ...], blocked: bool
 ) -> None:
-    case = Case(layout, "Reshape", [distinct(shape, "float32")], {"shape": result})
+    case = Case(layout, "Reshape", [distinct(shape, FLOAT32)], {"shape": result})
     check(case, target, blocked)
     assert not case.lower(target, False).calls
 
 
 def test_every_body_is_emitted_for_neon() -> None:
     neon = preset("neoverse-n1")
-    x = distinct((2, 19, 6, 5), "float32")
+    x = distinct((2, 19, 6, 5), FLOAT32)
     cases = [
         Case(layout, "Transpose", [x], {"perm": (0, 2, 3, 1)}),
         Case(layout, "Slice", [x], _sliced(x.shape, (0, 1, 2), (18, -1, 19), (5, -2, 3))),
@@ -331,4 +332,4 @@ def test_every_body_is_emitted_for_neon() -> None:
         assert case.assembles(neon, False)
         if case.accepts(neon):
             assert case.assembles(neon, True)
-    assert assembly(reorder((1, 19, 5, 5), "float64", PLAIN, Format(2)), neon)
+    assert assembly(reorder((1, 19, 5, 5), FLOAT64, PLAIN, Format(2)), neon)

@@ -11,6 +11,7 @@ from leanconv.graph.ops import OPS
 from leanconv.kernels import layout
 from leanconv.operators import OPERATORS, NodeContext, operator_of
 from leanconv.spec.format import PLAIN
+from leanconv.types import FLOAT32
 from support.nodes import Case, distinct
 
 
@@ -32,8 +33,8 @@ def test_unknown_operation_is_named() -> None:
 
 def test_results_without_elements_need_no_kernel() -> None:
     attributes = {"starts": (0, 0), "steps": (1, 1), "sizes": (2, 0)}
-    case = Case(layout, "Slice", [distinct((2, 3), "float32")], attributes)
+    case = Case(layout, "Slice", [distinct((2, 3), FLOAT32)], attributes)
     assert not operator_of(case.node).lower(_context(case)).calls
-    case = Case(layout, "Transpose", [distinct((2, 3), "float32")], {"perm": (1, 0)})
+    case = Case(layout, "Transpose", [distinct((2, 3), FLOAT32)], {"perm": (1, 0)})
     lowered = operator_of(case.node).lower(_context(case))
     assert lowered.calls[0].values == ("x0", "y")

@@ -11,6 +11,7 @@ from leanconv.kernels.elementwise import OPS, Elementwise, accepts_blocked, lowe
 from leanconv.kernels.expression import BINARY, Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
@@ -38,7 +39,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["plain", "blocked"])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("op", OPS)
 def test_every_operation(op: str, dtype: str, target: Target, blocked: bool) -> None:
     inputs = {"a": numbers(2, 19, 3, 5, dtype=dtype, positive=op in POSITIVE)}
@@ -189,7 +190,7 @@ def test_a_chain_of_steps() -> None:
         Step("sigmoid", (4,)),
         Step("Mul", (5, 0)),
     )
-    kernel = Elementwise("float32", (3, 40), ((40, 1), (1, 0)), (2.0,), steps)
+    kernel = Elementwise(FLOAT32, (3, 40), ((40, 1), (1, 0)), (2.0,), steps)
     y = run_kernel(kernel, x, z, np.full_like(x, np.nan))
     wide = x.astype(np.float64)
     check(y, wide / (1 + np.exp(-2 * (wide + z))))
@@ -210,7 +211,7 @@ def test_loops_stay_short_and_call_nothing() -> None:
             if op in BINARY:
                 inputs["b"] = numbers(1, 35, 1, 1)
             node, graph = one_node(op, inputs, {}, tuple(inputs), ATTRIBUTES.get(op, {}))
-            block = Format(target.lanes("float32"))
+            block = Format(target.lanes(FLOAT32))
             lowered = lower(node, graph, dict.fromkeys("aby", block), target)
             text = assembly(lowered.calls[0].kernel, target)
             assert "call" not in text

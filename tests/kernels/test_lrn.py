@@ -9,6 +9,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.kernels.lrn import OPS, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
 
@@ -22,7 +23,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 10, 13, 40])
 def test_window_sizes(size: int, dtype: str, target: Target) -> None:
     for channels in (1, 2, 5, 19):

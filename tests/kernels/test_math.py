@@ -17,10 +17,11 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64, as_dtype
 from support.kernel_runner import run_kernel
 from support.nodes import TARGETS
 
-DTYPES = ["float32", "float64"]
+DTYPES = [FLOAT32, FLOAT64]
 INF, NAN = np.inf, np.nan
 
 
@@ -43,7 +44,7 @@ class MathTestKernel(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        element = {"float32": "float", "float64": "double"}[self.dtype]
+        element = {FLOAT32: "float", FLOAT64: "double"}[self.dtype]
         lanes = target.lanes(self.dtype)
         pointers = [e.pointer(i) for i in range(len(self.operands))]
         with e.chunks(self.count) as (i,):
@@ -61,9 +62,9 @@ def evaluate(
 ) -> np.ndarray:
     target = target or host()
     x = arrays[0]
-    lanes = target.lanes(x.dtype.name)
+    lanes = target.lanes(as_dtype(x.dtype))
     padded = [np.resize(a, -(-a.size // lanes) * lanes) for a in arrays]
-    kernel = MathTestKernel(function, x.dtype.name, padded[0].size // lanes, len(arrays) == 2)
+    kernel = MathTestKernel(function, as_dtype(x.dtype), padded[0].size // lanes, len(arrays) == 2)
     y = run_kernel(kernel, *padded, np.full_like(padded[0], NAN), target=target)
     return y[: x.size]
 
@@ -102,12 +103,12 @@ def stable_sigmoid(v: float) -> float:
 
 
 FUNCTIONS: dict[str, tuple[Callable[[float], float], float, dict[str, tuple[float, float]]]] = {
-    "exp": (math.exp, 1.5, {"float32": (-86.5, 88.7), "float64": (-707.0, 709.0)}),
-    "expm1": (math.expm1, 2.0, {"float32": (-20.0, 87.0), "float64": (-40.0, 700.0)}),
-    "tanh": (math.tanh, 4.0, {"float32": (-12.0, 12.0), "float64": (-25.0, 25.0)}),
-    "erf": (math.erf, 6.0, {"float32": (-5.0, 5.0), "float64": (-7.0, 7.0)}),
-    "sigmoid": (stable_sigmoid, 3.0, {"float32": (-86.0, 90.0), "float64": (-690.0, 700.0)}),
-    "softplus": (stable_log1p_exp, 3.0, {"float32": (-86.0, 90.0), "float64": (-690.0, 700.0)}),
+    "exp": (math.exp, 1.5, {FLOAT32: (-86.5, 88.7), FLOAT64: (-707.0, 709.0)}),
+    "expm1": (math.expm1, 2.0, {FLOAT32: (-20.0, 87.0), FLOAT64: (-40.0, 700.0)}),
+    "tanh": (math.tanh, 4.0, {FLOAT32: (-12.0, 12.0), FLOAT64: (-25.0, 25.0)}),
+    "erf": (math.erf, 6.0, {FLOAT32: (-5.0, 5.0), FLOAT64: (-7.0, 7.0)}),
+    "sigmoid": (stable_sigmoid, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
+    "softplus": (stable_log1p_exp, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
 }
 
 
@@ -117,7 +118,7 @@ FUNCTIONS: dict[str, tuple[Callable[[float], float], float, dict[str, tuple[floa
 def test_function_within_its_ulps(name: str, dtype: str, target: Target) -> None:
     function, bound, ranges = FUNCTIONS[name]
     x = spread(dtype, *ranges[dtype])
-    if dtype == "float64":
+    if dtype == FLOAT64:
         bound += 0.5  # the math module rounds too
     assert ulps(evaluate(name, x, target=target), exact(function, x)) <= bound
 
@@ -172,7 +173,7 @@ def test_power(dtype: str, target: Target) -> None:
     x, y = x.astype(dtype), y.astype(dtype)
     expected = np.array([math.pow(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True)])
     got = evaluate("power", x, y, target=target)
-    if dtype == "float32":
+    if dtype == FLOAT32:
         assert ulps(got, expected) <= 1.0
     else:
         bound = (np.abs(y * np.log(np.abs(x))) + 2) * 2.0**-52
@@ -252,7 +253,7 @@ def test_prelu() -> None:
 
 def test_relu_is_one_instruction_and_clip_two() -> None:
     for activation, count in ((Activation("relu"), 1), (Activation("clip", (0.0, 6.0)), 2)):
-        text = assembly(MathTestKernel(activation, "float32", 4), preset("icelake-server"))
+        text = assembly(MathTestKernel(activation, FLOAT32, 4), preset("icelake-server"))
         assert text.count("vmaxps") + text.count("vminps") == count
         assert "cmp" not in text.replace("cmpq", "")
 

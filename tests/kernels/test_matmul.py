@@ -11,6 +11,7 @@ import pytest
 from leanconv.codegen.host import host
 from leanconv.kernels import matmul
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32
 from support.nodes import DTYPES, TARGETS, Case, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -88,7 +89,7 @@ def test_gemm(
 
 
 def test_gemm_without_beta_never_reads_c() -> None:
-    a, b = integers((3, 4), "float32", 1), integers((4, 5), "float32", 2)
+    a, b = integers((3, 4), FLOAT32, 1), integers((4, 5), FLOAT32, 2)
     attributes = {"transA": 0, "transB": 0, "alpha": 1.0, "beta": 0.0}
     case = Case(matmul, "Gemm", [a, b, np.full((3, 5), np.nan, np.float32)], attributes)
     assert np.array_equal(case.run(host(), False), a @ b)
@@ -108,7 +109,7 @@ def test_many_chunks_and_long_sums(target: Target) -> None:
 
 def test_rows_that_share_a_cache_set_are_few() -> None:
     for k, few in ((1024, True), (1000, False)):
-        a, b = integers((64, k), "float32", 1), integers((k, 64), "float32", 2)
+        a, b = integers((64, k), FLOAT32, 1), integers((k, 64), FLOAT32, 2)
         target = replace(preset("skylake-avx512"), costs=preset("znver4").costs)
         kernel = Case(matmul, "MatMul", [a, b], {}).lower(target, False).calls[0].kernel
         assert isinstance(kernel, matmul.MatMul)

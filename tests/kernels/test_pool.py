@@ -15,6 +15,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import ModelError
 from leanconv.kernels import pool
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.nodes import DTYPES, TARGETS, Case, distinct, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -43,7 +44,7 @@ def attributes_of(
 
 def check(case: Case, target: Target) -> None:
     """A maximum is exact; a mean is one division away from an exact sum."""
-    wanted = case.expected("float64")
+    wanted = case.expected(FLOAT64)
     got = case.run(target, True)
     if case.node.op == "MaxPool":
         assert np.array_equal(got, wanted)
@@ -122,7 +123,7 @@ def test_any_pool() -> None:
     def each(drawn: tuple[str, tuple[int, ...], dict[str, Any]]) -> None:
         op, shape, attributes = drawn
         try:
-            case = Case(pool, op, [integers(shape, "float32")], attributes)
+            case = Case(pool, op, [integers(shape, FLOAT32)], attributes)
         except ModelError as error:
             if "does not fit an input of extent" not in str(error):
                 raise
@@ -136,14 +137,14 @@ def test_any_pool() -> None:
 
 def test_windows_that_touch_nothing_hold_the_least_number() -> None:
     attributes = attributes_of((2, 2), (1, 1), (2, 2, 2, 2), (2, 2))
-    x = integers((1, 16, 1, 1), "float32")
+    x = integers((1, 16, 1, 1), FLOAT32)
     for op in ("MaxPool", "AveragePool"):
         case = Case(pool, op, [x], attributes)
         assert np.array_equal(case.run(host(), True), case.expected())
 
 
 def test_infinities_and_unused_lanes() -> None:
-    x = distinct((1, 5, 4, 4), "float32")
+    x = distinct((1, 5, 4, 4), FLOAT32)
     x[0, 0], x[0, 1, 0, 0] = -np.inf, np.inf
     for op in ("MaxPool", "AveragePool"):
         case = Case(pool, op, [x], attributes_of((2, 2), (2, 2)))
@@ -158,7 +159,7 @@ def test_nan_in_a_window_gives_nan_and_elsewhere_nothing(
 ) -> None:
     """Of either sign, at every tap of some window, beside infinities."""
     shape, attributes = CASES[number]
-    x = integers(shape, "float32", most=99)
+    x = integers(shape, FLOAT32, most=99)
     random = np.random.default_rng(number)
     places = random.permutation(x.size)[: max(2, x.size // 60)]
     x.reshape(-1)[places] = np.nan
@@ -176,7 +177,7 @@ def test_nan_in_a_window_gives_nan_and_elsewhere_nothing(
 @pytest.mark.parametrize("ceil", [0, 1])
 @ops
 def test_pool_is_onnxruntimes(op: str, ceil: int, include: int) -> None:
-    x = integers((1, 18, 11, 10), "float32")
+    x = integers((1, 18, 11, 10), FLOAT32)
     names = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": ceil}
     if op == "AveragePool":
         names["count_include_pad"] = include
@@ -195,7 +196,7 @@ def test_pool_is_onnxruntimes(op: str, ceil: int, include: int) -> None:
 @ops
 def test_inner_loop_has_no_spills(op: str) -> None:
     attributes = attributes_of((3, 3), (2, 2), (1, 1, 1, 1))
-    case = Case(pool, op, [integers((1, 64, 28, 28), "float32")], attributes)
+    case = Case(pool, op, [integers((1, 64, 28, 28), FLOAT32)], attributes)
     for name in ("skylake-avx512", "haswell"):
         text = case.assembles(preset(name), True)
         assert not re.findall(r"v\w+\s+.*[yz]mm\d+, -?\d*\(%rsp\)", text)

@@ -13,6 +13,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.kernels.reduce import OPS, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.nodes import TARGETS, one_node, run_node
 
 
@@ -46,7 +47,7 @@ SIZES = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 8191, 
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_along_and_across_lanes(size: int, dtype: str, target: Target) -> None:
     for shape, axis in (((3, size), 1), ((size, 3), 0), ((3, size), 0), ((2, size, 70), 1)):
@@ -60,7 +61,7 @@ def test_sizes_along_and_across_lanes(size: int, dtype: str, target: Target) -> 
 
 @pytest.mark.parametrize("plain_result", [False, True])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("shape", [(1, 16, 7, 7), (2, 35, 7, 5), (3, 1, 1, 1), (1, 40, 60, 61)])
 def test_global_pool_of_blocks(
     shape: tuple[int, ...], dtype: str, target: Target, plain_result: bool

@@ -13,6 +13,7 @@ from leanconv.codegen.lowered import View
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from leanconv.kernels import resize
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32
 from support.nodes import DTYPES, TARGETS, Case, distinct
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -76,7 +77,7 @@ def test_channels_and_short_ranks_are_plain(target: Target, mode: str) -> None:
         ((6, 7), (0.5, 2.0)),
         ((5,), (1.8,)),
     ]:
-        x = distinct(shape, "float32", 1)
+        x = distinct(shape, FLOAT32, 1)
         check(Case(resize, "Resize", [x], attributes_of(shape, scales, mode)), target, False)
 
 
@@ -88,7 +89,7 @@ def test_every_mode(coordinates: str, nearest: str) -> None:
     nearest = "floor" if nearest == "linear" else nearest
     for scales in [(1.0, 1.0, 2.0, 1.6), (1.0, 1.0, 0.5, 0.4)]:
         attributes = attributes_of(shape, scales, mode, coordinates, nearest)
-        check(Case(resize, "Resize", [distinct(shape, "float32", 1)], attributes), host(), True)
+        check(Case(resize, "Resize", [distinct(shape, FLOAT32, 1)], attributes), host(), True)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -112,12 +113,12 @@ def test_resize_is_onnxruntimes(mode: str, coordinates: str) -> None:
 
 
 def test_nothing_to_resize_is_a_view() -> None:
-    x = distinct((1, 4, 3, 3), "float32")
+    x = distinct((1, 4, 3, 3), FLOAT32)
     case = Case(resize, "Resize", [x], attributes_of(x.shape, (1.0,) * 4))
     assert case.lower(host(), True).views == {"y": View("x0")}
 
 
 def test_resize_is_emitted_for_neon() -> None:
-    x = distinct((1, 8, 3, 3), "float32")
+    x = distinct((1, 8, 3, 3), FLOAT32)
     case = Case(resize, "Resize", [x], attributes_of(x.shape, (1.0, 1.0, 2.0, 2.0), "linear"))
     assert "fmla" in case.assembles(preset("neoverse-n1"), True)

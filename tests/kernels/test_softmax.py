@@ -9,6 +9,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.kernels.softmax import OPS, Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
@@ -28,7 +29,7 @@ SIZES = (1, 2, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 1000, 8200)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("op", OPS)
 def test_last_axis(op: str, size: int, dtype: str, target: Target) -> None:
@@ -39,7 +40,7 @@ def test_last_axis(op: str, size: int, dtype: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
@@ -84,7 +85,7 @@ def test_probabilities_sum_to_one() -> None:
 
 def test_results_do_not_depend_on_the_cuts() -> None:
     x = numbers(300, 70)
-    kernel = Softmax("float32", False, 300, 70, 1)
+    kernel = Softmax(FLOAT32, False, 300, 70, 1)
     assert kernel.chunks > 2
     whole = run_kernel(kernel, x, np.full_like(x, np.nan))
     cut = run_kernel(kernel, x, np.full_like(x, np.nan), parts=range(1, kernel.chunks))

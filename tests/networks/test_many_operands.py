@@ -16,6 +16,7 @@ from leanconv.kernels import layout
 from leanconv.kernels.copy import Copy
 from leanconv.operators import Accuracy
 from leanconv.planner.lowering import LoweredGraph, lower_graph, usual_choices
+from leanconv.types import FLOAT32
 from support.counted import lines_of
 from support.onnx_models import model
 
@@ -33,7 +34,7 @@ def concat(count: int, apart: bool, axis: int = 1) -> bytes:
 
 
 def lowered(file: bytes) -> LoweredGraph:
-    graph = run_passes(read_model(file).bind({"x": (1, 2, 3, 5)}, dtype="float32"))
+    graph = run_passes(read_model(file).bind({"x": (1, 2, 3, 5)}, dtype=FLOAT32))
     accuracy = Accuracy(1e-5)
     return lower_graph(graph, host(), accuracy, usual_choices(graph, host(), accuracy))
 

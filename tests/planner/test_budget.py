@@ -22,6 +22,7 @@ from leanconv.planner.solver import fastest, smallest
 from leanconv.planner.storage import place
 from leanconv.spec import PLAIN
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder
 
 THREADS = 2
@@ -29,7 +30,7 @@ THREADS = 2
 
 def chain() -> Graph:
     """Convolutions whose channels do not fill blocks, so that layouts are worth a thought."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 3, 14, 14)
     x = b.conv(x, b.normal(20, 3, 3, 3), pads=(1, 1, 1, 1))
     x = b.conv(x, b.normal(24, 20, 1, 1))
@@ -38,7 +39,7 @@ def chain() -> Graph:
 
 def diamond() -> Graph:
     """A value that two nodes read, who may want it in two formats; a sum in place."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 5, 9, 9)
     x = b.conv(x, b.normal(17, 5, 1, 1))
     y = b.pool(x, (3, 3), "MaxPool", pads=(1, 1, 1, 1))
@@ -48,7 +49,7 @@ def diamond() -> Graph:
 
 def views() -> Graph:
     """Results that are the bytes of others, and an output that is read again."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(2, 18, 6, 4)
     x = b.conv(x, b.normal(19, 18, 1, 1))
     flat = b.op("Reshape", x, shape=(2, 19 * 24))
@@ -58,7 +59,7 @@ def views() -> Graph:
 
 def parts() -> Graph:
     """Halves of a value, of which one is read twice, computed where their Concat has them."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 3, 6, 5)
     x = b.conv(x, b.normal(20, 3, 3, 3), pads=(1, 1, 1, 1))
     x = b.conv(x, b.normal(32, 20, 1, 1))
@@ -71,7 +72,7 @@ def parts() -> Graph:
 
 def nested_parts() -> Graph:
     """A Concat in a Concat, one part of which is an output, and one the user's."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     given = b.input(1, 16, 3, 4)
     x = b.conv(given, b.normal(20, 16, 3, 3), pads=(1, 1, 1, 1))
     x = b.conv(x, b.normal(16, 20, 1, 1))
@@ -112,7 +113,7 @@ def every_plan(planner: GraphPlanner) -> list[Plan]:
         plans.append(
             Plan(
                 sum(node_cost.time_ns for node_cost in chosen) + reorders,
-                sum(error_units(node_cost.passed_error, "float32") for node_cost in chosen),
+                sum(error_units(node_cost.passed_error, FLOAT32) for node_cost in chosen),
                 storage.peak_bytes + lowered.constants.places()[1],
             )
         )

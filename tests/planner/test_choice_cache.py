@@ -23,6 +23,7 @@ from leanconv.operators.convolution import Convolution
 from leanconv.planner import choice_cache
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph
+from leanconv.types import FLOAT32
 
 ACCURACY = Accuracy(1e-5)
 
@@ -52,7 +53,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @cache
 def graph(batch: int) -> Graph:
     model = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
-    return run_passes(read_model(model).bind({"input": (batch, 3, 64, 64)}, dtype="float32"))
+    return run_passes(read_model(model).bind({"input": (batch, 3, 64, 64)}, dtype=FLOAT32))
 
 
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:

@@ -10,6 +10,7 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy, NodeContext, operator_of
 from leanconv.spec import PLAIN
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder
 
 TARGET = preset("znver4")
@@ -17,7 +18,7 @@ TARGET = preset("znver4")
 
 def deep() -> Graph:
     """512 channels on 7x7 pixels: 9.4 MB of weights for 49 outputs each."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 512, 7, 7)
     return b.graph(b.conv(x, b.normal(512, 512, 3, 3), pads=(1, 1, 1, 1)))
 

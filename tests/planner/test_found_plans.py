@@ -15,6 +15,7 @@ from leanconv.operators import Accuracy
 from leanconv.planner import compiled_network, found_plans, graph_planner
 from leanconv.planner.budget import Planner
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder
 
 ACCURACY = Accuracy(1e-5)
@@ -22,7 +23,7 @@ ACCURACY = Accuracy(1e-5)
 
 def reordering(channels: int = 32) -> Graph:
     """A value in blocks of channels for one reader, and in planes for the other."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, channels, 24, 24)
     shared = b.conv(x, b.normal(64, channels, 3, 3), pads=(1, 1, 1, 1))
     deeper = b.conv(shared, b.normal(64, 64, 3, 3), pads=(1, 1, 1, 1))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import leanconv as lc
 from leanconv.planner.node_costs import error_units, units_error
+from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text
 from support.network_models import small_model
 
@@ -111,7 +112,7 @@ def test_a_convolution_works_with_what_its_refusal_names(
     assert free <= check_least(lambda error: plan(error, memory_limit=tight))
 
 
-@given(st.integers(1, 2**50), st.sampled_from(["float32", "float64"]))
+@given(st.integers(1, 2**50), st.sampled_from([FLOAT32, FLOAT64]))
 @settings(max_examples=200)
 def test_the_error_of_units_is_the_least_that_allows_them(units: int, dtype: str) -> None:
     error = units_error(units, dtype)

@@ -21,6 +21,7 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import error_units
 from leanconv.planner.solver import fastest, smallest
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.onnx_models import model as onnx_model
 
 SHAPE = (1, 3, 96, 96)
@@ -39,7 +40,7 @@ def planner(
     target: str = "skylake-avx512",
 ) -> Planner:
     shape = (1, 3, image, image)
-    graph = run_passes(read_model(model(width, image)).bind({"input": shape}, dtype="float32"))
+    graph = run_passes(read_model(model(width, image)).bind({"input": shape}, dtype=FLOAT32))
     accuracy = Accuracy(1e-6, reproducible)
     return Planner(graph, preset(target), 2, accuracy, max_error)
 
@@ -110,7 +111,7 @@ def test_limits_of_bytes_and_error_are_kept_together() -> None:
         plans = planner(max_error=max_error)
         found = plans.within((least.memory_bytes + error.memory_bytes) // 2)
         assert found.path is not None
-        assert found.path.error <= error_units(max_error, "float32")
+        assert found.path.error <= error_units(max_error, FLOAT32)
         assert found.planner.merged
 
 

@@ -20,6 +20,7 @@ from leanconv.graph.verify import check_flowing
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.counted import check_growth
 from support.network_models import small
 
@@ -32,7 +33,7 @@ Nodes = Sequence[onnx.NodeProto]
 def _planner(built: bytes) -> Planner:
     model = read_model(built)
     shapes = {port.name: port.static_shape for port in model.inputs}
-    bound = model.bind({n: s for n, s in shapes.items() if s is not None}, dtype="float32")
+    bound = model.bind({n: s for n, s in shapes.items() if s is not None}, dtype=FLOAT32)
     graph = check_flowing(run_passes(bound, PASSES))
     return Planner(graph, TARGET, 2, Accuracy(1e-6, False).of_network(graph, TARGET))
 

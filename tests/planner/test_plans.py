@@ -13,6 +13,7 @@ from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.codegen.host import host
 from leanconv.planner.storage import place
 from leanconv.target import preset
+from leanconv.types import FLOAT64
 from support.storage_check import check, lowered_network
 
 NARROW = {
@@ -53,7 +54,7 @@ def test_no_value_is_lost(name: str, batch: int) -> None:
 
 @pytest.mark.parametrize("name", ["shufflenet_like", "convnext_like", "segmentation_like"])
 def test_no_value_is_lost_in_float64(name: str) -> None:
-    check(lowered_network(model(name), host(), 2, "float64"))
+    check(lowered_network(model(name), host(), 2, FLOAT64))
 
 
 def test_the_simulation_sees_an_overlap() -> None:

@@ -19,6 +19,7 @@ from leanconv.operators.convolution import Convolution
 from leanconv.planner import choice_cache
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.planner.representatives import representative, representative_types
+from leanconv.types import FLOAT32
 from support.network_models import images, model
 
 ACCURACY = Accuracy(1e-5)
@@ -26,7 +27,7 @@ ACCURACY = Accuracy(1e-5)
 
 def bound(name: str, batch: int) -> Graph:
     read = read_model(model(name))
-    templates = Templates(read, lambda shapes: run_passes(read.bind(shapes, dtype="float32")))
+    templates = Templates(read, lambda shapes: run_passes(read.bind(shapes, dtype=FLOAT32)))
     return templates.graph([(batch, *images(model(name), 2).shape[1:])])
 
 

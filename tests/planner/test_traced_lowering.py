@@ -19,6 +19,7 @@ from leanconv.planner.lowering import lower_graph, usual_choices
 from leanconv.planner.remembered import remembered
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.target import PRESETS, Target
+from leanconv.types import FLOAT32
 from support.onnx_models import model
 
 ACCURACY = Accuracy(1e-5)
@@ -67,7 +68,7 @@ def templates() -> Templates:
     ]
     proto = model(nodes, {"x": (1, 3, "H", "W")}, ["y"], held)
     read = read_model(proto.SerializeToString())
-    return Templates(read, lambda shapes: run_passes(read.bind(shapes, dtype="float32")))
+    return Templates(read, lambda shapes: run_passes(read.bind(shapes, dtype=FLOAT32)))
 
 
 def same(traced: Lowered, plain: Lowered) -> bool:

@@ -19,6 +19,7 @@ from leanconv.planner import tuner
 from leanconv.reference.direct import convolve
 from leanconv.settings import current_settings
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64
 
 SMALL = "ic32ih14oc32oh12kh3"
 
@@ -32,7 +33,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskCache
     return cache
 
 
-def problem_of(text: str, dtype: str = "float32", max_error: float | None = None):
+def problem_of(text: str, dtype: str = FLOAT32, max_error: float | None = None):
     return conv_problem(ConvSpec.parse(text, dtype=dtype), max_error)
 
 
@@ -89,7 +90,7 @@ def test_memory_limit_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "activation", "residual"),
-    [("float32", None, False), ("float64", "relu", True), ("float32", "prelu", True)],
+    [(FLOAT32, None, False), (FLOAT64, "relu", True), (FLOAT32, "prelu", True)],
 )
 def test_tuned_plan_is_right(dtype: str, activation: str | None, residual: bool) -> None:
     random = np.random.default_rng(1)

@@ -10,6 +10,7 @@ import leanconv as lc
 from leanconv.codegen.host import host
 from leanconv.planner.views import Views
 from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.errors import relative_error
 from support.network_models import by_numpy, small, weights
 from support.storage_check import check, lowered_network
@@ -90,16 +91,16 @@ def test_no_part_is_lost(block: int, batch: int, target: str) -> None:
         assert len(copy.calls) == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("block", "batch"), [(16, 1), (16, 3), (10, 1)])
 def test_answers_are_those_of_the_definition(block: int, batch: int, dtype: str) -> None:
     built = split(block)
     x = weights(batch, 3, 9, 10, seed=7).astype(dtype)
     exact = by_numpy(built, {"x": x})["y"]
     net = lc.load(built, dtype=dtype)
-    assert relative_error(net(x), exact) < (1e-5 if dtype == "float32" else 1e-12)
+    assert relative_error(net(x), exact) < (1e-5 if dtype == FLOAT32 else 1e-12)
     lean = lc.load(built, dtype=dtype, memory_limit=net.plan.memory_bytes)
-    assert relative_error(lean(x), exact) < (1e-5 if dtype == "float32" else 1e-12)
+    assert relative_error(lean(x), exact) < (1e-5 if dtype == FLOAT32 else 1e-12)
 
 
 def ends() -> bytes:

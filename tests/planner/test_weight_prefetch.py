@@ -17,6 +17,7 @@ from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
 
@@ -39,7 +40,7 @@ def product(inputs: int, outputs: int, columns: int, batch: int = 1, rows: int =
         window=Window(size, size, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
         x=access[0],
         y=access[1],
-        dtype="float32",
+        dtype=FLOAT32,
         lanes=16,
         tile=Tile(min(7, columns), 2),
         rows=rows,
@@ -109,7 +110,7 @@ def test_others_are_left_alone(host: DirectConv, stream: DirectConv, why: str) -
 
 def small_network() -> Graph:
     """What MobileNetV2 ends with, narrower."""
-    b = Builder("float32")
+    b = Builder(FLOAT32)
     x = b.input(1, 320, 7, 7)
     h = b.conv(x, b.normal(1280, 320, 1, 1))
     return b.graph(b.conv(b.pool(h, (7, 7)), b.normal(1000, 1280, 1, 1)))

@@ -13,6 +13,7 @@ from leanconv.reference.algorithms import CORES, convolve_as
 from leanconv.reference.direct import convolve, seven_loops
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
+from leanconv.types import FLOAT64
 from support.small_specs import operands, specs
 
 EXACT = [name for name in CORES if not name.startswith(("winograd", "fft"))]
@@ -100,7 +101,7 @@ def test_rounded_algorithms(name: str, plain: bool) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_activations_equal_those_of_the_graph(kind: str) -> None:
-    spec = ConvSpec.parse("ic1iw101oc1kw1", dtype="float64", activation=Activation(kind))
+    spec = ConvSpec.parse("ic1iw101oc1kw1", dtype=FLOAT64, activation=Activation(kind))
     x = np.linspace(-8, 8, 101).reshape(spec.input_shape)
     slope = np.array([-0.3]) if kind == "prelu" else None
     names = ("x", "w", "", "", "slope" if kind == "prelu" else "")

@@ -23,6 +23,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from leanconv.types import FLOAT64
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 for folder in (ROOT, ROOT / "src", ROOT / "benchmarks"):
@@ -76,7 +78,7 @@ def problems() -> Iterator[tuple[str, ConvSpec, str | None]]:
     for name, text in LAYERS.items():
         for layout in ("NCHW", "NHWC"):
             yield f"{name} {layout}", ConvSpec.parse(text, layout=layout), None
-        yield f"{name} float64", ConvSpec.parse(text, dtype="float64"), None
+        yield f"{name} float64", ConvSpec.parse(text, dtype=FLOAT64), None
     for layer in layer_shapes.SHAPES:
         yield layer.name, layer.spec(), None
     for text in NAMED:

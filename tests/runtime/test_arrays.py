@@ -7,11 +7,12 @@ import pytest
 
 from leanconv.runtime import arrays
 from leanconv.runtime.arrays import Lookup
+from leanconv.types import FLOAT32, FLOAT64
 
 SHAPE = (2, 3, 5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, "int64"])
 @pytest.mark.parametrize("shape", [SHAPE, (7,), (), (1, 1, 1, 1), (4, 2)])
 def test_finds_the_address(shape: tuple[int, ...], dtype: str) -> None:
     lookup = Lookup(shape, dtype)
@@ -46,12 +47,12 @@ def unaligned() -> np.ndarray:
     ],
 )
 def test_finds_nothing_else(other: object) -> None:
-    assert Lookup(SHAPE, "float32")(other) == 0
+    assert Lookup(SHAPE, FLOAT32)(other) == 0
 
 
 def test_what_is_to_be_written_must_be_writeable() -> None:
     array = np.zeros(SHAPE, np.float32)
-    lookup = Lookup(SHAPE, "float32", writeable=True)
+    lookup = Lookup(SHAPE, FLOAT32, writeable=True)
     assert lookup(array) == array.ctypes.data
     array.setflags(write=False)
     assert lookup(array) == 0
@@ -59,11 +60,11 @@ def test_what_is_to_be_written_must_be_writeable() -> None:
 
 def test_an_array_that_grew_in_place_is_looked_at_anew() -> None:
     array = np.zeros(6, np.float32)
-    lookup = Lookup((6,), "float32")
+    lookup = Lookup((6,), FLOAT32)
     assert lookup(array)
     array.resize(1 << 20, refcheck=False)
     assert lookup(array) == 0
-    assert Lookup((1 << 20,), "float32")(array) == array.ctypes.data
+    assert Lookup((1 << 20,), FLOAT32)(array) == array.ctypes.data
 
 
 def test_another_numpy_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,4 +74,4 @@ def test_another_numpy_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     arrays._native.cache_clear()
     array = np.zeros(SHAPE, np.float32)
-    assert Lookup(SHAPE, "float32")(array) == array.ctypes.data
+    assert Lookup(SHAPE, FLOAT32)(array) == array.ctypes.data

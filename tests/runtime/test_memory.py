@@ -13,6 +13,7 @@ from leanconv.errors import LeanConvError
 from leanconv.runtime.memory import Block, Memory, new_array
 from leanconv.runtime.registry import Registry
 from leanconv.spec.format import ALIGNMENT, aligned
+from leanconv.types import FLOAT64
 
 
 def resident_bytes() -> int:
@@ -61,7 +62,7 @@ def test_memory_that_cannot_be_had_is_an_error_with_a_way_out(size: int) -> None
 
 def test_a_result_without_room_is_an_error_with_a_way_out() -> None:
     with pytest.raises(LeanConvError, match="smaller batch"):
-        new_array((2**45,), "float64")
+        new_array((2**45,), FLOAT64)
 
 
 def test_a_view_keeps_its_block() -> None:

@@ -11,6 +11,7 @@ import leanconv as lc
 from leanconv.api.inputs import InputSpec, validated_input
 from leanconv.errors import InputError, LeanConvError
 from leanconv.spec.mends import mended
+from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import shape_text, type_text
 
 
@@ -30,9 +31,9 @@ def test_shapes_are_written_as_options_take_them(shape: Any, text: str) -> None:
 
 
 def test_types_are_written_with_their_shape() -> None:
-    assert type_text("float32", (1, 3)) == "float32[1x3]"
+    assert type_text(FLOAT32, (1, 3)) == "float32[1x3]"
     assert type_text(np.dtype("u1"), ()) == "uint8[]"
-    assert type_text("float64", None) == "float64 of any rank"
+    assert type_text(FLOAT64, None) == "float64 of any rank"
 
 
 NCHW, NHWC = ("N", 3, 24, 32), (1, 24, 32, 3)

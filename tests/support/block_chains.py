@@ -18,6 +18,7 @@ from leanconv.operators import Accuracy, NodeContext
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 from support.kernel_runner import Guard, guarded_operand
 from support.nodes import run_lowered
@@ -42,7 +43,7 @@ class Block:
     activations: tuple[Activation | None, ...] = (RELU6, RELU6, None)
     first: tuple[int, int] = (1, 1)  # kernel and stride of the first convolution
     bias: bool = True
-    dtype: str = "float32"
+    dtype: str = FLOAT32
     integers: bool = False
 
     def graph(self) -> Graph:
@@ -90,7 +91,7 @@ class Block:
     def expected(self) -> np.ndarray:
         """The result in float64."""
         graph = self.graph()
-        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        types = {n: TensorType(t.shape, FLOAT64) for n, t in graph.types.items()}
         constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
         wide = replace(graph, types=types, constants=constants)
         return interpret(wide, {"x0": self.input().astype(np.float64)})[graph.outputs[0]]

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.api.inputs import InputSpec
 from leanconv.runtime.profile import ProfileRow
 from leanconv.target import preset
+from leanconv.types import FLOAT32
 
 
 @dataclass
@@ -27,7 +28,7 @@ class FakeNetwork:
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        return (InputSpec("x", self.shape, "float32"),)
+        return (InputSpec("x", self.shape, FLOAT32),)
 
     @property
     def plan(self) -> Any:
@@ -46,7 +47,7 @@ class FakeNetwork:
             steps=(step,),
             threads=2,
             predicted_ns=2280,
-            inputs={"x": SimpleNamespace(dtype="float32")},
+            inputs={"x": SimpleNamespace(dtype=FLOAT32)},
             planner=SimpleNamespace(target=preset("znver4")),
         )
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from leanconv.types import FLOAT32, FLOAT64
 from support.problems import ANY_CHANNELS, EXACT, SMOOTH, Problem, long_kernels, problems
 from support.stated import KINDS
 
-BOTH = ("float32", "float64")
+BOTH = (FLOAT32, FLOAT64)
 
 
 @dataclass(frozen=True)

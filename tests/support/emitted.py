@@ -11,16 +11,10 @@ from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
+from leanconv.types import FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
 
 _C = {"i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "float": ctypes.c_float}
-DTYPE = {
-    "float": "float32",
-    "double": "float64",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-}
+DTYPE = {"float": FLOAT32, "double": FLOAT64, "i8": INT8, "i16": INT16, "i32": INT32, "i64": INT64}
 
 
 def integer_function(body: Callable[[Function, Value, Value], Value]) -> Callable[[int, int], int]:

@@ -21,6 +21,7 @@ from leanconv.operators import NodeContext, operator_of
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64
 from support import single_nodes
 from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
@@ -50,7 +51,7 @@ class Case:
 
     def contexts(self, target: Target) -> Iterator[NodeContext]:
         """The node in all formats that its operator accepts."""
-        rules = FormatRules(self.graph, Format(target.lanes("float32")))
+        rules = FormatRules(self.graph, Format(target.lanes(FLOAT32)))
         for reads, writes in rules.possible(self.node):
             formats = dict.fromkeys(self.graph.types, PLAIN) | reads
             formats[self.node.outputs[0]] = writes
@@ -59,7 +60,7 @@ class Case:
     def expected(self) -> np.ndarray:
         """What the node computes, in float64."""
         graph = self.graph
-        types = {n: TensorType(t.shape, "float64") for n, t in graph.types.items()}
+        types = {n: TensorType(t.shape, FLOAT64) for n, t in graph.types.items()}
         constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
         wide = replace(graph, types=types, constants=constants)
         inputs = {name: array.astype(np.float64) for name, array in self.inputs.items()}
@@ -195,14 +196,14 @@ def _convolutions(op: str) -> Iterator[Case]:
         (20, 20, 1, (19,), (3,), None),
         (20, 20, 1, (3, 5, 4), (3, 1, 3), relu),
     ):
-        b = Builder("float32")
+        b = Builder(FLOAT32)
         x = b.input(2, inputs, *size)
         more = (b.normal(outputs), b.input(2, outputs, *size))
         w = b.normal(outputs, inputs // groups, *kernel)
         pads = tuple(k // 2 for k in kernel) * 2
         yield _one(b, b.conv(x, w, *more, group=groups, pads=pads, activation=activation))
     for residual in (False, True):
-        b = Builder("float32")
+        b = Builder(FLOAT32)
         x = b.input(1, 20, 8, 7)
         added = b.input(1, 20, 8, 7) if residual else ""
         w, prelu = b.normal(20, 20, 3, 3), Activation("prelu")
@@ -221,7 +222,7 @@ def _transposed(op: str) -> Iterator[Case]:
         (32, 32, 2, 2, 2, 0),
         (16, 16, 16, 3, 2, 1),
     ):
-        b = Builder("float32")
+        b = Builder(FLOAT32)
         x = b.input(2, inputs, 5, 6)
         w, bias = b.normal(inputs, outputs // groups, kernel, kernel), b.normal(outputs)
         settings = {"strides": (stride,) * 2, "pads": (pad,) * 4, "group": groups}
@@ -235,7 +236,7 @@ def _chains(op: str) -> Iterator[Case]:
     for channels, inners in ((20, (0, 40)), (32, (48,))):
         for inner in inners:
             for adds in ("nothing", "itself", "another"):
-                b = Builder("float32")
+                b = Builder(FLOAT32)
                 x = b.input(1, channels, 9, 8)
                 added = (x,) if adds == "itself" else ()
                 if adds == "another":

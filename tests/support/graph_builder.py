@@ -13,12 +13,13 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.passes import Pass
 from leanconv.graph.verify import verify
+from leanconv.types import FLOAT64
 
 
 class Builder:
     """Collects inputs, constants and nodes in order; `graph` ends it."""
 
-    def __init__(self, dtype: str = "float64", seed: int = 0) -> None:
+    def __init__(self, dtype: str = FLOAT64, seed: int = 0) -> None:
         self.dtype = dtype
         self.random = np.random.default_rng(seed)
         self.types: dict[str, TensorType] = {}

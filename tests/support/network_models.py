@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import FLOAT64
 
 NARROW = {
     "mobilenetv2": {"width": 0.25, "image": 96},
@@ -66,7 +67,7 @@ def by_onnxruntime(built: bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.
 def by_numpy(built: bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the graph, before any pass, gives in NumPy's float64."""
     read = read_model(built)
-    graph = read.bind({n: a.shape for n, a in inputs.items()}, dtype="float64")
+    graph = read.bind({n: a.shape for n, a in inputs.items()}, dtype=FLOAT64)
     wide = {n: a.astype(np.float64) for n, a in inputs.items()}
     return dict(zip(read.outputs, interpret(graph, wide).values(), strict=True))
 

@@ -19,11 +19,12 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOAT64, as_dtype
 from support.kernel_runner import Guard, guarded_operand, run_kernel
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
-DTYPES = ["float32", "float64"]
+DTYPES = [FLOAT32, FLOAT64]
 Lower = Callable[[Node, Graph, Mapping[str, Format], Target], Lowered]
 Arrays = Mapping[str, np.ndarray]
 
@@ -62,7 +63,7 @@ def one_node(
 ) -> tuple[Node, Graph]:
     """A graph of one node with the result `y`; its operands are in the given order."""
     arrays = {**inputs, **constants}
-    types = {name: TensorType(a.shape, a.dtype.name) for name, a in arrays.items()}
+    types = {name: TensorType(a.shape, as_dtype(a.dtype)) for name, a in arrays.items()}
     node = Node(op, tuple(order), ("y",), attributes)
     (types["y"],) = infer_node(node, types)
     return node, Graph(tuple(inputs), ("y",), (node,), types, dict(constants))

@@ -15,6 +15,7 @@ from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.verify import verify
+from leanconv.types import FLOAT64
 from support.templates import check_template
 
 Array = np.ndarray
@@ -122,7 +123,7 @@ def interpreted(
 def agree(proto: onnx.ModelProto, inputs: Mapping[str, Array], tolerance: float = 1e-5) -> None:
     """Compare with ONNX Runtime in float32 and in float64, relative to the largest output."""
     expected = reference(proto, inputs)
-    for dtype in (None, "float64"):
+    for dtype in (None, FLOAT64):
         found = imported(proto, inputs, dtype)
         assert list(found) == list(expected)
         for name, array in expected.items():

@@ -24,6 +24,7 @@ from leanconv.operators import NodeContext
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
+from leanconv.types import FLOAT32, FLOAT64, as_dtype
 from support import problems, stated
 from support.block_chains import Block, Runner
 from support.kernel_runner import Guard, run_kernel
@@ -143,13 +144,15 @@ def _laid(array: np.ndarray, layout: str) -> np.ndarray:
     """An array (N, C, spatial…) as it lies in memory."""
     if layout == "last":
         return np.ascontiguousarray(np.moveaxis(array, 1, -1))
-    return to_memory(array, _block(array.dtype.name) if layout == "blocks" else Format())
+    return to_memory(array, _block(as_dtype(array.dtype)) if layout == "blocks" else Format())
 
 
 def _planes(memory: np.ndarray, shape: tuple[int, ...], layout: str) -> np.ndarray:
     if layout == "last":
         return np.moveaxis(memory.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
-    return from_memory(memory, shape, _block(memory.dtype.name) if layout == "blocks" else Format())
+    return from_memory(
+        memory, shape, _block(as_dtype(memory.dtype)) if layout == "blocks" else Format()
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class Transposed:
     x: tuple[int, ...]
     w: tuple[int, ...]
     attributes: tuple[tuple[str, Any], ...]
-    dtype: str = "float32"
+    dtype: str = FLOAT32
     blocked: bool = False
     algorithm: str = ""
 
@@ -211,7 +214,7 @@ Axis = tuple[int, int, int, int, int, int]  # size, kernel, stride, dilation, be
 def spec_of(
     axes: Sequence[Axis],
     channels: tuple[int, int, int] = (1, 16, 16),
-    dtype: str = "float32",
+    dtype: str = FLOAT32,
     batch: int = 1,
     added: bool = False,
 ) -> ConvSpec:
@@ -280,7 +283,7 @@ def chosen_cases() -> dict[str, list[Case]]:
                 spec_of(
                     axes,
                     _DEPTHWISE if apart else (1, 3 + 14 * (place % 2), 17),
-                    ("float32", "float64")[(place + number) % 2],
+                    (FLOAT32, FLOAT64)[(place + number) % 2],
                     added=place % 3 == 0,
                 ),
                 algorithm,
@@ -300,7 +303,7 @@ def chosen_cases() -> dict[str, list[Case]]:
     ]
     found["transposed"] = [
         Transposed(x, w, tuple(given.items()), dtype, blocked)
-        for dtype, blocked in (("float32", False), ("float64", True))
+        for dtype, blocked in ((FLOAT32, False), (FLOAT64, True))
         for x, w, given in (
             ((1, 16, 5), (16, 16, 1), {"strides": (3,), "output_padding": (2,)}),
             ((1, 3, 5, 2), (3, 17, 2, 7), {"pads": (0, 5, 4, 0), "dilations": (3, 1)}),

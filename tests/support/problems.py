@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.conv import effective_extent
+from leanconv.types import FLOAT32
 from support.guarded import Guarded
 
 CHANNELS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 31, 32, 33]))
@@ -143,7 +144,7 @@ def _epilogue(draw: st.DrawFn, activations: tuple[str | None, ...]) -> tuple[Any
 def problems(
     draw: st.DrawFn,
     activations: tuple[str | None, ...],
-    dtypes: tuple[str, ...] = ("float32",),
+    dtypes: tuple[str, ...] = (FLOAT32,),
     flat: bool = False,
     channels: tuple[str, ...] = ANY_CHANNELS,
 ) -> Problem:
@@ -183,7 +184,7 @@ def problems(
 def long_kernels(
     draw: st.DrawFn,
     activations: tuple[str | None, ...],
-    dtypes: tuple[str, ...] = ("float32",),
+    dtypes: tuple[str, ...] = (FLOAT32,),
 ) -> Problem:
     """Kernels of up to 31 x 31, over maps smaller and larger than they are; often depthwise."""
     rank = draw(st.sampled_from([1, 2, 2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from math import prod
 
+from leanconv.types import FLOAT32, FLOAT64
 from support.padded_cases import Axis, Padded, Transposed, spec_of
 
 _ALGORITHMS = (
@@ -31,7 +32,7 @@ def random_case(seed: int) -> Padded | Transposed:
     """Any convolution whose padding is mostly large, by any algorithm."""
     draw = random.Random(seed)
     rank = draw.choice((1, 1, 1, 2, 2, 3))
-    dtype = draw.choice(("float32", "float32", "float64"))
+    dtype = draw.choice((FLOAT32, FLOAT32, FLOAT64))
     axes = [_axis(draw, rank) for _ in range(rank)]
     if draw.random() < 0.5:  # one padded axis, the others usual
         kept = draw.randrange(rank)

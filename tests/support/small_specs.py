@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.conv import effective_extent
+from leanconv.types import FLOAT64
 
 
 @st.composite
@@ -36,7 +37,7 @@ def specs(
         begins,
         ends,
         groups,
-        "float64",
+        FLOAT64,
         "NCHW" if plain else draw(st.sampled_from(["NCHW", "NHWC"])),
         not plain and draw(st.booleans()),
         not plain and draw(st.booleans()),

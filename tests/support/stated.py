@@ -25,10 +25,11 @@ import numpy as np
 import leanconv as lc
 from leanconv.reference.activations import activate
 from leanconv.reference.direct import channels_back, channels_first, convolve
+from leanconv.types import FLOAT32, FLOAT64
 from support.guarded import Guarded
 from support.problems import Arrays, Problem
 
-ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
+ROUNDOFF = {FLOAT32: 2.0**-24, FLOAT64: 2.0**-53}
 # Algorithms that multiply transformed numbers: whole numbers do not stay whole.
 ROUNDING = ("winograd", "fft")
 # Numbers of random sign; inputs above zero, as after a ReLU; all above zero; whole numbers from 1
@@ -58,7 +59,7 @@ class Data:
             values = rng.standard_normal(shape)
         else:
             values = rng.uniform(0.0 if above else -1.0, 1.0, shape)
-        if self.problem.spec.dtype == "float64":
+        if self.problem.spec.dtype == FLOAT64:
             values = np.round(values * _HALF**2) / _HALF**2
         return values.astype(self.problem.spec.dtype)
 
@@ -119,7 +120,7 @@ def exact_sums(problem: Problem, arrays: Arrays) -> Exact:
     for term in _added(problem, arrays):
         added = added + term
         squares = squares + np.square(term)
-    if spec.dtype == "float32":
+    if spec.dtype == FLOAT32:
         high = convolve(bare, x, w) + added
         return Exact(high, np.zeros_like(high), np.sqrt(squares), rounded)
     (x1, x0), (w1, w0) = _halves(x), _halves(w)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from leanconv.errors import SpecError
+from leanconv.types import FLOAT16, FLOAT64
 from leanconv.winograd.error import (
     amplification,
     error_estimate,
@@ -64,13 +65,13 @@ def test_short_phases_of_a_stride_round_more_than_their_share(
 
 def test_float64_errs_as_much_less_as_it_rounds() -> None:
     a = transform(4, 3)
-    ratio = error_estimate(a, a, reduction=64) / error_estimate(a, a, reduction=64, dtype="float64")
+    ratio = error_estimate(a, a, reduction=64) / error_estimate(a, a, reduction=64, dtype=FLOAT64)
     assert ratio == 2**29
 
 
 def test_nonsense_is_refused() -> None:
     with pytest.raises(SpecError, match="got float16 and 3"):
-        error_estimate(reduction=3, dtype="float16")
+        error_estimate(reduction=3, dtype=FLOAT16)
     with pytest.raises(SpecError, match="got float32 and 0"):
         error_estimate(reduction=0)
 

@@ -18,6 +18,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned
 from leanconv.target import Target
+from leanconv.types import FLOATS, Precision
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ class Candidate:
         return self.shared_bytes + self.scratch_bytes * threads
 
 
+def is_one_float(precision: Precision) -> bool:
+    """Whether everything is of one of the types in which a CPU computes."""
+    return precision.is_uniform and precision.x in FLOATS
+
+
 P = TypeVar("P", bound=Parameters)
 
 
@@ -127,6 +133,7 @@ class Algorithm(Generic[P]):
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
         transforms: whether it multiplies transformed numbers, in which small weights are lost.
+        precisions: whether it takes one.
         takes_phases: whether its kernels write the phases of a transposed convolution that are
             channels (`PhasedAccess`).
     """
@@ -139,11 +146,14 @@ class Algorithm(Generic[P]):
     automatic: bool = True
     plausible: Callable[[Problem], bool] = lambda _: True
     choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
+    precisions: Callable[[Precision], bool] = is_one_float
     takes_phases: bool = False
     transforms: bool = False
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""
+        if not self.precisions(problem.precision):
+            return f"a precision of {problem.precision}"
         if isinstance(problem.y, PhasedAccess) and not self.takes_phases:
             return "the phases of a transposed convolution as channels"
         return self.reject(problem, target)

@@ -28,13 +28,11 @@ import numpy as np
 
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import products
-from leanconv.dtypes import ROUNDOFF
 from leanconv.records import dataclass
+from leanconv.types import DType, as_dtype
 
 _MARGIN = 16.0
 LARGEST = 2.5  # the largest of 64 results, in root-mean-squares
-_LEAST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
-_MOST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
 _SMALL = 2.0**22  # least normal numbers over a roundoff, below which weights are small
 _PIECE = 2**16  # weights whose squares are summed together
 _LOOK = 2**12  # weights that are looked at together
@@ -100,9 +98,10 @@ def are_small(w: np.ndarray) -> bool:
     Args:
         w: weights; as soon as one is large enough, the others are not read.
     """
-    if w.dtype.name not in ROUNDOFF or not w.size:
+    dtype = as_dtype(w.dtype)
+    if not dtype.is_float or not w.size:
         return False
-    least = _SMALL * _LEAST_NORMAL[w.dtype.name] / ROUNDOFF[w.dtype.name]
+    least = _SMALL * dtype.least_normal / dtype.roundoff
     w = _once(w)
     first = w.reshape(-1)[:_LOOK] if w.flags.c_contiguous else w[:1]
     if _largest(first) >= least:
@@ -112,7 +111,7 @@ def are_small(w: np.ndarray) -> bool:
 
 def stand_in(w: np.ndarray) -> np.ndarray:
     """An array of the same shape without bytes of its own, which is small if the weights are."""
-    value = _LEAST_NORMAL[w.dtype.name] if are_small(w) else 0.0
+    value = as_dtype(w.dtype).least_normal if are_small(w) else 0.0
     return np.broadcast_to(np.array(value, w.dtype), w.shape)
 
 
@@ -134,7 +133,7 @@ def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
         error: that is stated.
         w: weights (K, C / groups, taps…).
     """
-    dtype, (size, summed) = w.dtype.name, _size_and_sum(w)
+    dtype, (size, summed) = as_dtype(w.dtype), _size_and_sum(w)
     found = usual_magnitudes(losses, error, dtype, size)
     if not size:
         found = replace(found, least_result=0.0)
@@ -143,7 +142,7 @@ def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
     return replace(found, most_input=found.most_input / max(1.0, summed))
 
 
-def usual_magnitudes(losses: Losses, error: float, dtype: str, size: float = 1.0) -> Magnitudes:
+def usual_magnitudes(losses: Losses, error: float, dtype: DType, size: float = 1.0) -> Magnitudes:
     """Where an error holds if no result's absolute weights sum up to more than 1.
 
     Args:
@@ -154,12 +153,12 @@ def usual_magnitudes(losses: Losses, error: float, dtype: str, size: float = 1.0
     """
     # The cube root of sums + inputs size^3 or a little more: the cube of a size may overflow.
     lost = float(losses.sums ** (1 / 3) + losses.inputs ** (1 / 3) * size)
-    return Magnitudes(_least_normal(dtype, error) * lost, _MOST[dtype] / losses.growth)
+    return Magnitudes(_least_normal(dtype, error) * lost, dtype.high / losses.growth)
 
 
-def _least_normal(dtype: str, error: float) -> float:
+def _least_normal(dtype: DType, error: float) -> float:
     """The least size of numbers of which too few are subnormal to matter for an error."""
-    return float(_MARGIN * _LEAST_NORMAL[dtype] * (13 / error) ** (2 / 3))
+    return float(_MARGIN * dtype.least_normal * (13 / error) ** (2 / 3))
 
 
 def _size_and_sum(w: np.ndarray) -> tuple[float, float]:

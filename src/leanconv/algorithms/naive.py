@@ -22,7 +22,6 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.target import Target
 
@@ -54,7 +53,7 @@ class NaiveConv(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the seven loops."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         depth, height, width = self.window.out
         steps = self.reduction
@@ -85,12 +84,12 @@ class NaiveConv(GroupedConv):
     def _per_channel(
         self, e: Function, pointers: dict[str, Value], role: str, k: Value
     ) -> Value | None:
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         return e.load(pointers[role].at(k, element), element) if role in pointers else None
 
     def _sum(self, e: Function, x: Value, w: Value, taps: list[Taps], acc: list[Value]) -> None:
         """Emit the loops over c, kd, kh, kw."""
-        element, (kd, kh, kw) = ELEMENT[self.dtype], self.window.kernel
+        element, (kd, kh, kw) = self.dtype.llvm, self.window.kernel
         steps = (kh * kw, kw, 1)
         with e.loop("c", self.inputs, [acc]) as c:
             a = x.at(channel_offset(self.x, c), element)
@@ -122,7 +121,7 @@ def naive(problem: Problem) -> NaiveConv:
         window=problem.window,
         x=problem.x,
         y=problem.y,
-        dtype=problem.dtype,
+        precision=problem.precision,
         epilogue=problem.epilogue,
         y_offset=problem.y_offset,
     )

@@ -8,21 +8,26 @@ import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, PhasedAccess, Triple, Window, triple
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType, Precision
 
 _L3_PARTS = 3  # input and output of at most one part of L3 leave room for what is prefetched
-# The error accepted of one layer if the user does not say.
-DEFAULT_ERROR = {"float32": 2e-5, "float64": 2e-5 * 2.0**-29}
+# The error accepted of one layer in float32 if the user does not say.
+_DEFAULT_ERROR = 2e-5
 
 # The limit of one layer's transformed weights where the user names no algorithm: a constant, and a
 # multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _USUAL_SIZE = 96  # outputs along an axis that may have any size
+
+
+def default_error(dtype: DType) -> float:
+    """The error accepted of one layer with sums of a dtype if the user does not say."""
+    return dtype.scaled_error(_DEFAULT_ERROR)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Problem:
         batch: images N.
         in_channels, out_channels: C and K.
         groups: channel groups.
-        dtype: `"float32"` or `"float64"`.
+        precision: the element types of operands and sums.
         epilogue: bias, residual, activation.
         window: the sliding window.
         x, y: strides of the input, and of output and residual.
@@ -54,7 +59,7 @@ class Problem:
     in_channels: int
     out_channels: int
     groups: int
-    dtype: str
+    precision: Precision
     epilogue: Epilogue
     window: Window
     x: Access
@@ -69,7 +74,7 @@ class Problem:
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
-        """The problem of a spec; `DEFAULT_ERROR` where no error is given."""
+        """The problem of a spec; `default_error` where no error is given."""
         window = Window(
             triple(spec.size, 1),
             triple(spec.output_size, 1),
@@ -83,13 +88,13 @@ class Problem:
             in_channels=spec.in_channels,
             out_channels=spec.out_channels,
             groups=spec.groups,
-            dtype=spec.dtype,
+            precision=spec.precision,
             epilogue=Epilogue(spec.bias, spec.residual, spec.activation),
             window=window,
             x=x,
             y=y,
             label=spec,
-            max_error=DEFAULT_ERROR[spec.dtype] if max_error is None else max_error,
+            max_error=default_error(spec.precision.accumulate) if max_error is None else max_error,
         )
 
     def __str__(self) -> str:
@@ -110,9 +115,18 @@ class Problem:
         return self.out_channels // self.groups
 
     @property
+    def dtype(self) -> DType:
+        """The one element type of everything.
+
+        Raises:
+            SpecError: operands have types of their own.
+        """
+        return self.precision.dtype
+
+    @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
-        return ITEMSIZE[self.dtype]
+        """Bytes of one element of everything."""
+        return self.dtype.bytes
 
     @property
     def reduction(self) -> int:
@@ -127,17 +141,17 @@ class Problem:
     @property
     def input_bytes(self) -> int:
         """Bytes of the input."""
-        return tensor_bytes((self.batch, self.in_channels, *self.window.size), self.dtype)
+        return tensor_bytes((self.batch, self.in_channels, *self.window.size), self.precision.x)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as given."""
-        return tensor_bytes((self.out_channels, self.reduction), self.dtype)
+        return tensor_bytes((self.out_channels, self.reduction), self.precision.w)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the output."""
-        return tensor_bytes((self.batch, self.out_channels, *self.window.out), self.dtype)
+        return tensor_bytes((self.batch, self.out_channels, *self.window.out), self.precision.y)
 
     def weights_3d(self, w: np.ndarray) -> np.ndarray:
         """View weights (K, C/g, kernel…) with all three kernel axes."""

@@ -6,7 +6,6 @@ import math
 from math import prod
 
 from leanconv.algorithms.problem import Problem
-from leanconv.dtypes import ROUNDOFF
 
 
 def products(problem: Problem) -> int:
@@ -30,4 +29,4 @@ def walk_error(problem: Problem, length: float) -> float:
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
     terms = length + problem.epilogue.bias + problem.epilogue.residual
-    return ROUNDOFF[problem.dtype] * (1.0 + 1.5 * math.sqrt(terms))
+    return problem.dtype.roundoff * (1.0 + 1.5 * math.sqrt(terms))

@@ -17,7 +17,7 @@ from leanconv.algorithms.magnitudes import (
     usual_magnitudes,
 )
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
-from leanconv.algorithms.problem import DEFAULT_ERROR, Problem, most_weight_bytes
+from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes
 from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
 from leanconv.target import Target
@@ -90,7 +90,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
     default (from some 50,000 products on); such sums are computed as partial sums.
     """
-    plain = min(sum_error(problem), DEFAULT_ERROR[problem.dtype])
+    plain = min(sum_error(problem), default_error(problem.dtype))
     if candidate.choice.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)

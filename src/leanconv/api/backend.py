@@ -16,6 +16,7 @@ from leanconv.graph.onnx_import import Model
 from leanconv.runtime.memory import Held
 from leanconv.runtime.profile import Step
 from leanconv.spec import ConvSpec
+from leanconv.types import DType
 
 
 class DeviceTensor(Protocol):
@@ -152,11 +153,11 @@ class Backend(Protocol):
         """What the file says."""
 
     @property
-    def input_dtype(self) -> str:
+    def input_dtype(self) -> DType:
         """The dtype that arrays are given in."""
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """The dtype that is computed in, and that of the outputs."""
 
     @property

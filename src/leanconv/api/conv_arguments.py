@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.api.inputs import array_mend, is_array
-from leanconv.dtypes import CPU_DTYPES
 from leanconv.errors import InputError, memory_reported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.mends import mended
+from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.units import type_text
 
-_NAMES = {np.dtype(name): name for name in CPU_DTYPES}
+_NAMES = {np.dtype(name): name for name in FLOATS}
 
 
 class Constants(NamedTuple):
@@ -47,8 +47,7 @@ def checked_spec(
     w, bias, slope = constants
     if not is_array(w):
         raise InputError(
-            f"w is {type(w).__name__}; expected a float32 or float64 array"
-            f"{array_mend(w, 'float32')}"
+            f"w is {type(w).__name__}; expected a float32 or float64 array{array_mend(w, FLOAT32)}"
         )
     dtype = _NAMES.get(w.dtype)
     if dtype is None:
@@ -64,7 +63,9 @@ def checked_spec(
 
 
 @memory_reported("copying an array")
-def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def fitting_array(
+    label: str, array: np.ndarray, shape: tuple[int, ...], dtype: DType
+) -> np.ndarray:
     """The array, contiguous, if it has that shape and dtype."""
     if not is_array(array):
         raise InputError(
@@ -80,7 +81,7 @@ def fitting_array(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: 
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
-def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str:
+def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: DType) -> str:
     axes = mended(label, array.shape, shape)
     if array.dtype != dtype:
         return f": give {axes or label}.astype({dtype!r}); all arrays are of w's dtype"

@@ -13,6 +13,7 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned
 from leanconv.target import Target
+from leanconv.types import FLOAT32
 from leanconv.units import counted, error_text
 
 _ANY_ERROR = 2.0**100  # that every candidate keeps
@@ -125,7 +126,7 @@ class ConvChoice:
         if least is None:  # within the limit of bytes
             least = replace(self, memory_limit=None)._least_error()
         assert least is not None, "no candidate keeps any error"
-        double = ", or float64 arrays" if self.problem.dtype == "float32" else ""
+        double = ", or float64 arrays" if self.problem.dtype == FLOAT32 else ""
         return BudgetError(
             f"{self.problem}: max_error is {self.max_error:.3g}; the most accurate candidate is "
             f"expected to err by {least:.3g}; give max_error={error_text(least)} or more{double}",

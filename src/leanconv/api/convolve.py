@@ -17,6 +17,7 @@ from leanconv.progress import working
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
+from leanconv.types import FLOAT32
 
 
 def conv2d(
@@ -73,9 +74,7 @@ def conv2d(
     if precision is not None:
         raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     if not isinstance(x, np.ndarray):
-        raise InputError(
-            f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, 'float32')}"
-        )
+        raise InputError(f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, FLOAT32)}")
     no_images = x.shape[:1] == (0,)
     shape = (1, *x.shape[1:]) if no_images else x.shape
     spec = checked_spec(shape, constants, arguments, residual is not None)

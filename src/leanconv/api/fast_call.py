@@ -16,6 +16,7 @@ from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Held, new_array
+from leanconv.types import DType
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
 # NumPy, one takes 28 us.
@@ -33,7 +34,7 @@ class FastCall:
     """
 
     def __init__(
-        self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: str, model: Model
+        self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: DType, model: Model
     ) -> None:
         self.shapes, self.network = shapes, network
         kinds = tuple(network.plan.outputs.values())
@@ -41,7 +42,7 @@ class FastCall:
         self._lookup = Lookup(shapes[0], dtype) if single else None
         self._casts = model.output_casts if any(model.output_casts) else None
         self._spare_outputs: list[tuple[np.ndarray, int]] = []
-        size = sum(prod(kind.shape) * np.dtype(kind.dtype).itemsize for kind in kinds)
+        size = sum(prod(kind.shape) * kind.dtype.bytes for kind in kinds)
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
 
     @property

@@ -12,6 +12,7 @@ from leanconv.graph.conversions import result_dtype, result_shape
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
+from leanconv.types import FLOAT64, DType
 from leanconv.units import shape_text, type_text
 
 Shape = tuple[int, ...]
@@ -30,7 +31,7 @@ class InputSpec:
 
     name: str
     shape: tuple[int | str | None, ...] | None
-    dtype: str
+    dtype: DType
 
     def __str__(self) -> str:
         return self.name if self.shape is None else f"{self.name}[{shape_text(self.shape)}]"
@@ -40,7 +41,7 @@ class InputSpec:
         return shape is not None and (self.shape is None or fits(shape, self.shape))
 
 
-def input_specs(model: Model, dtype: str) -> tuple[InputSpec, ...]:
+def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
     """What a network takes.
 
     Args:
@@ -54,7 +55,7 @@ def input_specs(model: Model, dtype: str) -> tuple[InputSpec, ...]:
 
 
 def output_specs(
-    model: Model, dtype: str, shapes: Sequence[Shape] | None = None
+    model: Model, dtype: DType, shapes: Sequence[Shape] | None = None
 ) -> tuple[InputSpec, ...]:
     """What a network gives.
 
@@ -66,7 +67,7 @@ def output_specs(
     steps = model.output_casts or ((),) * len(model.outputs)
     known = model.output_shapes if shapes is None else map(result_shape, steps, shapes)
     dtypes = [result_dtype(each, dtype) for each in steps]
-    return tuple(map(InputSpec, model.outputs, known, dtypes))
+    return tuple(InputSpec(*each) for each in zip(model.outputs, known, dtypes, strict=True))
 
 
 def is_array(given: object) -> bool:
@@ -90,7 +91,7 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
             f"{array_mend(array, spec.dtype)}"
         )
     exact = array.dtype == spec.dtype
-    widened = array.dtype == np.float32 and spec.dtype == "float64"
+    widened = array.dtype == np.float32 and spec.dtype == FLOAT64
     if not (exact or widened) or not (spec.shape == array.shape or spec.takes(array.shape)):
         raise InputError(
             f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
@@ -102,7 +103,7 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 
 
-def array_mend(given: object, dtype: str) -> str:
+def array_mend(given: object, dtype: DType) -> str:
     """What a message says after "expected a NumPy array": how to make one of something else."""
     if _is_masked(given):
         return ", not a masked one: give x.filled(0)"

@@ -28,6 +28,7 @@ from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.planner.plan_file import PlanFile, read_plan
 from leanconv.progress import Progress, checked_progress, step, working
+from leanconv.types import FLOAT32, FLOAT64
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def load(
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
     others = {"algorithms": algorithms, "shapes": shapes, "plan": plan, "tune": tune or None}
     beside = [name for name, value in others.items() if value]
-    if samples is not None and (beside or computed == "float64"):
+    if samples is not None and (beside or computed == FLOAT64):
         other = beside[0] if beside else "dtype='float64'"
         raise SpecError(f"got samples together with {other}; expected one of them")
     if shapes is not None and (tune or plan is not None):
@@ -173,9 +174,9 @@ def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
     """The plan that keeps `max_error` on the samples."""
     from leanconv.api.measured import Measurements, checked_samples, measured_plan
 
-    exact = CpuBackend(model, replace(options, dtype="float64", max_error=None))
+    exact = CpuBackend(model, replace(options, dtype=FLOAT64, max_error=None))
     usual = CpuBackend(model, replace(options, max_error=None))
-    if usual.dtype != "float32":
+    if usual.dtype != FLOAT32:
         raise SpecError(f"got samples for a network in {usual.dtype}; expected one in float32")
     inputs = [InputSpec(each.name, each.shape, usual.dtype) for each in model.inputs]
     given = checked_samples(samples, inputs)
@@ -184,7 +185,7 @@ def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
 
 
 def _ranges(shapes: Mapping[str, Sequence[Any]], model: Model) -> ShapeRanges:
-    inputs = [InputSpec(each.name, each.shape, "float32") for each in model.inputs]
+    inputs = [InputSpec(each.name, each.shape, FLOAT32) for each in model.inputs]
     return ShapeRanges.of(shapes, inputs)
 
 

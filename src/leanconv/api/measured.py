@@ -32,6 +32,7 @@ from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
 from leanconv.records import dataclass
 from leanconv.runtime.memory import new_array
+from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import error_text
 
 Arrays = Mapping[str, np.ndarray]
@@ -88,7 +89,7 @@ class Measurements:
         )
         self.graph = backend.graph(self._shapes)
         self._samples = samples
-        run = self._runner(exact.graph(self._shapes), "float64")
+        run = self._runner(exact.graph(self._shapes), FLOAT64)
         self._exact = [run(_double(sample)) for sample in samples]
 
     def compiled(self, planner: Planner, limit: int | None) -> CompiledNetwork:
@@ -115,12 +116,12 @@ class Measurements:
         nodes, costs = self.graph.nodes, plan.node_costs
         double = _in_double(self.graph)
         decisions = [_apart_decision(cost.decision) for cost in costs]
-        alone = self._runner(_apart(self.graph), "float32", decisions)
-        exactly = self._runner(_apart(double), "float64")
+        alone = self._runner(_apart(self.graph), FLOAT32, decisions)
+        exactly = self._runner(_apart(double), FLOAT64)
         every = tuple(dict.fromkeys(node.key for node in nodes))
-        values_of = self._runner(replace(double, outputs=every), "float64")
+        values_of = self._runner(replace(double, outputs=every), FLOAT64)
         perturbed = _perturbed(double)
-        run = self._runner(perturbed, "float64")
+        run = self._runner(perturbed, FLOAT64)
         own, passed = [0.0] * len(nodes), [0.0] * len(nodes)
         zeros = np.zeros(max((kind.elements for kind in double.types.values()), default=1))
         for sample in self._samples:
@@ -162,7 +163,9 @@ class Measurements:
             if cost.error
         ]
 
-    def _runner(self, graph: Graph, dtype: str, decisions: Sequence[Decision] | None = None) -> Run:
+    def _runner(
+        self, graph: Graph, dtype: DType, decisions: Sequence[Decision] | None = None
+    ) -> Run:
         accuracy = Accuracy(layer_error(None, dtype)).of_network(graph, self._backend.target)
         planner = Planner(graph, self._backend.target, self._backend.threads, accuracy)
         return _run_of(CompiledNetwork(OwnedGraph(graph), planner, decisions=decisions), graph)
@@ -275,7 +278,7 @@ def _double(arrays: Arrays) -> dict[str, np.ndarray]:
 def _in_double(graph: Graph) -> Graph:
     """A float32 graph with the same nodes and constants, in float64."""
     types = {
-        name: replace(kind, dtype="float64") if kind.dtype == "float32" else kind
+        name: replace(kind, dtype=FLOAT64) if kind.dtype == FLOAT32 else kind
         for name, kind in graph.types.items()
     }
     constants = _double(graph.constants)
@@ -311,7 +314,7 @@ def _perturbed(graph: Graph) -> Graph:
     for node in graph.nodes:
         name = node.key
         read = tuple(renamed.get(each, each) for each in node.inputs)
-        if types[name].dtype != "float64" or len(node.outputs) > 1:
+        if types[name].dtype != FLOAT64 or len(node.outputs) > 1:
             nodes.append(replace(node, inputs=read))
             continue
         whole = name in graph.outputs  # an output keeps its name

@@ -8,6 +8,7 @@ from typing import Any
 from leanconv.cli.common import add_output_options, add_threads_option, read_problem
 from leanconv.cli.output import print_json, print_table
 from leanconv.cli.table import Column
+from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import counted, format_bytes
 
 _COLUMNS = (
@@ -36,8 +37,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64"),
-        default="float32",
+        choices=(FLOAT32, FLOAT64),
+        default=FLOAT32,
         help="compute in this type (default: float32)",
     )
     add_threads_option(parser)

@@ -15,6 +15,7 @@ from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec.conv import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import parse_bytes, shape_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     add_threads_option(parser)
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64"),
+        choices=(FLOAT32, FLOAT64),
         help="compute in this type (default: the model's; of a problem, float32)",
     )
     parser.add_argument(

@@ -19,6 +19,7 @@ from leanconv.errors import InputError, MissingExtraError
 from leanconv.files import open_regular
 from leanconv.graph.file_kinds import file_kind
 from leanconv.records import dataclass
+from leanconv.types import FLOAT32
 from leanconv.units import shape_text
 
 FITS = ("stretch", "letterbox", "crop")
@@ -77,7 +78,7 @@ def read_image(
     shape: tuple[int | str | None, ...] | None,
     preprocessing: Preprocessing,
     fitting: Fitting = _AS_IT_IS,
-    dtype: str = "float32",
+    dtype: str = FLOAT32,
 ) -> Picture:
     """Decode an image and make it a batch of one.
 

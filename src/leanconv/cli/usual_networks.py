@@ -16,6 +16,7 @@ from leanconv.graph.convert.rule import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.records import dataclass
+from leanconv.types import FLOAT32
 
 _OPSET, _CLASSES = 17, 1000
 _IMAGE = ("N", 3, 224, 224)
@@ -135,13 +136,13 @@ def usual_network(name: str) -> Model:
     builder = _Builder()
     y = _NETWORKS[name](builder, _Value("x", 3))
     return Model(
-        inputs=(ModelInput("x", "float32", _IMAGE),),
+        inputs=(ModelInput("x", FLOAT32, _IMAGE),),
         outputs=(y.name,),
         output_shapes=(("N", _CLASSES),),
         opset=_OPSET,
         nodes=tuple(builder.nodes),
         constants=builder.constants,
-        dtype="float32",
+        dtype=FLOAT32,
         bytes=0,
         limits=Limits(),
         metadata={},

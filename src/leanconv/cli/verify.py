@@ -29,6 +29,7 @@ from leanconv.cli.image_options import (
     read_inputs,
 )
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.types import FLOAT64
 from leanconv.units import error_text
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     # What is to be repaired is the usual plan: by estimate none may keep the error.
     first = {**wanted, "max_error": None} if options.repair else wanted
     network = leanconv.load(options.model, **first, plan=options.plan)
-    exact = leanconv.load(options.model, dtype="float64", threads=options.threads)
+    exact = leanconv.load(options.model, dtype=FLOAT64, threads=options.threads)
     given = dict(_samples(network, options))
     samples = {label: sample.arrays for label, sample in given.items()}
     notes = [f"{label}: {'; '.join(one.notes)}" for label, one in given.items() if one.notes]
@@ -163,7 +164,7 @@ def _compared(
             error = relative_error({name: found[name]}, {name: values})
             largest = float(np.abs(values).max(initial=0.0))
             rows.append({"sample": label, "output": name, "error": error, "largest": largest})
-    double = next(iter(network.plan.inputs.values())).dtype == "float64"
+    double = next(iter(network.plan.inputs.values())).dtype == FLOAT64
     worst = max((row["error"] for row in rows), default=0.0)
     kept = bool(worst <= allowed)  # false for NaN, too
     return {

@@ -11,10 +11,10 @@ from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import interleave, transpose
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.target import Target
+from leanconv.types import DType
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Epilogue:
         chosen = (("bias", self.bias), ("residual", self.residual), ("slope", self.has_slope))
         return tuple(name for name, there in chosen if there)
 
-    def channel_bytes(self, dtype: str, channels: int) -> dict[str, int]:
+    def channel_bytes(self, dtype: DType, channels: int) -> dict[str, int]:
         """Bytes of bias and slopes, if they are read, of `channels` packed elements each."""
         names = (name for name in self.operands if name != "residual")
-        return dict.fromkeys(names, channels * ITEMSIZE[dtype])
+        return dict.fromkeys(names, channels * dtype.bytes)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ EMITTING = (
     "runtime",
     "spec",
     "target",
+    "types",
     "winograd",
 )
 DECIDING = (*EMITTING, "operators", "planner")  # "" has the modules of the package itself

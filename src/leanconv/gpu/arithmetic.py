@@ -14,9 +14,9 @@ that range are detected and recomputed with tf32x3.
 
 from __future__ import annotations
 
-from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,31 @@ class Arithmetic:
     split: bool = False
 
 
-IEEE = Arithmetic("ieee", "ieee", ROUNDOFF["float32"])
+IEEE = Arithmetic("ieee", "ieee", FLOAT32.roundoff)
 TF32 = Arithmetic("tf32", "tf32", 2.0**-10)
 TF32X3 = Arithmetic("tf32x3", "tf32x3", 2.0**-20, split=True)
 FP16X3 = Arithmetic("fp16x3", "fp16x3", 2.0**-21, split=True)
 HALF = Arithmetic("native", "native", 2.0**-11)
 BRAIN = Arithmetic("native", "native", 2.0**-8)
-DOUBLE = Arithmetic("ieee", "native", ROUNDOFF["float64"])
+DOUBLE = Arithmetic("ieee", "native", FLOAT64.roundoff)
 
 # What may be used for arrays of a dtype, by the precision that the user asks for.
 _CHOICES: dict[str, dict[str | None, tuple[Arithmetic, ...]]] = {
-    "float32": {
+    FLOAT32: {
         None: (FP16X3, TF32X3, IEEE),
-        "float32": (FP16X3, TF32X3, IEEE),
+        FLOAT32: (FP16X3, TF32X3, IEEE),
         "ieee": (IEEE,),
         "fp16x3": (FP16X3,),
         "tf32x3": (TF32X3,),
         "tf32": (TF32,),
     },
-    "float64": {None: (DOUBLE,), "float64": (DOUBLE,), "ieee": (DOUBLE,)},
-    "float16": {None: (HALF,), "float16": (HALF,)},
-    "bfloat16": {None: (BRAIN,), "bfloat16": (BRAIN,)},
+    FLOAT64: {None: (DOUBLE,), FLOAT64: (DOUBLE,), "ieee": (DOUBLE,)},
+    FLOAT16: {None: (HALF,), FLOAT16: (HALF,)},
+    BFLOAT16: {None: (BRAIN,), BFLOAT16: (BRAIN,)},
 }
 
 
-def choices(dtype: str, precision: str | None) -> tuple[Arithmetic, ...]:
+def choices(dtype: DType, precision: str | None) -> tuple[Arithmetic, ...]:
     """The ways to make products for arrays of a dtype that keep what the user asks for.
 
     Raises:
@@ -73,8 +73,3 @@ def choices(dtype: str, precision: str | None) -> tuple[Arithmetic, ...]:
             f"{', '.join(repr(name) for name in known if name)}, or None"
         )
     return known[precision]
-
-
-def accumulator(dtype: str) -> str:
-    """The dtype that sums are kept in."""
-    return "float64" if dtype == "float64" else "float32"

@@ -28,6 +28,7 @@ from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import Held
 from leanconv.spec.format import aligned
+from leanconv.types import BFLOAT16, FLOAT32, DType
 from leanconv.units import counted
 
 _MOST_GRAPHS = 8  # captured, each for one set of the user's addresses
@@ -99,7 +100,7 @@ class CompiledDeviceNetwork:
         self,
         graph: Graph,
         driver: Driver,
-        dtype: str,
+        dtype: DType,
         precision: str | None = None,
         memory_limit: int | None = None,
         compile_code: Compile = compile_cubin,
@@ -230,7 +231,7 @@ class CompiledDeviceNetwork:
 
     def _prepared(self, arrays: Sequence[Any]) -> tuple[list[DeviceArray], list[DeviceArray]]:
         """The inputs on the device, checked, and arrays for the outputs."""
-        host = "float32" if self._dtype == "bfloat16" else self._dtype
+        host = FLOAT32 if self._dtype == BFLOAT16 else self._dtype
         given = [
             on_device(
                 f"input {name!r}",
@@ -238,7 +239,7 @@ class CompiledDeviceNetwork:
                 kind,
                 self.memory,
                 self._driver,
-                accepts=(host, "float32"),
+                accepts=(host, FLOAT32),
             )
             for (name, kind), array in zip(self.plan.inputs.items(), arrays, strict=True)
         ]
@@ -278,7 +279,7 @@ def _weight_bytes(lowered: DeviceGraph) -> int:
 
 
 def _within(
-    graph: Graph, machine: Machine, dtype: str, precision: str | None, limit: int | None
+    graph: Graph, machine: Machine, dtype: DType, precision: str | None, limit: int | None
 ) -> tuple[DeviceGraph, Storage]:
     """The fastest lowering that keeps the limit, with its storage."""
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import InputError
 from leanconv.gpu.arithmetic import choices
 from leanconv.gpu.device.compiler import Compile, compile_cubin
@@ -33,6 +32,7 @@ from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
+from leanconv.types import BFLOAT16, FLOAT32, FLOATS, HALVES, DType, find_dtype
 from leanconv.units import format_bytes
 
 
@@ -146,7 +146,7 @@ class DeviceConvPlan(Unpicklable):
             shape = (spec.batch, channels, prod(size))
             last = f"{name}/channels last"
             renamed[name] = last
-            temporaries[last] = prod(shape) * ITEMSIZE[spec.dtype]
+            temporaries[last] = prod(shape) * spec.dtype.bytes
             if name == "y":
                 channels_first = (spec.batch, prod(size), channels)
                 after.append(permute(last, name, spec.dtype, channels_first, (0, 2, 1)))
@@ -274,7 +274,7 @@ class DeviceConvPlan(Unpicklable):
             TensorType(shape, dtype),
             self._memory,
             self._driver,
-            accepts=("float32" if dtype == "bfloat16" else dtype,),
+            accepts=(FLOAT32 if dtype == BFLOAT16 else dtype,),
             copies=copies,
             mend=", or plan with layout='NHWC' for channels-last memory",
         )
@@ -288,7 +288,7 @@ def _renamed(launch: Launch, names: dict[str, str]) -> Launch:
     )
 
 
-def host_weights(label: str, array: Any, driver: Driver) -> tuple[np.ndarray, str]:
+def host_weights(label: str, array: Any, driver: Driver) -> tuple[np.ndarray, DType]:
     """Weights as NumPy can compute with them, and the dtype they were given in.
 
     Raises:
@@ -300,9 +300,10 @@ def host_weights(label: str, array: Any, driver: Driver) -> tuple[np.ndarray, st
             raise InputError(f"{label} has strides {taken.strides}; expected a row-major array")
         driver.wait()
         return taken.numpy(), taken.dtype
-    if not isinstance(array, np.ndarray) or str(array.dtype) not in ITEMSIZE:
+    kind = find_dtype(array.dtype) if isinstance(array, np.ndarray) else None
+    if kind not in (*FLOATS, *HALVES):
         raise InputError(
             f"{label} is {getattr(array, 'dtype', type(array).__name__)}; expected a float16, "
             "float32 or float64 array, or one on the device (bfloat16 too)"
         )
-    return unstored(array, str(array.dtype)), str(array.dtype)
+    return unstored(array, kind), kind

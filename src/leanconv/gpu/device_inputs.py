@@ -46,7 +46,7 @@ def on_device(
     """
     if isinstance(array, np.ndarray) and copies:
         if array.shape != kind.shape or str(array.dtype) not in accepts:
-            wanted = TensorType(kind.shape, accepts[0])
+            wanted = type_text(accepts[0], kind.shape)
             raise InputError(
                 f"{label} is {type_text(array.dtype, array.shape)}; expected {wanted}"
                 f"{_axes(array, kind)}"

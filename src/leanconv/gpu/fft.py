@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu.limits import check_error
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
+from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.units import format_bytes, type_text
 
 _PRECISIONS = (None, "ieee")
@@ -151,8 +151,8 @@ class TorchFft:
 
 def fft_rejects(spec: ConvSpec, precision: str | None) -> str | None:
     """Why a convolution has no form by transforms here, or None."""
-    if spec.dtype not in ROUNDOFF:
-        return f"dtype is {spec.dtype}; expected float32 or float64"
+    if spec.dtype not in FLOATS:
+        return f"dtype is {spec.dtype}; expected {' or '.join(FLOATS)}"
     if precision not in (*_PRECISIONS, spec.dtype):
         return f"precision is {precision!r}; expected 'ieee', {spec.dtype!r} or None"
     return None
@@ -210,7 +210,7 @@ class FftConvPlan(Unpicklable):
             for extent, *pads in zip(spec.size, spec.pad_begin, spec.pad_end, strict=True)
         )
         self.parameters = f"transforms of {'x'.join(map(str, self.size))}"
-        item = ITEMSIZE[spec.dtype]
+        item = spec.dtype.bytes
         self._bins = prod(self.size[:-1]) * (self.size[-1] // 2 + 1)
         self.workspace_bytes = self._workspace(item)
         spectra = spec.out_channels * (spec.in_channels // spec.groups) * self._bins * 2 * item
@@ -218,7 +218,7 @@ class FftConvPlan(Unpicklable):
         self.weight_bytes = spectra + channels
         # A transform's error grows with the root of its depth; sums over channels with random signs
         # keep it. The factor is that of the transforms of the CPU, which were measured.
-        self.predicted_error = ROUNDOFF[spec.dtype] * 4 * log2(max(2, prod(self.size)))
+        self.predicted_error = spec.dtype.roundoff * 4 * log2(max(2, prod(self.size)))
         self._check(memory_limit, max_error)
         self._spectra = self._transformed(w)
         self._bias, self._slope = (None if a is None else library.given(a) for a in (bias, slope))
@@ -258,7 +258,7 @@ class FftConvPlan(Unpicklable):
         groups, each = spec.groups, spec.in_channels // spec.groups
         outputs = spec.out_channels // groups
         by_frequency = spectra.reshape(groups, outputs, each, self._bins).transpose(3, 0, 2, 1)
-        kind = np.complex64 if spec.dtype == "float32" else np.complex128
+        kind = np.complex64 if spec.dtype == FLOAT32 else np.complex128
         batches = np.ascontiguousarray(by_frequency, kind).reshape(-1, each, outputs)
         return self._library.given(batches)
 
@@ -339,7 +339,7 @@ class FftConvPlan(Unpicklable):
         return sums[cut]
 
 
-def _check_array(label: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
+def _check_array(label: str, array: Any, shape: tuple[int, ...], dtype: DType) -> None:
     found = tuple(getattr(array, "shape", ()))
     kind = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     if found != shape or kind != dtype:

@@ -7,18 +7,12 @@ from math import prod
 
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.types import DTYPES, FLOAT32, DType
 
 Constant = int | bool | str
 Argument = str | int | float
 
-# NumPy's names of dtypes (and bfloat16), as Triton calls them.
-TRITON_TYPES = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "int32": "i32",
-}
+DTYPES_OF_TRITON = {dtype.triton: dtype for dtype in DTYPES if dtype.triton}
 TENSOR_MAP = "tensordesc"  # prefix of Triton's type of a tensor map
 _MOST_DIVISIBLE = 16
 
@@ -70,7 +64,7 @@ class Pointer:
     """
 
     name: str
-    dtype: str
+    dtype: DType
 
 
 @dataclass(frozen=True)
@@ -86,7 +80,7 @@ class TensorMap:
     """
 
     name: str
-    dtype: str
+    dtype: DType
     shape: tuple[int, ...]
     box: tuple[int, ...]
     strides: tuple[int, ...] | None = None
@@ -99,7 +93,7 @@ class TensorMap:
     @property
     def kind(self) -> str:
         """Triton's type."""
-        return f"{TENSOR_MAP}<{TRITON_TYPES[self.dtype]}[{', '.join(map(str, self.box))}]>"
+        return f"{TENSOR_MAP}<{self.dtype.triton}[{', '.join(map(str, self.box))}]>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +165,7 @@ def make_launch(
     divisible: Mapping[str, int] | None = None,
     in_place: str = "",
     flops: int = 0,
-    numbers: str = "float32",
+    numbers: DType = FLOAT32,
 ) -> Launch:
     """Describe one run of a kernel.
 
@@ -190,13 +184,13 @@ def make_launch(
     types, values, pointers = [], [], []
     for name, value in arguments.items():
         if isinstance(value, Pointer):
-            types.append((name, "*" + TRITON_TYPES[value.dtype]))
+            types.append((name, "*" + value.dtype.triton))
             pointers.append((name, _MOST_DIVISIBLE))
         elif isinstance(value, TensorMap):
             types.append((name, value.kind))
         else:
             small = isinstance(value, float) or -(2**31) <= value < 2**31
-            kind = TRITON_TYPES[numbers] if isinstance(value, float) else "i32" if small else "i64"
+            kind = numbers.triton if isinstance(value, float) else "i32" if small else "i64"
             types.append((name, kind))
         values.append(value.name if isinstance(value, (Pointer, TensorMap)) else value)
     result = arguments[writes]

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
+from leanconv.types import FLOAT64, DType
 
 TENSOR_COPIES = 90  # the first architecture that has bulk tensor copies
 
@@ -41,9 +42,9 @@ class Machine:
     launch_s: float = 2e-6
     depthwise_rate: float = 110e9
 
-    def rate(self, arithmetic: str, dtype: str) -> float:
+    def rate(self, arithmetic: str, dtype: DType) -> float:
         """Operations a second, useful ones: fp16x3 makes three products of each."""
-        if dtype == "float64":
+        if dtype == FLOAT64:
             return self.fma_rate
         return {
             "ieee": self.fma_rate,

@@ -14,9 +14,8 @@ from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.types import FLOAT32, HALVES, find_dtype
 from leanconv.units import error_text
-
-_HALVES = ("float16", "bfloat16")
 
 
 class DeviceBackend(Unpicklable):
@@ -50,8 +49,8 @@ class DeviceBackend(Unpicklable):
                 f"the network converts inputs or outputs of other types than {model.dtype}, which "
                 "device='cuda' does not do; expected device='cpu', or a file without these casts"
             )
-        half = dtype in _HALVES
-        if half and model.dtype != "float32":
+        half = find_dtype(dtype) if dtype in HALVES else None
+        if half and model.dtype != FLOAT32:
             raise SpecError(
                 f"dtype is {dtype!r} for a model in {model.dtype}; expected a model in float32"
             )
@@ -59,7 +58,7 @@ class DeviceBackend(Unpicklable):
         self._limit, self._max_error, self._compile_code = memory_limit, max_error, compile_code
         self._graph_dtype = model.runtime_dtype(None if half else dtype)
         self.input_dtype = model.dtype
-        self.dtype = str(dtype) if half else self._graph_dtype
+        self.dtype = half or self._graph_dtype
         self._lock = Lock("a run of the same network")
 
     def validated(self, arrays: Sequence[Any]) -> list[Any]:

@@ -12,10 +12,11 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits
 from leanconv.graph.ops import OPS, evaluate, infer
-from leanconv.graph.ops.base import Array, checked, dtype_name
+from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.records import dataclass
+from leanconv.types import FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
@@ -58,18 +59,18 @@ class Builder:
         budget: what folding may cost.
     """
 
-    def __init__(self, dtype: str, single: str, limits: Limits, model_bytes: int) -> None:
+    def __init__(self, dtype: DType, single: DType, limits: Limits, model_bytes: int) -> None:
         self.dtype = dtype
         self.single = single
-        filled = limits.filled_bytes * (2 if single == "float64" else 1)  # as declared
+        filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled)
         self._nodes: list[_Emitted] = []
 
     def constant(self, array: Array) -> Value:
         """A value that is known; float32 as what it becomes."""
-        if array.dtype == np.float32 and self.single == "float64":
-            array = _converted(array, "float64")
-        return Value(TensorType(array.shape, dtype_name(array)), array)
+        if array.dtype == np.float32 and self.single == FLOAT64:
+            array = _converted(array, FLOAT64)
+        return Value(TensorType(array.shape, dtype_of(array)), array)
 
     def filled(self, number: Array, shape: Sequence[int]) -> Value:
         """One number repeated, as a view of it that takes no memory.
@@ -82,7 +83,7 @@ class Builder:
             ModelError: no tensor may have that shape.
             UnsupportedError: such constants would take too many bytes when they are packed.
         """
-        result = checked(shape, number.dtype.name)
+        result = checked(shape, as_dtype(number.dtype))
         self.budget.fill(result.bytes)
         one = number.reshape(())
         return Value(result, self.computed(lambda: np.broadcast_to(one, result.shape), result))
@@ -293,14 +294,14 @@ def _repeated(op: str, value: Value | None) -> Array | None:
     return array[(slice(1),) * array.ndim] if repeats else None
 
 
-def _of_dtype(array: Array, dtype: str) -> Array:
+def _of_dtype(array: Array, dtype: DType) -> Array:
     """An array as one of the dtype; integers with symbols among them stay objects."""
     if array.dtype == object and dtype in SYMBOLIC_DTYPES:
         return checked_symbols(array, dtype)
     return np.asarray(array, dtype=dtype)
 
 
-def _converted(array: Array, dtype: str) -> Array:
+def _converted(array: Array, dtype: DType) -> Array:
     """An array in another dtype; one that repeats a number still does."""
     if not is_filled(array):
         return array.astype(dtype)

@@ -12,6 +12,7 @@ import numpy as np
 
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
+from leanconv.types import INT64, DType
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Extreme:
         return (*shape[:axis], *((1,) if self.keepdims else ()), *shape[axis + 1 :])
 
 
-Conversion = str | Extreme  # the name of a dtype, or that
+Conversion = DType | Extreme
 
 
 def converted(x: Array, steps: Sequence[Conversion]) -> Array:
@@ -58,11 +59,11 @@ def converted(x: Array, steps: Sequence[Conversion]) -> Array:
     return x
 
 
-def result_dtype(steps: Sequence[Conversion], dtype: str) -> str:
+def result_dtype(steps: Sequence[Conversion], dtype: DType) -> DType:
     """The dtype of an array of `dtype` after some steps."""
     if not steps:
         return dtype
-    return "int64" if isinstance(steps[-1], Extreme) else steps[-1]
+    return INT64 if isinstance(steps[-1], Extreme) else steps[-1]
 
 
 def result_shape(steps: Sequence[Conversion], shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ from leanconv.graph.onnx_file import FileInput, FileModel
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.base import Array
-from leanconv.graph.verify import FLOATS
 from leanconv.records import dataclass
+from leanconv.types import FLOAT16, FLOAT32, FLOATS, INT64, DType, as_dtype
 
 # What gives back elements of its first input, or of all in Concat, as they are
 _MOVES = frozenset(
@@ -47,7 +47,7 @@ class Edges:
     """
 
     nodes: tuple[FileNode, ...]
-    dtype: str
+    dtype: DType
     casts: tuple[tuple[Conversion, ...], ...]
 
 
@@ -61,7 +61,7 @@ class _Held:
         given: whether its elements are an input's, not converted yet in the file.
     """
 
-    kind: str
+    kind: DType
     casts: tuple[Conversion, ...] = ()
     given: bool = False
 
@@ -90,14 +90,14 @@ def take_casts(file: FileModel) -> Edges:
     return Edges(nodes, dtype, casts)
 
 
-def _input(declared: FileInput, dtype: str) -> _Held:
+def _input(declared: FileInput, dtype: DType) -> _Held:
     return _Held(declared.dtype, given=declared.dtype != dtype)
 
 
 class _Walk:
     """The values from the inputs to the outputs."""
 
-    def __init__(self, constants: Mapping[str, Array], dtype: str) -> None:
+    def __init__(self, constants: Mapping[str, Array], dtype: DType) -> None:
         self.held: dict[str, _Held] = {}
         self._constants, self._dtype = constants, dtype
 
@@ -121,7 +121,7 @@ class _Walk:
             return replace(node, op="Identity", attributes=MappingProxyType({}))
         result = _Held(self._dtype)
         if node.op in _EXTREMES and found[0].plain:
-            result = _Held("int64", (_extreme(node),))
+            result = _Held(INT64, (_extreme(node),))
         elif node.op in _MOVES:
             result = found[0]
             whole = node.op != "Concat" or len(read) == len([name for name in node.inputs if name])
@@ -133,7 +133,7 @@ class _Walk:
         self.held.update((name, result) for name in outputs if name)
         return node
 
-    def _target(self, node: FileNode) -> str | None:
+    def _target(self, node: FileNode) -> DType | None:
         """The dtype that a cast makes, if the file says it."""
         if node.op == "Cast":
             return node.attributes.get("to")
@@ -142,9 +142,9 @@ class _Walk:
         like = node.inputs[1]
         if like in self.held:
             return self.held[like].kind
-        return self._constants[like].dtype.name if like in self._constants else None
+        return as_dtype(self._constants[like].dtype) if like in self._constants else None
 
-    def _cast(self, node: FileNode, x: _Held, target: str) -> _Held:
+    def _cast(self, node: FileNode, x: _Held, target: DType) -> _Held:
         if target == x.kind:
             return x
         if x.given:
@@ -176,9 +176,7 @@ class _Walk:
 
     def _refused(self, node: FileNode, held: _Held, what: str) -> UnsupportedError:
         where = f"node {node.name!r} ({node.op}, opset {node.opset})"
-        half = held.kind == "float16" and any(
-            a.dtype == "float16" for a in self._constants.values()
-        )
+        half = held.kind == FLOAT16 and any(a.dtype == FLOAT16 for a in self._constants.values())
         if half:  # a Cast of the input would not help
             return UnsupportedError(
                 f"{where} {what} {held.kind}, as the network's weights are, which is not supported "
@@ -225,10 +223,10 @@ def _data_inputs(node: FileNode, running: Mapping[str, object]) -> list[str]:
     return [name for index, name in places if name in running and index not in rule.typed]
 
 
-def _run_dtype(file: FileModel) -> str:
+def _run_dtype(file: FileModel) -> DType:
     """The float dtype that the network computes in."""
     kinds = {each.name: each.dtype for each in file.inputs}
-    computed: list[str] = []
+    computed: list[DType] = []
     for node in file.nodes:
         read = _data_inputs(node, kinds)
         if not read:
@@ -239,16 +237,16 @@ def _run_dtype(file: FileModel) -> str:
         elif node.op == "CastLike" and len(node.inputs) > 1:
             like = node.inputs[1]
             held = file.constants.get(like)
-            kind = kinds.get(like, kind if held is None else held.dtype.name)
+            kind = kinds.get(like, kind if held is None else as_dtype(held.dtype))
         elif node.op not in _MOVES:
             computed.append(kind)
-            kind = "int64" if node.op in _EXTREMES else kind
+            kind = INT64 if node.op in _EXTREMES else kind
         outputs = held_flow(node, kinds, any) if node.graphs else node.outputs
         kinds.update((name, kind) for name in outputs if name)
     ends = [kinds[name] for name in file.outputs if name in kinds]
     starts = [each.dtype for each in file.inputs]
-    return next((kind for kind in _found(computed, ends, starts) if kind in FLOATS), "float32")
+    return next((kind for kind in _found(computed, ends, starts) if kind in FLOATS), FLOAT32)
 
 
-def _found(*groups: Sequence[str]) -> list[str]:
+def _found(*groups: Sequence[DType]) -> list[DType]:
     return [kind for group in groups for kind in group]

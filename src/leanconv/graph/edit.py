@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.records import dataclass
+from leanconv.types import as_dtype
 
 Array = npt.NDArray[Any]
 
@@ -112,7 +113,7 @@ class Editor:
         if not is_filled(array):
             array = np.ascontiguousarray(array)
         array.flags.writeable = False
-        name = self.value(hint, TensorType(array.shape, array.dtype.name))
+        name = self.value(hint, TensorType(array.shape, as_dtype(array.dtype)))
         self.constants[name] = array
         self._allowance -= array.nbytes
         return name

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.expressions import Values
 from leanconv.records import dataclass
 from leanconv.symbols import Trace
+from leanconv.types import FLOAT32, DType
 from leanconv.units import type_text
 
 Attributes = Mapping[str, Any]
@@ -19,10 +20,10 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TensorType:
-    """What a value holds: `shape` (all extents known) and `dtype`, a NumPy name."""
+    """What a value holds: `shape` (all extents known) and `dtype`."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: DType
 
     @property
     def elements(self) -> int:
@@ -35,7 +36,7 @@ class TensorType:
     @property
     def bytes(self) -> int:
         """Bytes of the plain row-major array."""
-        return self.elements * np.dtype(self.dtype).itemsize
+        return self.elements * self.dtype.bytes
 
     def __str__(self) -> str:
         return type_text(self.dtype, self.shape)
@@ -122,9 +123,9 @@ class Graph:
     origin: Origin | None = None
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Of all values that flow at run time, which the verifier holds alike."""
-        return self.types[self.inputs[0]].dtype if self.inputs else "float32"
+        return self.types[self.inputs[0]].dtype if self.inputs else FLOAT32
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

@@ -15,10 +15,11 @@ from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_nodes import DOMAINS, decoded, raw_nodes
 from leanconv.graph.onnx_operations import check_operations
 from leanconv.graph.onnx_subgraphs import Subgraphs
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
+from leanconv.types import DType
 
 Extents = tuple[int | str | None, ...]
 
@@ -43,7 +44,7 @@ class FileInput:
     """A declared input: name, dtype, and extents as numbers, symbols or None."""
 
     name: str
-    dtype: str
+    dtype: DType
     shape: Extents | None
 
 
@@ -166,7 +167,7 @@ def _input(name: str, value: Message, reader: Reader, needed: bool) -> FileInput
         if "tensor_type" not in kind:
             raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
         tensor = reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
-        dtype = dtype_name(tensor.get("elem_type", 0), what)
+        dtype = dtype_of_number(tensor.get("elem_type", 0), what)
     except UnsupportedError:
         if needed:
             raise

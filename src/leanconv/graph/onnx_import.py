@@ -28,9 +28,9 @@ from leanconv.graph.onnx_file import NoModelError, read_file
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
-from leanconv.graph.verify import FLOATS
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
+from leanconv.types import FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text
 
 
@@ -45,7 +45,7 @@ class ModelInput:
     """
 
     name: str
-    dtype: str
+    dtype: DType
     shape: tuple[int | str | None, ...] | None
 
     @property
@@ -80,7 +80,7 @@ class Model:
     opset: int
     nodes: tuple[FileNode, ...]
     constants: Mapping[str, Array]
-    dtype: str
+    dtype: DType
     bytes: int
     limits: Limits
     metadata: Mapping[str, str]
@@ -92,7 +92,7 @@ class Model:
         return any(self.output_casts) or any(each.dtype != self.dtype for each in self.inputs)
 
     def bind(
-        self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: str | None = None
+        self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: DType | None = None
     ) -> Graph:
         """Make the graph for concrete input shapes.
 
@@ -109,34 +109,33 @@ class Model:
             ModelError: the nodes do not fit each other at these shapes.
             UnsupportedError: something that leanconv does not do.
         """
-        dtype = self.runtime_dtype(dtype)
-        single = "float64" if dtype != self.dtype else "float32"
+        computed = self.runtime_dtype(dtype)
+        single = FLOAT64 if computed != self.dtype else FLOAT32
         bound = self._bound_shapes(shapes or {})
-        builder = Builder(dtype, single, self.limits, self.bytes)
-        inputs = {name: Value(TensorType(shape, dtype)) for name, shape in bound.items()}
+        builder = Builder(computed, single, self.limits, self.bytes)
+        inputs = {name: Value(TensorType(shape, computed)) for name, shape in bound.items()}
         scope = Scope(builder, self.opset, self.constants, inputs)
         outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
         return builder.finish(inputs, outputs, scope.names)
 
-    def runtime_dtype(self, dtype: str | None) -> str:
+    def runtime_dtype(self, dtype: object) -> DType:
         """The dtype that the network runs in when `dtype` is requested.
 
         Raises:
             InputError: it is no dtype that networks run in.
             UnsupportedError: it would lose precision.
         """
-        if isinstance(dtype, np.dtype):
-            dtype = dtype.name
-        if dtype is not None and (not isinstance(dtype, str) or dtype not in FLOATS):
-            raise InputError(f"dtype is {short(dtype)}; expected {' or '.join(FLOATS)}")
-        if dtype is None or dtype == self.dtype:
+        if dtype is None:
             return self.dtype
-        if dtype == "float32":
+        computed = find_dtype(dtype) if isinstance(dtype, str | np.dtype) else None
+        if computed not in FLOATS:
+            raise InputError(f"dtype is {short(dtype)}; expected {' or '.join(FLOATS)}")
+        if computed == FLOAT32 != self.dtype:
             raise UnsupportedError(
                 "dtype is 'float32' for a model in float64, which would lose precision; expected "
                 "None or 'float64'; convert the file itself"
             )
-        return dtype
+        return computed
 
     def _bound_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         unknown = sorted(set(shapes) - {each.name for each in self.inputs})
@@ -167,7 +166,7 @@ def _fitted(
             "negative"
         )
     try:
-        checked(given, "float64")
+        checked(given, FLOAT64)
     except ModelError as error:
         raise InputError(f"input {name!r}: {error}") from error
     if declared.shape is None:

@@ -13,7 +13,7 @@ from leanconv.graph.builder import located, located_inside
 from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_name, read_tensor
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, read_tensor
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
 from leanconv.records import dataclass
@@ -293,7 +293,7 @@ def _attribute(
     got = schema.ATTRIBUTE_KINDS.get(message.get("type", 0), _guessed(message))
     if wanted == "dtype" and got == "string" and opset < 6:
         written = text(message.get("s", memoryview(b"")), f"attribute {name}").upper()
-        return name, dtype_name(schema.DTYPE_NUMBERS.get(written, 0), f"attribute {name}")
+        return name, dtype_of_number(schema.DTYPE_NUMBERS.get(written, 0), f"attribute {name}")
     if got != ("int" if wanted == "dtype" else wanted):
         raise ModelError(f"attribute {name} is of kind {got}; expected {wanted}")
     if wanted == "tensor":
@@ -317,7 +317,7 @@ def _guessed(message: Message) -> str:
 _DECODERS: dict[str, Callable[[Message, str], Any]] = {
     "float": lambda message, _: float(message.get("f", 0.0)),
     "int": lambda message, _: int(message.get("i", 0)),
-    "dtype": lambda message, name: dtype_name(message.get("i", 0), f"attribute {name}"),
+    "dtype": lambda message, name: dtype_of_number(message.get("i", 0), f"attribute {name}"),
     "string": lambda message, name: text(message.get("s", memoryview(b"")), f"attribute {name}"),
     "floats": lambda message, name: tuple(fixed(message["floats"], "<f4", name).tolist()),
     "ints": lambda message, name: tuple(integers(message["ints"], name).tolist()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leanconv import types
 from leanconv.graph.wire import Kind, Schema
 
 MODEL: Schema = {
@@ -96,22 +97,9 @@ ATTRIBUTE_KINDS = {
     13: "type",
     14: "types",
 }
-# TensorProto.data_type -> NumPy dtype
-DTYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-}
-# NumPy dtype by the name that TensorProto has for it, as casts before opset 6 write it
+# TensorProto.data_type -> dtype, of what is read
+DTYPES = {dtype.onnx: dtype for dtype in types.DTYPES if dtype != types.BFLOAT16}
+# The number by the name that TensorProto has for it, as casts before opset 6 write it
 DTYPE_NUMBERS = {
     **{name.upper(): number for number, name in DTYPES.items()},
     "FLOAT": 1,

@@ -14,14 +14,15 @@ from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
+from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, UINT32, UINT64, DType
 
 _MAP_BYTES = 1 << 20
 _FIELDS = {
-    "float32": "float_data",
-    "float64": "double_data",
-    "int64": "int64_data",
-    "uint32": "uint64_data",
-    "uint64": "uint64_data",
+    FLOAT32: "float_data",
+    FLOAT64: "double_data",
+    INT64: "int64_data",
+    UINT32: "uint64_data",
+    UINT64: "uint64_data",
 }
 
 
@@ -120,8 +121,8 @@ class ExternalFiles:
         return path
 
 
-def dtype_name(number: int, what: str) -> str:
-    """The NumPy name of an element type.
+def dtype_of_number(number: int, what: str) -> DType:
+    """An element type by ONNX's number.
 
     Raises:
         UnsupportedError: a type of ONNX that is not taken, or one that later versions may have.
@@ -156,7 +157,7 @@ def read_tensor(
     message = reader.message(data, schema.TENSOR, what)
     name = message.get("name", "")
     what = f"{what} {name!r}" if name else what
-    dtype = dtype_name(message.get("data_type", 0), what)
+    dtype = dtype_of_number(message.get("data_type", 0), what)
     if "segment" in message:
         raise UnsupportedError(f"{what} is stored in segments; expected a whole tensor")
     dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
@@ -179,7 +180,9 @@ def read_tensor(
     return name, result
 
 
-def _values(message: Message, dtype: str, reader: Reader, files: ExternalFiles, what: str) -> Array:
+def _values(
+    message: Message, dtype: DType, reader: Reader, files: ExternalFiles, what: str
+) -> Array:
     """The elements in one row, of dtype `dtype`."""
     raw: memoryview | None = message.get("raw_data")
     if message.get("data_location", 0) == 1:
@@ -190,7 +193,7 @@ def _values(message: Message, dtype: str, reader: Reader, files: ExternalFiles, 
             raise ModelError(
                 f"{what} has {len(raw)} bytes of data; expected a multiple of {little.itemsize}"
             )
-        if dtype == "bool":
+        if dtype == BOOL:
             return np.asarray(np.frombuffer(raw, np.uint8) != 0)
         values = np.frombuffer(raw, little)
         return values if little.isnative else values.astype(dtype)
@@ -199,7 +202,7 @@ def _values(message: Message, dtype: str, reader: Reader, files: ExternalFiles, 
         little = np.dtype(dtype).newbyteorder("<")
         return fixed(message[field], little.str, f"{what}.{field}").astype(dtype, copy=False)
     numbers = integers(message[field], f"{what}.{field}")
-    if dtype == "float16":
+    if dtype == FLOAT16:
         return numbers.astype(np.uint16).view(np.float16)
     return numbers.astype(dtype)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node, label
+from leanconv.types import FLOATS, as_dtype
 from leanconv.units import counted, shape_text
-
-FLOATS = ("float32", "float64")
 
 
 def verify(graph: Graph) -> Graph:
@@ -23,7 +22,7 @@ def verify(graph: Graph) -> Graph:
     for name in (*graph.inputs, *graph.constants):
         _define(name, defined, graph)
     for name, constant in graph.constants.items():
-        held = TensorType(constant.shape, constant.dtype.name)
+        held = TensorType(constant.shape, as_dtype(constant.dtype))
         if held != graph.types[name]:
             raise ModelError(f"constant {name!r} is {held}; expected {graph.types[name]}, its type")
     for node in graph.nodes:

@@ -21,16 +21,16 @@ from collections.abc import Callable
 from math import prod
 from typing import Literal
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Value, bytes_of, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
-from leanconv.codegen.types import ELEMENT, ELEMENT_BYTES
 from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target
+from leanconv.types import DType
 
 _UNROLL = 4
 _BLOCKS = (16, 8, 4, 2)
@@ -88,7 +88,7 @@ class Copy(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     sources: int
     tasks: tuple[CopyTask, ...]
 
@@ -104,7 +104,7 @@ class Copy(Kernel):
         e = Function(self.NAME)
         base = 0
         for task in self.tasks:
-            _emit_task(e, task, base, self.sources, ELEMENT[self.dtype], target)
+            _emit_task(e, task, base, self.sources, self.dtype.llvm, target)
             base += task.chunks
         return e.finish()
 
@@ -147,7 +147,7 @@ def _emit_nest(
 ) -> None:
     """Loop over the extents that are neither spread over chunks nor the body's."""
     if axis == len(task.extents) - BODY_EXTENTS[task.body]:
-        lanes = target.vector_bytes // ELEMENT_BYTES[element]
+        lanes = target.vector_bytes // bytes_of(element)
         _BODIES[task.body](e, task, places, element, lanes)
         return
     with e.loop(f"i{axis}", task.extents[axis]) as index:

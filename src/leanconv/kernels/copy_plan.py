@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least
+from leanconv.types import DType
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
 _TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
@@ -87,7 +87,7 @@ def _body(box: StridedBox, axes: list[Axis]) -> tuple[Body, list[Axis]]:
     return "scalar", [*outer, writes]
 
 
-def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
+def copy_tasks(box: StridedBox, dtype: DType) -> list[CopyTask]:
     """The task that does a box's work in chunks of at most about `CHUNK_BYTES`.
 
     None for an empty box. What is copied run by run has two chunks where one would do.
@@ -108,7 +108,7 @@ def copy_tasks(box: StridedBox, dtype: str) -> list[CopyTask]:
         slack=box.slack,
         zeros=box.zeros,
     )
-    budget, work = CHUNK_BYTES // ITEMSIZE[dtype], prod(task.extents)
+    budget, work = CHUNK_BYTES // dtype.bytes, prod(task.extents)
     if body == "run" and work >= _LEAST_CUT:
         budget = least(budget, ceil_div(work, 2))
     return [cut(task, budget)]

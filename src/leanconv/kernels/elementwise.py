@@ -22,7 +22,6 @@ from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
@@ -30,6 +29,7 @@ from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
 PIECE = 16384
@@ -53,7 +53,7 @@ class Elementwise(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     extents: Extents
     strides: tuple[Extents, ...]
     numbers: Scalars
@@ -99,7 +99,7 @@ class _Nest:
 
     def __init__(self, kernel: Elementwise, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
-        self.element = ELEMENT[kernel.dtype]
+        self.element = kernel.dtype.llvm
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
         self.inner = len(kernel.extents) - 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.channel_blocks import ChannelBlocks, ChannelRun, channel_blocks
 from leanconv.kernels.copy import CopyTask
 from leanconv.kernels.copy_plan import CHUNK_BYTES, StridedBox, copy_tasks, cut, row_major
 from leanconv.kernels.index_runs import IndexRun
 from leanconv.spec.format import Format, ceil_div
+from leanconv.types import DType
 
 Shape = tuple[int, ...]
 
@@ -91,7 +91,7 @@ def blocked_tasks(
     block: int,
     channels: Sequence[ChannelRun],
     maps: Sequence[Sequence[IndexRun]],
-    dtype: str,
+    dtype: DType,
     value: float = 0.0,
     perm: Sequence[int] | None = None,
 ) -> list[CopyTask]:
@@ -156,7 +156,7 @@ def _group_tasks(
     result_strides: Shape,
     result: int,
     block: int,
-    dtype: str,
+    dtype: DType,
     value: float,
 ) -> list[CopyTask]:
     """Pieces of one group of blocks: a fill, whole blocks, or gathered lanes."""
@@ -189,7 +189,7 @@ def _group_tasks(
         value,
         group.picks,
     )
-    return [cut(_joined(task), CHUNK_BYTES // ITEMSIZE[dtype])]
+    return [cut(_joined(task), CHUNK_BYTES // dtype.bytes)]
 
 
 def _joined(task: CopyTask) -> CopyTask:

@@ -11,6 +11,7 @@ from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Values taken by one set of accumulators before they go into the total, and their number.
 RUN = 256
@@ -152,7 +153,7 @@ def each_column(
     e: Function,
     tile: Value,
     extent: int,
-    dtype: str,
+    dtype: DType,
     target: Target,
     body: Callable[[Value, int], None],
 ) -> None:

@@ -10,7 +10,6 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered, Part, View
-from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
@@ -24,6 +23,7 @@ from leanconv.kernels.index_runs import IndexRun, padded, whole
 from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
 _MOST_TASKS = 64
@@ -66,7 +66,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     if node.op == "Slice" and node.inputs[0] not in graph.constants:
         begin = _first_of_run(node, shapes[0], graph.types[result].shape, formats[result])
         if begin is not None:
-            part = View(node.inputs[0], begin * ITEMSIZE[dtype])
+            part = View(node.inputs[0], begin * dtype.bytes)
             return Lowered((), algorithm="view", views={result: part})
     if block:
         tasks = _blocked(node, shapes, graph.types[result].shape, block, dtype)
@@ -99,7 +99,7 @@ def _together(parts: Sequence[Lowered]) -> Lowered:
 
 
 def _calls(
-    tasks: Sequence[CopyTask], names: Sequence[str], result: str, dtype: str
+    tasks: Sequence[CopyTask], names: Sequence[str], result: str, dtype: DType
 ) -> tuple[Call, ...]:
     """Copy kernels that do the tasks; those of many sources do some of them each."""
     if 0 < len(tasks) <= _MOST_TASKS:
@@ -150,9 +150,9 @@ def _first_of_parts(node: Node, shapes: Sequence[Shape], result: Shape, form: Fo
     return list(accumulate(sizes, initial=0))
 
 
-def _part(source: str, count: int, begin: int, dtype: str) -> Part:
+def _part(source: str, count: int, begin: int, dtype: DType) -> Part:
     """One source of a Concat: a run of its result."""
-    box, item = StridedBox(0, (count,), (1,), (1,)), ITEMSIZE[dtype]
+    box, item = StridedBox(0, (count,), (1,), (1,)), dtype.bytes
     kernel = Copy(dtype, 1, tuple(copy_tasks(box, dtype)))
     return Part(source, begin * item, count * item, kernel)
 
@@ -256,7 +256,7 @@ _PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[StridedBox]]] = 
 
 # -- in blocks -----------------------------------------------------------------------------
 def _blocked(
-    node: Node, shapes: Sequence[Shape], result: Shape, block: int, dtype: str
+    node: Node, shapes: Sequence[Shape], result: Shape, block: int, dtype: DType
 ) -> list[CopyTask]:
     if node.op == "Concat" and node.attributes["axis"] != 1:
         tasks: list[CopyTask] = []

@@ -18,12 +18,12 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Elements of one chunk.
 PIECE = 16384
@@ -46,7 +46,7 @@ class ResponseNorm(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     images: Extent
     channels: Extent
     inner: Extent
@@ -113,7 +113,7 @@ class _Nest:
 
     def __init__(self, kernel: ResponseNorm, e: Function, lanes: int) -> None:
         self.k, self.e, self.lanes = kernel, e, lanes
-        self.element = ELEMENT[kernel.dtype]
+        self.element = kernel.dtype.llvm
         self.kind = vector(self.element, lanes)
 
     def _load(self, x: Value, channel: Value | int, count: int) -> Value:

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tiling import Tile, rank_tiles
-from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, MatMul, Matrix, PackedMatMul
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 OPS = ("MatMul", "Gemm")
 
@@ -122,11 +122,13 @@ def _flip(problem: _Problem) -> _Problem:
     return problem._replace(m=problem.n, n=problem.m, a=a, b=b, c=c)
 
 
-def _kernel(problem: _Problem, dtype: str, packed: bool, any_size: bool, target: Target) -> MatMul:
+def _kernel(
+    problem: _Problem, dtype: DType, packed: bool, any_size: bool, target: Target
+) -> MatMul:
     """Choose the register tile and the chunks."""
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.a, problem.b
     lanes = target.lanes(dtype)
-    aliased = a.row * ITEMSIZE[dtype] % _ALIAS_BYTES == 0
+    aliased = a.row * dtype.bytes % _ALIAS_BYTES == 0
     most_rows = _ALIASED_ROWS if aliased else max(m, 1)
     if not any_size:
         tile = _best_tile(target, m, ceil_div(n, lanes), k, most_rows)
@@ -136,7 +138,7 @@ def _kernel(problem: _Problem, dtype: str, packed: bool, any_size: bool, target:
     else:
         tile = _tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
     flops = 2 * tile.rows * tile.vectors * lanes * k
-    kept = tile.rows * k * ITEMSIZE[dtype]
+    kept = tile.rows * k * dtype.bytes
     tiles = min(_CHUNK_FLOPS // flops, _GROUP_BYTES // kept)
     tiles = max(1 if packed else _LEAST_TILES, tiles)
     made = MatMul(dtype, lanes, m, n, k, problem.batch, tile, tiles, a, b, c=problem.c)

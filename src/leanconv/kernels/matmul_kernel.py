@@ -21,14 +21,13 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import Tile
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.register_transpose import transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class MatMul(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     lanes: int
     m: Extent
     n: Extent
@@ -106,7 +105,7 @@ class MatMul(Kernel):
     @property
     def scratch_bytes(self) -> int:
         """A panel of `b`."""
-        return self.k * self.width * ITEMSIZE[self.dtype]
+        return self.k * self.width * self.dtype.bytes
 
     @property
     def flops(self) -> int:
@@ -152,7 +151,7 @@ class _Emission:
 
     def __init__(self, kernel: MatMul, target: Target) -> None:
         self.kernel, self.target, self.e = kernel, target, Function(kernel.NAME)
-        self.element = ELEMENT[kernel.dtype]
+        self.element = kernel.dtype.llvm
         self.kind = vector(self.element, kernel.lanes)
 
     def emit(self) -> str:

@@ -28,11 +28,11 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 _Body = Callable[[Value], None]
 
@@ -60,7 +60,7 @@ class Pool(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     block: int
     planes: Extent
     window: Window
@@ -108,7 +108,7 @@ class _Row:
 
     def __init__(self, pool: Pool, e: Function, x: Value, y: Value, row: Value) -> None:
         self.pool, self.e, self.window = pool, e, pool.window
-        self.element = ELEMENT[pool.dtype]
+        self.element = pool.dtype.llvm
         self.kind = vector(self.element, pool.block)
         _, height, width = self.window.size
         plane = row // (self.window.out[0] * self.window.out[1])

@@ -25,7 +25,6 @@ from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
-from leanconv.codegen.types import ELEMENT
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
@@ -40,6 +39,7 @@ from leanconv.kernels.lane_reduce import (
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Elements that one chunk reads.
 PIECE = 16384
@@ -70,7 +70,7 @@ class Reduction(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     how: ReduceOp
     extents: Extents
     reduced: tuple[bool, ...]
@@ -127,7 +127,7 @@ class _Nest:
 
     def __init__(self, kernel: Reduction, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
-        self.element = ELEMENT[kernel.dtype]
+        self.element = kernel.dtype.llvm
         self.lanes = target.lanes(kernel.dtype)
         self.kind = vector(self.element, self.lanes)
         extents = kernel.extents

@@ -12,11 +12,12 @@ from leanconv.errors import SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.spec.format import Format
+from leanconv.types import DType
 from leanconv.units import shape_text
 
 
 def reorder(
-    shape: tuple[int, ...], dtype: str, source_format: Format, result_format: Format
+    shape: tuple[int, ...], dtype: DType, source_format: Format, result_format: Format
 ) -> Copy:
     """The kernel that moves a tensor (N, C, spatial…) from one format to another.
 
@@ -66,7 +67,7 @@ def reorder(
 
 def reorder_call(
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
     source: str,
     result: str,
     source_format: Format,

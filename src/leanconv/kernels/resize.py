@@ -18,13 +18,13 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
-from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 OPS = ("Resize",)
 
@@ -61,7 +61,7 @@ class Resize(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     width: int
     axes: tuple[Axis, ...]
     weighted: bool
@@ -99,9 +99,7 @@ class Resize(Kernel):
         del target  # the width is its vector
         e = Function(self.NAME)
         pointers = [e.pointer(i) for i in range(len(self.operands))]
-        tables = _Tables(
-            e, ELEMENT[self.dtype], pointers[1], pointers[2] if self.weighted else None
-        )
+        tables = _Tables(e, self.dtype.llvm, pointers[1], pointers[2] if self.weighted else None)
         with e.loop("chunk", e.hi, start=e.lo) as chunk:
             first = chunk * self.rows_per_chunk
             last = e.smin(first + self.rows_per_chunk, self.rows)

@@ -19,7 +19,6 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.codegen.types import ELEMENT
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
     NEUTRAL,
@@ -34,6 +33,7 @@ from leanconv.kernels.lane_reduce import (
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 # Elements of one chunk: about 10 microseconds.
 PIECE = 8192
@@ -55,7 +55,7 @@ class Softmax(Kernel):
 
     VARIES = True
 
-    dtype: str
+    dtype: DType
     logarithm: bool
     outer: Extent
     extent: Extent
@@ -108,7 +108,7 @@ class _Nest:
     def __init__(self, kernel: Softmax, e: Function, target: Target) -> None:
         self.k, self.e, self.target = kernel, e, target
         self.lanes = target.lanes(kernel.dtype)
-        self.element = ELEMENT[kernel.dtype]
+        self.element = kernel.dtype.llvm
         self.kind = vector(self.element, self.lanes)
 
     def line(self, x: Value, y: Value) -> None:

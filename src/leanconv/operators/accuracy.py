@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph
 from leanconv.records import dataclass
 from leanconv.target import Target
+from leanconv.types import DType
 
 # The error of a network that is aimed at without a max_error, and one layer's share of it.
-NETWORK_ERROR = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
+_NETWORK_ERROR = 1e-5  # in float32
 LAYER_SHARE = 0.12
 
 
-def layer_error(max_error: float | None, dtype: str) -> float:
+def network_error(dtype: DType) -> float:
+    """The error of a network that is aimed at without a `max_error`."""
+    return dtype.scaled_error(_NETWORK_ERROR)
+
+
+def layer_error(max_error: float | None, dtype: DType) -> float:
     """The error accepted of one layer of a network that may err by `max_error`.
 
     Without a `max_error` it is a layer's share of what is aimed at. With one it is the power of two
@@ -25,8 +30,8 @@ def layer_error(max_error: float | None, dtype: str) -> float:
     the least one that some plan keeps can be found.
     """
     if max_error is None:
-        return NETWORK_ERROR[dtype] * LAYER_SHARE
-    return min(1.0, max(ROUNDOFF[dtype], math.ldexp(0.5, math.frexp(max_error)[1])))
+        return network_error(dtype) * LAYER_SHARE
+    return min(1.0, max(dtype.roundoff, math.ldexp(0.5, math.frexp(max_error)[1])))
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def chain_of(convs: list[Node], graph: Graph, context: NodeContext) -> Chain:
     """The layers to fuse; a tensor without a given format is in blocks of channels."""
     formats, target = context.formats, context.target
     specs = [conv_spec(conv, graph) for conv in convs]
-    blocked = Format(target.lanes(specs[0].dtype))
+    blocked = Format(target.channel_block(specs[0].dtype))
     x, y = convs[0].inputs[0], convs[-1].output
     return Chain(
         specs[0] if len(specs) > 2 else None,

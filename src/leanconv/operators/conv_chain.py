@@ -31,7 +31,6 @@ from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators.chains import ChainOperator, chain_of, plain_error, unfold
@@ -146,7 +145,7 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
 
 def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
     dtype = graph.types[convs[0].inputs[0]].dtype
-    blocked = Format(context.target.lanes(dtype))
+    blocked = Format(context.target.channel_block(dtype))
     formats = {**context.formats, **{conv.output: blocked for conv in convs}}
     accuracy = replace(context.accuracy, weights_from_dram=False)
     parts = [
@@ -156,7 +155,7 @@ def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered
     temporaries: dict[str, int] = {}
     for conv in convs[:-1]:
         kind = graph.types[conv.output]
-        size = blocked.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+        size = blocked.elements(kind.shape) * kind.dtype.bytes
         temporaries[conv.output] = size
     for part in parts:
         temporaries.update(part.temporaries)
@@ -169,7 +168,7 @@ def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered
 def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeContext) -> Choice:
     """The convolutions one by one, what lies between them stored."""
     target, reproducible = context.target, context.accuracy.reproducible
-    blocked = Format(target.lanes(chain.dtype))
+    blocked = Format(target.channel_block(chain.dtype))
     x, cycles, squares = chain.x, 0.0, 0.0
     for conv, spec in zip(convs, chain.specs, strict=True):
         y = Access.of_format(graph.types[conv.output].shape, blocked)
@@ -185,7 +184,7 @@ def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeC
         cycles += own * imbalance(chunks)
         squares += candidate.choice.error**2
         if conv is not convs[-1]:
-            image_bytes = y.image * ITEMSIZE[spec.dtype]
+            image_bytes = y.image * spec.dtype.bytes
             cycles += between_cycles(images * image_bytes, target)
         x = y
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))

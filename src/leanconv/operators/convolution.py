@@ -23,6 +23,7 @@ from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.spec import ConvSpec
 from leanconv.target import Target
+from leanconv.types import DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = Choice("direct")
@@ -147,7 +148,7 @@ def attributes_spec(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     attributes: Mapping[str, Any],
-    dtype: str,
+    dtype: DType,
     bias: bool,
     residual: bool,
 ) -> ConvSpec:
@@ -164,7 +165,7 @@ def attributes_spec(
         pad_begin=tuple(attributes["pads"][:rank]),
         pad_end=tuple(attributes["pads"][rank:]),
         groups=attributes["group"],
-        dtype=dtype,
+        precision=Precision.of(dtype),
         bias=bias,
         residual=residual,
         activation=attributes["activation"],

@@ -7,7 +7,6 @@ from math import prod
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
-from leanconv.dtypes import ITEMSIZE
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -49,7 +48,7 @@ class SingleKernel(Operator):
 def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     """Estimated cycles of an operation that is no convolution."""
     names = (*(name for name in node.inputs if name), *node.outputs)
-    item = max(ITEMSIZE.get(graph.types[name].dtype, 4) for name in names)
+    item = max(graph.types[name].dtype.bytes for name in names)
     elements = sum(graph.types[name].elements for name in names)
     inner = 1
     if node.op in ("MatMul", "Gemm"):

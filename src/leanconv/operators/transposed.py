@@ -19,12 +19,13 @@ import numpy as np
 from leanconv.algorithms.decompose import transposed_phases
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse
-from leanconv.algorithms.problem import DEFAULT_ERROR, Problem
+from leanconv.algorithms.problem import Problem, default_error
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.spec.format import ceil_div
+from leanconv.types import Precision
 from leanconv.units import shape_text
 
 _MOST_PHASES = 1024  # a stride of 32 along two axes
@@ -76,14 +77,14 @@ def phases(
             in_channels=in_shape[1],
             out_channels=out_shape[1],
             groups=groups,
-            dtype=dtype,
+            precision=Precision.of(dtype),
             epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
             window=phase.window,
             x=x,
             y=replace(y, spatial=(depth, height, width)),
             label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
             y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
-            max_error=DEFAULT_ERROR[dtype] if max_error is None else max_error,
+            max_error=default_error(dtype) if max_error is None else max_error,
         )
         found.append((problem, taps))
     return found

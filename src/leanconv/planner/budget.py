@@ -23,6 +23,7 @@ from leanconv.planner.node_costs import error_units, skeleton, units_error
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
 from leanconv.target import Target
+from leanconv.types import FLOAT64
 from leanconv.units import counted, error_text, format_bytes
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class Planner:
         if least is None:
             least, within = least_max_error(self._at(None), plain.graph.dtype, guess), ""
         assert least is not None, "no plan keeps any error"
-        double = " or more" if plain.graph.dtype == "float64" else " or more, or dtype='float64'"
+        double = " or more" if plain.graph.dtype == FLOAT64 else " or more, or dtype='float64'"
         return BudgetError(
             f"max_error is {plain.max_error:.3g}; the most accurate plan{within} is expected to "
             f"err by {least:.3g}; give max_error={error_text(least)}{double}",

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.node_costs import NodeCost
 from leanconv.planner.views import Views
@@ -37,7 +35,7 @@ class GraphViews:
     def bytes(self, key: Key) -> int:
         """Of a value."""
         kind = self._graph.types[key[0]]
-        return key[1].elements(kind.shape) * int(np.dtype(kind.dtype).itemsize)
+        return key[1].elements(kind.shape) * kind.dtype.bytes
 
     def is_whole(self, key: Key) -> bool:
         """Whether a value is all of a buffer."""

@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from leanconv.dtypes import ROUNDOFF
 from leanconv.planner.node_costs import error_units, units_error
 from leanconv.records import dataclass
+from leanconv.types import DType
 
 _MOST = 2.0**100  # an error that every plan keeps
 
@@ -44,7 +44,7 @@ class _Range:
         """Whether some error of the range works."""
         return self.plans.keeps(math.nextafter(self.high, 0.0))
 
-    def least(self, dtype: str) -> float:
+    def least(self, dtype: DType) -> float:
         """The least error of the range that works; some must."""
         units = self.plans.least_units()
         first = max(self.low, units_error(units, dtype))
@@ -62,7 +62,7 @@ class _Range:
         return units_error(high, dtype)
 
 
-def least_max_error(plans: Callable[[float], Plans], dtype: str, guess: float) -> float | None:
+def least_max_error(plans: Callable[[float], Plans], dtype: DType, guess: float) -> float | None:
     """Return the least `max_error` that some plan keeps, None if none keeps any.
 
     Args:
@@ -70,7 +70,7 @@ def least_max_error(plans: Callable[[float], Plans], dtype: str, guess: float) -
         dtype: of the network.
         guess: where the search begins; few powers are looked at if it is close.
     """
-    first, last = math.frexp(ROUNDOFF[dtype])[1] - 1, 0  # the powers of two that are told apart
+    first, last = math.frexp(dtype.roundoff)[1] - 1, 0  # the powers of two that are told apart
 
     def between(exponent: int) -> _Range:
         low = math.ldexp(1.0, exponent)

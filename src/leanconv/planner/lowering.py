@@ -77,7 +77,7 @@ class LoweredGraph:
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
     """The formats that the kernels of a graph take."""
-    return FormatRules(graph, Format(target.lanes(graph.dtype)))
+    return FormatRules(graph, Format(target.channel_block(graph.dtype)))
 
 
 def default_decisions(rules: FormatRules) -> list[Decision]:
@@ -162,7 +162,7 @@ class _Lowering(ValuePlacer[Format]):
 
     def size(self, name: str, form: Format) -> int:
         kind = self.graph.types[name]
-        return form.elements(kind.shape) * np.dtype(kind.dtype).itemsize
+        return form.elements(kind.shape) * kind.dtype.bytes
 
     def is_used(self, name: str) -> bool:
         return super().is_used(name) or name in self._packed

@@ -22,6 +22,7 @@ from leanconv.planner.plan_file import (
 from leanconv.planner.storage import Storage
 from leanconv.records import cached_property, dataclass
 from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.types import FLOAT32
 from leanconv.units import format_bytes
 
 
@@ -167,7 +168,7 @@ class NetworkPlan(Unpicklable):
             merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,
-            dtype=next(iter(self.inputs.values())).dtype if self.inputs else "float32",
+            dtype=next(iter(self.inputs.values())).dtype if self.inputs else FLOAT32,
             reproducible=planner.accuracy.reproducible,
             memory_limit=self.limit,
             max_error=planner.max_error,

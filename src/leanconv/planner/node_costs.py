@@ -12,7 +12,6 @@ import numpy as np
 from leanconv.algorithms.magnitudes import stand_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
-from leanconv.dtypes import ROUNDOFF
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
@@ -23,6 +22,7 @@ from leanconv.records import dataclass
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target
+from leanconv.types import DType
 
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
 _ERROR_GRAIN = 1 / 16
@@ -143,15 +143,15 @@ def closeness(algorithm: str) -> float:
     return _TRANSFORMED_ERROR_GROWTH / _ERROR_GROWTH if transformed else 1.0
 
 
-def error_units(error: float, dtype: str, up: bool = True) -> int:
+def error_units(error: float, dtype: DType, up: bool = True) -> int:
     """The square of a relative error as an integer, for sums that are exact."""
-    units = (error / (ROUNDOFF[dtype] * _ERROR_GRAIN)) ** 2
+    units = (error / (dtype.roundoff * _ERROR_GRAIN)) ** 2
     return math.ceil(units) if up else math.floor(units)
 
 
-def units_error(units: int, dtype: str) -> float:
+def units_error(units: int, dtype: DType) -> float:
     """The least error that allows `units` units: `error_units` of it, rounded down, is no less."""
-    error = math.sqrt(units) * ROUNDOFF[dtype] * _ERROR_GRAIN
+    error = math.sqrt(units) * dtype.roundoff * _ERROR_GRAIN
     while error_units(error, dtype, up=False) < units:
         error = math.nextafter(error, math.inf)
     while error and error_units(math.nextafter(error, 0.0), dtype, up=False) >= units:

@@ -23,6 +23,7 @@ from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
+from leanconv.types import FLOATS, DType, as_dtype
 from leanconv.units import MOST_BYTES as MOST_LIMIT
 
 FORMAT, VERSION = "leanconv plan", 2
@@ -92,7 +93,7 @@ class PlanFile:
     merged_blocks: int
     target: Mapping[str, Any]
     threads: int
-    dtype: str
+    dtype: DType
     reproducible: bool
     memory_limit: int | None
     max_error: float | None
@@ -295,7 +296,7 @@ def _parse(data: Any) -> PlanFile:
         merged_blocks=_count(top, "merged_blocks", most=_MOST_NODES),
         target=target,
         threads=_count(options, "threads", least=1, most=MOST_THREADS),
-        dtype=_one_of(options, "dtype", ("float32", "float64")),
+        dtype=as_dtype(_one_of(options, "dtype", FLOATS)),
         reproducible=_flag(options, "reproducible"),
         memory_limit=None if limit is None else _count(options, "memory_limit", most=MOST_LIMIT),
         max_error=None

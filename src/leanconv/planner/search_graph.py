@@ -133,7 +133,7 @@ def _allowed_formats(
 
 def _unpadded(graph: Graph, name: str, form: Format) -> int:
     kind = graph.types[name]
-    return form.elements(kind.shape) * int(np.dtype(kind.dtype).itemsize)
+    return form.elements(kind.shape) * kind.dtype.bytes
 
 
 def _bytes(graph: Graph, name: str, form: Format) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leanconv.spec import ConvSpec
+from leanconv.types import FLOAT32, DType
 
 LAYERS: dict[str, str] = {
     "cv1": "ic3ih227oc96oh55kh11sh4",
@@ -28,7 +29,7 @@ LAYERS: dict[str, str] = {
 RESNET101: dict[str, int] = {"cv4": 1, "cv9": 3, "cv10": 4, "cv11": 23, "cv12": 3}
 
 
-def layer(name: str, batch: int = 1, dtype: str = "float32", stride: int | None = None) -> ConvSpec:
+def layer(name: str, batch: int = 1, dtype: DType = FLOAT32, stride: int | None = None) -> ConvSpec:
     """The spec of a layer.
 
     Args:

@@ -17,6 +17,7 @@ import numpy as np
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.linking import Library
+from leanconv.types import DType
 
 _HEAD = object.__basicsize__  # of every object; its type is the last field
 _NUMPY = ("1", "2")  # major versions with this structure
@@ -92,7 +93,7 @@ class Lookup:
         writeable: whether they are to be written.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, writeable: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DType, writeable: bool = False) -> None:
         self._dtype = np.dtype(dtype)
         flags = _READABLE | (_WRITEABLE if writeable else 0)
         words = (id(np.ndarray), id(self._dtype), flags, len(shape), *shape)

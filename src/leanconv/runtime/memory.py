@@ -14,6 +14,7 @@ import numpy as np
 
 from leanconv.errors import OutOfMemoryError
 from leanconv.records import dataclass
+from leanconv.types import DType
 
 _HUGE = 4 * 1024 * 1024
 
@@ -61,7 +62,7 @@ def _malloc_trim() -> ctypes._NamedFuncPointer | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def new_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     """An array for a result.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from leanconv.dtypes import ITEMSIZE
+from leanconv.types import DType
 
 
 def reduction_length(group_inputs: int, kernel: Iterable[int]) -> int:
@@ -18,6 +18,6 @@ def sum_flops(batch: int, out_channels: int, out: Iterable[int], reduction: int)
     return 2 * batch * out_channels * prod(out) * reduction
 
 
-def tensor_bytes(shape: Iterable[int], dtype: str) -> int:
+def tensor_bytes(shape: Iterable[int], dtype: DType) -> int:
     """Bytes of the elements of a dense tensor."""
-    return prod(shape) * ITEMSIZE[dtype]
+    return prod(shape) * dtype.bytes

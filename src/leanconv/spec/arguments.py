@@ -12,6 +12,7 @@ from leanconv.spec.activation import Activation
 from leanconv.spec.conv import LAYOUTS, ConvSpec, effective_extent
 from leanconv.spec.format import ceil_div
 from leanconv.spec.mends import convolution_mend
+from leanconv.types import FLOAT32, DType, Precision
 from leanconv.units import shape_text
 
 Steps = int | Sequence[int]
@@ -41,7 +42,7 @@ def spec_of(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     arguments: ConvArguments,
-    dtype: str = "float32",
+    dtype: DType = FLOAT32,
     bias: bool = False,
     residual: bool = False,
 ) -> ConvSpec:
@@ -73,7 +74,7 @@ def _spec(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     arguments: ConvArguments,
-    dtype: str,
+    dtype: DType,
     bias: bool,
     residual: bool,
 ) -> ConvSpec:
@@ -117,7 +118,7 @@ def _spec(
         pad_begin=begin,
         pad_end=end,
         groups=groups,
-        dtype=dtype,
+        precision=Precision.of(dtype),
         layout=layout,
         bias=bias,
         residual=residual,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from leanconv.dtypes import GPU_DTYPES, ITEMSIZE
 from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ceil_div
+from leanconv.types import SINGLE, DType, Precision
 from leanconv.units import shape_text
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -47,7 +47,8 @@ class ConvSpec:
         dilation: steps between taps; 1 is dense.
         pad_begin, pad_end: zeros imagined before and after each axis.
         groups: channel groups; both channel counts are multiples of it.
-        dtype: `"float32"` or `"float64"`; on a GPU `"float16"` and `"bfloat16"` too.
+        precision: the element types of operands and sums; float32 or float64 for all of them, on a
+            GPU float16 and bfloat16 too.
         layout: `"NCHW"` or `"NHWC"`, of input, residual and output alike, whatever the rank.
         bias, residual: whether they are added.
         activation: applied last, or None.
@@ -63,7 +64,7 @@ class ConvSpec:
     pad_begin: tuple[int, ...]
     pad_end: tuple[int, ...]
     groups: int = 1
-    dtype: str = "float32"
+    precision: Precision = SINGLE
     layout: str = "NCHW"
     bias: bool = False
     residual: bool = False
@@ -89,9 +90,6 @@ class ConvSpec:
             count = getattr(self, label)
             if count % self.groups:
                 raise _wrong(f"{label} divisible by {self.groups} groups, got {count}")
-        if self.dtype not in GPU_DTYPES:
-            kinds = "float32 or float64 (on a GPU float16 or bfloat16 too)"
-            raise _wrong(f"dtype {kinds}, got {self.dtype}")
         if self.layout not in LAYOUTS:
             raise _wrong(f"layout NCHW or NHWC, got {self.layout!r}")
         self._check_windows()
@@ -154,9 +152,18 @@ class ConvSpec:
 
     # -- amounts ---------------------------------------------------------------------------
     @property
+    def dtype(self) -> DType:
+        """The one element type of everything.
+
+        Raises:
+            SpecError: operands have types of their own.
+        """
+        return self.precision.dtype
+
+    @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
-        return ITEMSIZE[self.dtype]
+        """Bytes of one element of everything."""
+        return self.dtype.bytes
 
     @property
     def reduction(self) -> int:
@@ -171,17 +178,17 @@ class ConvSpec:
     @property
     def input_bytes(self) -> int:
         """Bytes of x."""
-        return tensor_bytes(self.input_shape, self.dtype)
+        return tensor_bytes(self.input_shape, self.precision.x)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of w as given."""
-        return tensor_bytes(self.weight_shape, self.dtype)
+        return tensor_bytes(self.weight_shape, self.precision.w)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of y."""
-        return tensor_bytes(self.output_shape, self.dtype)
+        return tensor_bytes(self.output_shape, self.precision.y)
 
     # -- the problem as one line -----------------------------------------------------------
     def __str__(self) -> str:
@@ -228,11 +235,13 @@ class ConvSpec:
 
         Args:
             problem: the line.
-            changes: other fields of the spec, such as `dtype="float64"`.
+            changes: other fields of the spec, and `dtype`: that of everything, or its name.
 
         Raises:
             SpecError: the line cannot be read or describes no convolution.
         """
+        if "dtype" in changes:
+            changes["precision"] = Precision.of(changes.pop("dtype"))
         return replace(_parse(problem), **changes)  # type: ignore[arg-type]
 
 

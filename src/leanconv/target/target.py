@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.target.costs import Costs
 from leanconv.target.records import ZEN4
+from leanconv.types import DType
 
 # Instructions that some cores of an `isa` have and others lack: what they multiply and add.
 EXTENSIONS: Mapping[str, str] = {
@@ -60,9 +60,16 @@ class Target:
     costs: Costs = ZEN4
     extensions: tuple[str, ...] = ()
 
-    def lanes(self, dtype: str) -> int:
-        """Elements of a dtype in one vector register, which is also the channel block."""
-        return self.vector_bytes // ITEMSIZE[dtype]
+    def lanes(self, dtype: DType) -> int:
+        """Elements of a dtype in one vector register."""
+        return self.vector_bytes // dtype.bytes
+
+    def channel_block(self, dtype: DType) -> int:
+        """Channels in a block of a tensor: the lanes of what sums of its elements are kept in.
+
+        So tensors of different types, between which a network converts, have equal blocks.
+        """
+        return self.lanes(dtype.accumulator)
 
     @property
     def usable_registers(self) -> int:
@@ -79,7 +86,7 @@ class Target:
         """Independent accumulators needed to keep the multiply-add units busy."""
         return int(self.fma_units * self.fma_latency)
 
-    def peak_gflops(self, dtype: str, threads: int) -> float:
+    def peak_gflops(self, dtype: DType, threads: int) -> float:
         """Multiply-adds of all units, as two FLOPs each, at the nominal clock, in GFLOP/s."""
         return 2 * self.fma_units * self.lanes(dtype) * self.costs.ghz * threads
 

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
-from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
+from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.winograd.matrices import Row, Transform, transform
 
 
@@ -128,7 +128,7 @@ def error_estimate(
     *axes: Transform,
     reduction: int,
     sums: int | None = None,
-    dtype: str = "float32",
+    dtype: DType = FLOAT32,
     peak: bool = True,
     filters: Sequence[Sequence[int]] = (),
 ) -> float:
@@ -162,14 +162,14 @@ def error_estimate(
     Raises:
         SpecError: another dtype, or a reduction below 1.
     """
-    if dtype not in ROUNDOFF or reduction < 1:
+    if dtype not in FLOATS or reduction < 1:
         raise SpecError(
-            f"an error is estimated for {' or '.join(ROUNDOFF)} and sums of at least 1 "
+            f"an error is estimated for {' or '.join(FLOATS)} and sums of at least 1 "
             f"product, got {dtype} and {reduction}"
         )
     parts = sums is not None and sums < reduction
     length = sums + reduction / sums if sums and parts else reduction
-    rounding = math.sqrt(0.2 + 0.6 * len(axes) + 0.085 * length) * ROUNDOFF[dtype]
+    rounding = math.sqrt(0.2 + 0.6 * len(axes) + 0.085 * length) * dtype.roundoff
     if not peak:
         return rounding * amplification(*axes)
     growth = peak_amplification(*axes, filters=filters)

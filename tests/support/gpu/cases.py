@@ -15,6 +15,7 @@ from leanconv.api.network import Network
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
+from leanconv.types import FLOAT16, FLOAT64
 from support import network_models
 from support.errors import relative_error
 from support.gpu.conv_cases import convolutions
@@ -29,8 +30,8 @@ NETWORKS = (
     ("googlenet_like", None),
     ("mobilenet_v3_like", None),
     ("mobilenetv2", None),
-    ("squeezenet_like", "float64"),
-    ("shufflenet_like", "float16"),
+    ("squeezenet_like", FLOAT64),
+    ("shufflenet_like", FLOAT16),
 )
 
 

@@ -34,16 +34,17 @@ from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import PRESETS, Machine
 from leanconv.spec import Activation, ConvSpec
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Precision
 
 RELU6 = Activation("clip", (0.0, 6.0))
 KINDS: tuple[tuple[Arithmetic, str], ...] = (
-    (IEEE, "float32"),
-    (TF32, "float32"),
-    (TF32X3, "float32"),
-    (FP16X3, "float32"),
-    (HALF, "float16"),
-    (BRAIN, "bfloat16"),
-    (DOUBLE, "float64"),
+    (IEEE, FLOAT32),
+    (TF32, FLOAT32),
+    (TF32X3, FLOAT32),
+    (FP16X3, FLOAT32),
+    (HALF, FLOAT16),
+    (BRAIN, BFLOAT16),
+    (DOUBLE, FLOAT64),
 )
 MACHINES = {80: PRESETS["a100"], 90: PRESETS["h200"]}
 EPILOGUE = Epilogue("bias", "residual", "", RELU6)
@@ -77,11 +78,11 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
                 for code in product_codes(spec, arithmetic, dtype, machine, tile):
                     yield f"{name} {arithmetic.name} {dtype} {tile}", code
     volume = ConvSpec.parse("mb8ic64id9ih30oc64od9oh30kd3kh3")
-    for code in product_codes(volume, FP16X3, "float32", machine, tiles(FP16X3, "float32", 80)[0]):
+    for code in product_codes(volume, FP16X3, FLOAT32, machine, tiles(FP16X3, FLOAT32, 80)[0]):
         yield "volume fp16x3 float32", code
     forms = (Im2winForm(), Im2winForm(micro=False), Im2winForm(prefetch=False))
     for tile in dict.fromkeys(form.tile(arch) for form in forms):
-        for code in product_codes(ALIGNED, IEEE, "float32", machine, tile):
+        for code in product_codes(ALIGNED, IEEE, FLOAT32, machine, tile):
             yield f"aligned ieee float32 {tile}", code
 
 
@@ -94,7 +95,7 @@ def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
     machine = MACHINES[arch]
     for arithmetic, dtype in KINDS:
         for form, problem in ((TAPS, CHECKED), (WINDOWS, STRIDED)):
-            spec = replace(problem, dtype=dtype, layout="NHWC", activation=RELU6)
+            spec = replace(problem, precision=Precision.of(dtype), layout="NHWC", activation=RELU6)
             conv = ConvProblem(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
             if patches_reject(conv, machine, form):
                 continue
@@ -106,7 +107,7 @@ def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
 
 
 def _conv(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvProblem:
-    named = replace(spec, dtype=dtype, activation=RELU6)
+    named = replace(spec, precision=Precision.of(dtype), activation=RELU6)
     return ConvProblem(named, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
 
 
@@ -120,13 +121,13 @@ def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
         "g64mb8ic64ih28oc64oh28kh7ph3",
     ):
         spec = ConvSpec.parse(problem)
-        for arithmetic, dtype in ((IEEE, "float32"), (HALF, "float16"), (DOUBLE, "float64")):
+        for arithmetic, dtype in ((IEEE, FLOAT32), (HALF, FLOAT16), (DOUBLE, FLOAT64)):
             w = np.ones(spec.weight_shape)
             done = choose_algorithm(_conv(spec, arithmetic, dtype), w, machine, "depthwise")
             yield f"depthwise {dtype} {problem}", done.launches[0].code
     depth = replace(ConvSpec.parse("g96mb8ic96ih56oc96oh56kh3ph1"), activation=RELU6)
     point = ConvSpec.parse("mb8ic96ih56oc64oh56kh1")
-    for arithmetic, dtype in ((IEEE, "float32"), (TF32X3, "float32"), (HALF, "float16")):
+    for arithmetic, dtype in ((IEEE, FLOAT32), (TF32X3, FLOAT32), (HALF, FLOAT16)):
         for tile in fused_tiles(arithmetic):
             w_depth, w = np.ones((96, 1, 3, 3)), np.ones((64, 96, 1, 1))
             conv = _conv(point, arithmetic, dtype)
@@ -145,7 +146,7 @@ def method_codes(arch: int) -> Iterator[tuple[str, Code]]:
         "winograd:m=4",
         "winograd:m=8",
     ):
-        conv = replace(_conv(spec, IEEE, "float32"), epilogue=Epilogue("bias", "", "", RELU6))
+        conv = replace(_conv(spec, IEEE, FLOAT32), epilogue=Epilogue("bias", "", "", RELU6))
         done = choose_algorithm(conv, np.ones(spec.weight_shape), MACHINES[arch], algorithm)
         for launch in done.launches:
             if launch.code.function != "gemm.segment_gemm":

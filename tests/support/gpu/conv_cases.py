@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.reference import direct
 from leanconv.spec import Activation, ConvSpec
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Precision
 from support.errors import relative_error
 from support.gpu.stand import Case, Row, Stand
 
@@ -38,27 +39,27 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("mb2ic8ih9iw11oc18kh3kw2ph1pw0", TENSOR, {"precision": "tf32x3", "residual": True}),
     ("mb1ic16ih9oc24kh3ph1", TENSOR, {"precision": "fp16x3", "scale": 1e7, "activation": "relu"}),
     ("mb1ic16ih9oc24kh3ph1dh1", TENSOR, {"precision": "fp16x3", "layout": "NCHW"}),
-    ("mb2ic40ih7oc72kh1", TENSOR, {"dtype": "float16", "residual": True}),
-    ("mb1ic16ih9oc24kh3ph1", TENSOR, {"dtype": "bfloat16"}),
+    ("mb2ic40ih7oc72kh1", TENSOR, {"dtype": FLOAT16, "residual": True}),
+    ("mb1ic16ih9oc24kh3ph1", TENSOR, {"dtype": BFLOAT16}),
     ("mb1ic64iw70oc24kw5pw2", TENSOR, {"precision": "tf32"}),
     ("mb2ic8ih11iw13oc18kh3kw2sh2sw3", VIEW, {"precision": "tf32x3", "residual": True}),
     ("mb1ic4ih23oc24kh7sh2", VIEW, {"precision": "fp16x3", "activation": "relu"}),
     ("mb1ic16ih23oc24kh3sh4dh1dw0", VIEW, {"precision": "fp16x3", "layout": "NCHW"}),
-    ("mb2ic8ih19iw21oc24kh11sh4", TENSOR, {"dtype": "float16", "residual": True}),
+    ("mb2ic8ih19iw21oc24kh11sh4", TENSOR, {"dtype": FLOAT16, "residual": True}),
     ("mb2ic16ih9oc24kh1sh2", TENSOR, {"precision": "tf32"}),
-    ("mb1ic16ih9iw11oc24kh3", VIEW, {"dtype": "bfloat16"}),
-    ("mb2ic64ih9oc24kh3ph1", "direct", {"dtype": "float64"}),
-    ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": "float16"}),
-    ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": "bfloat16"}),
+    ("mb1ic16ih9iw11oc24kh3", VIEW, {"dtype": BFLOAT16}),
+    ("mb2ic64ih9oc24kh3ph1", "direct", {"dtype": FLOAT64}),
+    ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": FLOAT16}),
+    ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": BFLOAT16}),
     ("g24mb2ic24ih9oc24kh3ph1", None, {}),
-    ("g24mb1ic24ih11iw9oc24kh5kw3ph2sh2", "depthwise", {"residual": True, "dtype": "float16"}),
+    ("g24mb1ic24ih11iw9oc24kh5kw3ph2sh2", "depthwise", {"residual": True, "dtype": FLOAT16}),
     ("g8mb2ic8ih9oc24kh5ph1sh2dh1", "depthwise", {"layout": "NCHW", "residual": True}),
-    ("g8mb1ic8ih12oc8kh7ph3", "depthwise", {"dtype": "float64"}),
+    ("g8mb1ic8ih12oc8kh7ph3", "depthwise", {"dtype": FLOAT64}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd", {"residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd:m=2", {"precision": "fp16x3"}),
-    ("mb1ic4ih9oc6kh5ph2", "winograd:m=2", {"dtype": "float64"}),
+    ("mb1ic4ih9oc6kh5ph2", "winograd:m=2", {"dtype": FLOAT64}),
     ("mb1ic5ih19iw17oc6kh3ph1", "winograd:m=8", {"residual": True}),
-    ("mb1ic5ih13oc6kh11kw2", "winograd:m=6", {"dtype": "float64", "residual": True}),
+    ("mb1ic5ih13oc6kh11kw2", "winograd:m=6", {"dtype": FLOAT64, "residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0sh2sw1", "im2col", {"residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0dh1", "im2col", {"precision": "fp16x3"}),
     ("mb2ic16ih9iw11oc8kh3kw2ph1pw0", "mec:solution=A", {}),
@@ -88,7 +89,7 @@ def convolution(
     stand: Stand,
     problem: str,
     algorithm: str | None,
-    dtype: str = "float32",
+    dtype: str = FLOAT32,
     precision: str | None = None,
     layout: str = "NHWC",
     residual: bool = False,
@@ -102,13 +103,13 @@ def convolution(
         problem, dtype=dtype, layout=layout, bias=True, residual=residual, activation=act
     )
     random = np.random.default_rng(0)
-    held = "float32" if dtype == "bfloat16" else dtype
+    held = FLOAT32 if dtype == BFLOAT16 else dtype
 
     def array(shape: Sequence[int]) -> np.ndarray:
         if integers:
             return random.integers(-4, 5, shape).astype(held)
         made = random.standard_normal(shape)
-        if dtype == "bfloat16":  # numbers that it holds exactly
+        if dtype == BFLOAT16:  # numbers that it holds exactly
             return (made.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
         return made.astype(held)
 
@@ -124,7 +125,7 @@ def convolution(
     wide = [None if a is None else a.astype(np.float64) for a in (x, w, bias, added, slope)]
     assert wide[0] is not None
     assert wide[1] is not None
-    expected = direct.convolve(replace(spec, dtype="float64"), *wide)
+    expected = direct.convolve(replace(spec, precision=Precision.of("float64")), *wide)
     return {
         "error": relative_error(found.astype(np.float64), expected),
         "allowed": 0.0 if integers else 8 * plan.predicted_error,

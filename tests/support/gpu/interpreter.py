@@ -14,12 +14,11 @@ import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.compiler import constants_of, function_of
-from leanconv.gpu.launch import TENSOR_MAP, TRITON_TYPES, Code
+from leanconv.gpu.launch import DTYPES_OF_TRITON, TENSOR_MAP, Code
+from leanconv.types import as_dtype
 
 assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1 before triton is imported"
-_DTYPES = {kind: name for name, kind in TRITON_TYPES.items()}
 
 
 class Dtype(str):
@@ -29,7 +28,7 @@ class Dtype(str):
 
     @property
     def itemsize(self) -> int:
-        return ITEMSIZE[self]
+        return as_dtype(str(self)).bytes
 
 
 class Address:
@@ -53,13 +52,13 @@ def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> Non
     given: dict[str, Any] = constants_of(code)
     for (name, kind), value in zip(code.types, arguments, strict=True):
         if kind.startswith(TENSOR_MAP):
-            dtype = _DTYPES[kind.partition("<")[2].partition("[")[0]]
+            dtype = DTYPES_OF_TRITON[kind.partition("<")[2].partition("[")[0]]
             base = Address(value.address, dtype)
             given[name] = TensorDescriptor(
                 base, list(value.shape), list(value.strides), list(value.box)
             )
         else:
-            given[name] = Address(value, _DTYPES[kind[1:]]) if kind[0] == "*" else value
+            given[name] = Address(value, DTYPES_OF_TRITON[kind[1:]]) if kind[0] == "*" else value
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         function_of(code)[grid](**given)

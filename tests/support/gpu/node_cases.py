@@ -9,6 +9,7 @@ import numpy as np
 
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.graph.ops import evaluate
+from leanconv.types import FLOAT32
 from support import single_nodes
 from support.errors import relative_error
 from support.gpu.stand import Case, Row, Stand
@@ -28,7 +29,7 @@ def node(
     names = tuple(order) or (*given, *constants)
     made, graph = one_node(op, given, constants, names, attributes)
     del made
-    network = CompiledDeviceNetwork(graph, stand.driver, "float32", compile_code=stand.compile_code)
+    network = CompiledDeviceNetwork(graph, stand.driver, FLOAT32, compile_code=stand.compile_code)
     (found,) = network.run(list(inputs))
     stand.check_guards()
     wide = [{**given, **constants}[name].astype(np.float64) for name in names]

@@ -28,6 +28,7 @@ from leanconv.gpu.machine import machine_of
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, Precision
 from support.errors import relative_error
 from support.gpu.configurations import KINDS
 from support.gpu.stand import Case, Row, Stand
@@ -60,7 +61,7 @@ def run_lowered(stand: Stand, lowered: Lowered, spec: ConvSpec, x: np.ndarray) -
 def tile(stand: Stand, spec: ConvSpec, make: Callable[[np.ndarray], Lowered]) -> Row:
     """One tile in one arithmetic, against float64 on the same rounded numbers."""
     random = np.random.default_rng(0)
-    kept = "float32" if spec.dtype == "bfloat16" else spec.dtype
+    kept = FLOAT32 if spec.dtype == BFLOAT16 else spec.dtype
 
     def rounded(shape: Sequence[int]) -> np.ndarray:
         made = random.standard_normal(shape).astype(kept)
@@ -70,9 +71,9 @@ def tile(stand: Stand, spec: ConvSpec, make: Callable[[np.ndarray], Lowered]) ->
     lowered = make(w)
     found = run_lowered(stand, lowered, spec, x)
     expected = direct.convolve(
-        replace(spec, dtype="float64"), x.astype(np.float64), w.astype(np.float64)
+        replace(spec, precision=Precision.of("float64")), x.astype(np.float64), w.astype(np.float64)
     )
-    half = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(spec.dtype, 0.0)
+    half = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}.get(spec.dtype, 0.0)
     return {
         "error": relative_error(found.astype(np.float64), expected),
         "allowed": 8 * max(lowered.error, half),

@@ -12,9 +12,9 @@ from leanconv.codegen.forms import skeleton
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
+from leanconv.types import DType, Precision
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GroupedConv(Kernel):
         inputs, outputs: channels of one group.
         window: the sliding window.
         x, y: strides of input and output; a residual has those of y.
-        dtype: `"float32"` or `"float64"`.
+        precision: element types of operands and sums.
         epilogue: bias, residual, activation.
     """
 
@@ -37,13 +37,18 @@ class GroupedConv(Kernel):
     window: Window
     x: Access
     y: Access
-    dtype: str
+    precision: Precision
     epilogue: Epilogue
 
     @property
     def operands(self) -> tuple[str, ...]:
         """Input, weights, what the epilogue needs, output."""
         return ("x", "w", *self.epilogue.operands, "y")
+
+    @property
+    def dtype(self) -> DType:
+        """The one element type of everything, in kernels that take no other precision."""
+        return self.precision.dtype
 
     @property
     def packing(self) -> Hashable:
@@ -54,8 +59,11 @@ class GroupedConv(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Weights, perhaps in another order than given; bias and slopes as given."""
-        weights = self.out_channels * self.reduction * ITEMSIZE[self.dtype]
-        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, self.out_channels)}
+        weights = self.out_channels * self.reduction * self.precision.w.bytes
+        return {
+            "w": weights,
+            **self.epilogue.channel_bytes(self.precision.accumulate, self.out_channels),
+        }
 
     @property
     def out_channels(self) -> int:

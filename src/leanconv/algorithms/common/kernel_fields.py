@@ -8,6 +8,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.target import Target
+from leanconv.types import Precision
 
 
 class GroupFields(TypedDict):
@@ -20,7 +21,7 @@ class GroupFields(TypedDict):
     window: Window
     x: Access
     y: Access
-    dtype: str
+    precision: Precision
     lanes: int
     epilogue: Epilogue
 
@@ -35,7 +36,7 @@ def group_fields(problem: Problem, target: Target) -> GroupFields:
         "window": problem.window,
         "x": problem.x,
         "y": problem.y,
-        "dtype": problem.dtype,
-        "lanes": target.lanes(problem.dtype),
+        "precision": problem.precision,
+        "lanes": target.lanes(problem.precision.accumulate),
         "epilogue": problem.epilogue,
     }

@@ -19,12 +19,11 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.kernels.register_transpose import transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 _COLUMNS = 512  # of one chunk: what is written stays in L2
 _PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
@@ -50,7 +49,7 @@ class Panels(Kernel):
     row: Count
     vectors: Count
     lanes: int
-    dtype: str
+    dtype: DType
 
     @property
     def panels(self) -> int:
@@ -64,14 +63,14 @@ class Panels(Kernel):
 
     def calls(self, w: np.ndarray, tables: Callable[[], tuple[np.ndarray, ...]]) -> list[PackCall]:
         """Pack row-major weights, in pieces of whole panels if they are large."""
-        each, size = self.outputs, self.group_elements * ITEMSIZE[self.dtype]
+        each, size = self.outputs, self.group_elements * self.dtype.bytes
         if self.groups == 1:
             panels = max(1, _PIECE_BYTES * self.panels // size)
             each = min(each, panels * self.vectors * self.lanes)
         found, rows = [], w.reshape(-1, self.outputs, self.row)
         for first in range(0, self.outputs, each):
             part = replace(self, outputs=min(each, self.outputs - first))
-            packed = self.groups * part.group_elements * ITEMSIZE[self.dtype]
+            packed = self.groups * part.group_elements * self.dtype.bytes
             found.append(PackCall(part, rows[:, first : first + each], tables, packed))
         return found
 
@@ -103,7 +102,7 @@ class PanelPacking(Panels):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, columns, vectors of the panel."""
         del target
-        e, element, lanes = Function(self.NAME), ELEMENT[self.dtype], self.lanes
+        e, element, lanes = Function(self.NAME), self.dtype.llvm, self.lanes
         w, places, packed = (e.pointer(i) for i in range(3))
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
             first = panel * (self.vectors * lanes)
@@ -125,7 +124,7 @@ class PanelPacking(Panels):
     ) -> None:
         """Transpose the columns at `there` (w, places, packed) of a vector of outputs."""
         source, steps, result = there
-        element, kind = ELEMENT[self.dtype], vector(ELEMENT[self.dtype], self.lanes)
+        element, kind = self.dtype.llvm, vector(self.dtype.llvm, self.lanes)
         last = self.outputs - 1
         lines = [
             e.load(source.at(e.smin(output + lane, last) * self.row, element), kind, align=1)

@@ -19,9 +19,9 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.tails import each_tile_of_any
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.target import Target
+from leanconv.types import DType
 
 _PIXELS = 4  # written out together
 
@@ -46,7 +46,7 @@ class SumOfParts(Kernel):
     batch: Extent
     blocks: Count
     pixels: Count
-    dtype: str
+    dtype: DType
     lanes: int
     epilogue: Epilogue
 
@@ -84,7 +84,7 @@ class SumOfParts(Kernel):
         del target
         e = Function(self.NAME)
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         plane = self.pixels * self.lanes
         with e.chunks(self.batch, self.blocks) as (image, block):
             place = (image * self.blocks + block) * plane
@@ -101,7 +101,7 @@ class SumOfParts(Kernel):
         return e.finish()
 
     def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:
-        element, lanes = ELEMENT[self.dtype], self.lanes
+        element, lanes = self.dtype.llvm, self.lanes
         kind = vector(element, lanes)
         access = Access(0, lanes, 0, (0, 0, lanes))
         whole = self.batch * self.blocks * self.pixels * lanes

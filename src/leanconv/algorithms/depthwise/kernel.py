@@ -21,8 +21,6 @@ from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.tails import each_tile, tile_at
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -88,7 +86,7 @@ class DepthwiseConv(GroupedConv):
     def constant_bytes(self) -> dict[str, int]:
         """Whole vectors of channels, as they are packed below."""
         channels = self.blocks * self.lanes
-        weights = channels * self.inputs * prod(self.window.kernel) * ITEMSIZE[self.dtype]
+        weights = channels * self.inputs * prod(self.window.kernel) * self.dtype.bytes
         return {"w": weights, **self.epilogue.channel_bytes(self.dtype, channels)}
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
@@ -167,7 +165,7 @@ class _VectorRows:
         live: int,
     ) -> None:
         self.e, self.conv, self.live = e, conv, live
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         taps = prod(conv.window.kernel) * conv.inputs * conv.lanes
         self.w = pointers["w"].at(block * taps, self.element)

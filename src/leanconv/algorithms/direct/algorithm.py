@@ -29,7 +29,6 @@ from leanconv.codegen.tiling import (
     rows_per_chunk_of_any_width,
     tile_cycles,
 )
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
@@ -65,7 +64,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
         kernel = _batch_as_columns(kernel)
     kernel = _in_strips(kernel, tile)
     rows, weights = kernel.row_count, kernel.groups * kernel.reduction * vectors * kernel.lanes
-    inside = weights * ITEMSIZE[kernel.dtype] <= _ROWS_OUTER_BYTES
+    inside = weights * kernel.dtype.bytes <= _ROWS_OUTER_BYTES
     panels = ceil_div(vectors, tile.vectors)
     each = cycles / ANY_WIDTH / (1 if inside else panels)
     pieces = kernel.batch * kernel.groups * (1 if inside else panels)
@@ -102,7 +101,7 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     """
     merged = _merge(kernel)
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
-    item = ITEMSIZE[merged.dtype]
+    item = merged.dtype.bytes
     weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
     one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
     by_pixels = weights_from_dram and one_map
@@ -139,7 +138,7 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
     cycles, tile = ranked[0]
     if not weights_from_dram or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
-    bytes_ = kernel.reduction * kernel.lanes * ITEMSIZE[kernel.dtype]  # of one vector of a panel
+    bytes_ = kernel.reduction * kernel.lanes * kernel.dtype.bytes  # of one vector of a panel
 
     def total(cycles: float, tile: Tile) -> float:
         first = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction) / tile.vectors
@@ -183,7 +182,7 @@ def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
 
 def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
     """Bytes of the weights of one panel."""
-    return kernel.reduction * tile.vectors * kernel.lanes * ITEMSIZE[kernel.dtype]
+    return kernel.reduction * tile.vectors * kernel.lanes * kernel.dtype.bytes
 
 
 def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
@@ -333,7 +332,7 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
     far = problem.weights_from_dram or problem.weight_bytes > target.l2_bytes
     if kernel.panels_inside or kernel.panels == 1 or not far:
         return 0
-    return target.costs.direct_prefetch_bytes // ITEMSIZE[kernel.dtype]
+    return target.costs.direct_prefetch_bytes // kernel.dtype.bytes
 
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:

@@ -23,10 +23,9 @@ from leanconv.algorithms.common.panel_packing import PanelPacking
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.types import INT64
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
 
@@ -93,7 +92,7 @@ class PackedConv(GroupedConv):
         """Multiply-adds with each packed weight; None with groups, whose panels are small."""
         if self.groups > 1:
             return None
-        return self.flops * ITEMSIZE[self.dtype] / (2 * self.constant_bytes["w"])
+        return self.flops * self.dtype.bytes / (2 * self.constant_bytes["w"])
 
     @property
     def prefetch_steps(self) -> float | None:
@@ -114,10 +113,10 @@ class PackedConv(GroupedConv):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
-        sizes = {"w": self.phases * self.groups * self.group_weights * ITEMSIZE[self.dtype]}
+        sizes = {"w": self.phases * self.groups * self.group_weights * self.dtype.bytes}
         channels = self.groups * self.panels * self.panel_lanes
         sizes |= self.epilogue.channel_bytes(self.dtype, channels)
-        return sizes | ({"offsets": self.phases * INT64_BYTES} if self.phases > 1 else {})
+        return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
@@ -179,7 +178,7 @@ class PackedConv(GroupedConv):
         if self.phases == 1:
             return pointers, n
         phase, n = (n, e.i64(0)) if self.batch == 1 else (n // self.batch, n % self.batch)
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         offset = e.load_index(pointers["offsets"].at(phase, "i64"))
         weights = pointers["w"].at(phase * (self.groups * self.group_weights), element)
         return {**pointers, "w": weights, "y": pointers["y"].at(offset, element)}, n

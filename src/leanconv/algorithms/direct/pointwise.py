@@ -29,8 +29,6 @@ from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_a
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import fits, rows_per_chunk, step_cycles
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -100,7 +98,7 @@ class DirectPointwise(PackedConv):
         """The sums of one chunk."""
         if self.parts == 1:
             return 0
-        return ITEMSIZE[self.dtype] * self.chunk_tiles * self.largest * self.lanes
+        return self.dtype.bytes * self.chunk_tiles * self.largest * self.lanes
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, parts, tiles."""
@@ -131,7 +129,7 @@ class _Chunk:
         last: Value,
     ) -> None:
         self.e, self.conv, self.pointers, self.first, self.last = e, conv, pointers, first, last
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         self.image, g, panel = place
         channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.emitter import Function, Value
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 
@@ -25,7 +24,7 @@ def prefetch_offsets(
     Returns:
         Distances in elements, one for each line.
     """
-    item, elements = ITEMSIZE[conv.dtype], conv.group_weights
+    item, elements = conv.dtype.bytes, conv.group_weights
     line = ALIGNMENT // item
     lines = ceil_div(conv.panel_lanes, line)
     slots = max(1, round(conv.prefetch_bytes / (elements * item))) * lines

@@ -24,7 +24,6 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
-from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 
 
@@ -35,7 +34,7 @@ class PanelRows:
         self, e: Function, conv: DirectShape, pointers: dict[str, Value], n: Value, g: Value
     ) -> None:
         self.e, self.conv = e, conv
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.x = pointers["x"].at(n * conv.x.image + g * conv.x.channel(conv.inputs), self.element)
         self.w = pointers["w"].at(g * conv.group_weights, self.element)
         self.y = self._output(pointers["y"], n, g)

@@ -16,7 +16,6 @@ from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
-from leanconv.dtypes import ROUNDOFF
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -33,7 +32,7 @@ def error_of(layout: FftLayout) -> float:
     normal data the largest error was 0.3 to 0.4 of this.
     """
     doublings = 2 * (layout.length.bit_length() - 1)
-    return ROUNDOFF[layout.dtype] * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
+    return layout.dtype.roundoff * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
 
 
 def _losses(problem: Problem, layout: FftLayout) -> Losses:

@@ -17,7 +17,6 @@ from leanconv.algorithms.fft.multiply import multiply
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.target import Target
@@ -91,6 +90,6 @@ class FftConv(Kernel):
             transforms = Transforms(e, layout, target, pointers, outer, split, block)
             transforms.forward()
             weights = (outer * layout.splits + split) * (layout.bins * layout.bin_weights)
-            multiply(e, layout, pointers["w"].at(weights, ELEMENT[layout.dtype]))
+            multiply(e, layout, pointers["w"].at(weights, layout.dtype.llvm))
             transforms.inverse()
         return e.finish()

@@ -18,9 +18,9 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.types import DType
 
 
 def bin_count(length: int) -> int:
@@ -66,7 +66,7 @@ class FftLayout:
     width: Axis
     x: Access
     y: Access
-    dtype: str
+    dtype: DType
     lanes: int
     epilogue: Epilogue
     x_offset: Extent
@@ -178,7 +178,7 @@ class FftLayout:
     @property
     def item(self) -> int:
         """Bytes of an element."""
-        return ITEMSIZE[self.dtype]
+        return self.dtype.bytes
 
     @property
     def planes(self) -> int:

@@ -23,14 +23,13 @@ from leanconv.codegen.emitter import Carry, Function, Value, vector
 from leanconv.codegen.math import negate
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tails import each_tile
-from leanconv.codegen.types import ELEMENT
 
 _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 
 def multiply(e: Function, layout: FftLayout, w: Value) -> None:
     """Emit the products of all bins; `w` is the address of the group's weights."""
-    element = ELEMENT[layout.dtype]
+    element = layout.dtype.llvm
     with e.loop("bin", layout.bins) as number:
         y = e.scratch.at(number * layout.slot, element)
         x = y.at(layout.slot, element)
@@ -42,7 +41,7 @@ def multiply(e: Function, layout: FftLayout, w: Value) -> None:
 
 
 def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
-    element, vectors = ELEMENT[layout.dtype], layout.tile.vectors
+    element, vectors = layout.dtype.llvm, layout.tile.vectors
     size = layout.bin_weights // layout.output_vectors  # weights of one vector of outputs
     for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
         here = w.at(panel * (size * vectors), element)
@@ -56,7 +55,7 @@ class _PanelProducts:
 
     def __init__(self, e: Function, layout: FftLayout, vectors: int) -> None:
         self.e, self.layout, self.vectors = e, layout, vectors
-        self.element = ELEMENT[layout.dtype]
+        self.element = layout.dtype.llvm
         self.kind = vector(self.element, layout.lanes)
         self.width = vectors * layout.lanes
         self.loops = _loops(layout, self.width)
@@ -145,7 +144,7 @@ def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
 
 
 def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
-    element, lanes = ELEMENT[layout.dtype], layout.lanes
+    element, lanes = layout.dtype.llvm, layout.lanes
     kind = vector(element, lanes)
     down, across = layout.parts
     extents = [

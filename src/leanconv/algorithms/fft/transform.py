@@ -27,7 +27,6 @@ from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
@@ -85,7 +84,7 @@ class Transforms:
     ) -> None:
         self.e, self.layout, self.target, self.block = e, layout, target, block
         self.outer, self.split = outer, split
-        self.element = ELEMENT[layout.dtype]
+        self.element = layout.dtype.llvm
         self.kind = vector(self.element, layout.lanes)
         mid, row, _ = layout.scratch_offsets
         self.buffer = e.scratch

@@ -18,11 +18,11 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 
 FORM_NAMES = ("rows", "panel", "split")
 _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
@@ -60,7 +60,7 @@ class Chain:
         return replace(self, expand=expand, depthwise=inner, project=replace(self.project, batch=1))
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Of everything."""
         return self.depthwise.dtype
 
@@ -157,7 +157,7 @@ def build(chain: Chain, form: Form, target: Target) -> ChainKernels:
         lanes=lanes,
         epilogue=Problem.of(chain.project, chain.y, chain.y).epilogue,
     )
-    size = form.parts * batch * chain.y.image * ITEMSIZE[chain.dtype]
+    size = form.parts * batch * chain.y.image * chain.dtype.bytes
     first = KernelUse(fused, (*fused.operands[:-1], "part"))
     return ChainKernels((first, KernelUse(total, total.operands)), fused, {"part": size})
 

@@ -16,8 +16,6 @@ from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_row
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -139,7 +137,7 @@ class FusedChain(Kernel):
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
         block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes
-        item, element = ITEMSIZE[depthwise.dtype], ELEMENT[depthwise.dtype]
+        item, element = depthwise.dtype.bytes, depthwise.dtype.llvm
         operands = {
             name: pointers[name].at(part * (sizes[name] // item), element)
             for name in block.operands

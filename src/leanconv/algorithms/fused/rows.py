@@ -10,8 +10,6 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.conv import effective_extent
@@ -116,13 +114,13 @@ class BlockKernels:
             return 0
         blocks = self.depthwise.blocks if self.keeps_expanded else self.expand.tile.vectors
         elements = blocks * self.depthwise.x.block_stride
-        return aligned(elements * ITEMSIZE[self.depthwise.dtype])
+        return aligned(elements * self.depthwise.dtype.bytes)
 
     @property
     def filtered_bytes(self) -> int:
         """Bytes of the filtered tensor in the scratch."""
         elements = self.depthwise.blocks * self.depthwise.y.block_stride
-        return aligned(elements * ITEMSIZE[self.depthwise.dtype])
+        return aligned(elements * self.depthwise.dtype.bytes)
 
     @property
     def scratch_bytes(self) -> int:
@@ -197,7 +195,7 @@ class BlockRows:
     ) -> None:
         self.e, self.block, self.tensors = e, block.linked(), tensors
         self.image, self.image_out = image, image_out
-        self.element = ELEMENT[block.depthwise.dtype]
+        self.element = block.depthwise.dtype.llvm
         self.expanded, self.filtered = scratch, scratch.at(block.expanded_bytes)
         self.local: dict[str, dict[str, Value]] = {stage: {} for stage in block.stages}
         for name in block.operands:
@@ -301,7 +299,7 @@ class BlockRows:
         Too many at a time would fill the line fill buffers.
         """
         e = self.e
-        panel_bytes = kernel.reduction * kernel.panel_lanes * ITEMSIZE[kernel.dtype]
+        panel_bytes = kernel.reduction * kernel.panel_lanes * kernel.dtype.bytes
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
         first = w.at(panel * panel_bytes + slot * (lines * ALIGNMENT))
         if isinstance(lines, int):

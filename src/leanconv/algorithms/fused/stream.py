@@ -22,8 +22,6 @@ from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_row
 from leanconv.codegen.emitter import Carry, Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
@@ -78,7 +76,7 @@ class BlockStream(Kernel):
     @property
     def ring_bytes(self) -> tuple[int, ...]:
         """Bytes of each ring."""
-        item = ITEMSIZE[self.blocks[0].depthwise.dtype]
+        item = self.blocks[0].depthwise.dtype.bytes
         sizes = []
         for block, ring in zip(self.blocks, self.rings, strict=False):
             project = block.projects[0]
@@ -162,7 +160,7 @@ class BlockStream(Kernel):
             done[i] = e.smax(done[i], stop)
 
     def _blocks(self, e: Function, pointers: dict[str, Value], image: Value) -> list[BlockRows]:
-        element = ELEMENT[self.blocks[0].depthwise.dtype]
+        element = self.blocks[0].depthwise.dtype.llvm
         scratch = e.scratch.at(sum(self.ring_bytes))
         x, place, made = Rows(pointers["x"], 0, 0, element), 0, []
         for i, block in enumerate(self.blocks):

@@ -32,8 +32,6 @@ from leanconv.algorithms.planar.columns import (
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.tails import tiles_of_chunk
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
@@ -130,7 +128,7 @@ class _PlaneTiles:
         channel: Value,
     ) -> None:
         self.e, self.conv, self.target, self.pointers = e, conv, target, pointers
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         self.out = n * conv.y.image + channel * conv.y.block_stride
         self.channel = channel
@@ -251,7 +249,7 @@ def plan_planar_depthwise(
 
 def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
     """Every tile whose sums, inputs and one weight fit the registers."""
-    full = target.vector_bytes // ITEMSIZE[kernel.dtype]
+    full = target.vector_bytes // kernel.dtype.bytes
     widths = (full, full // 2) if target.splits_vectors else (full,)
     tiles = []
     for lanes in widths:
@@ -270,10 +268,10 @@ def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
 def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     """Estimated cycles of one channel of one image; None if the code would be too long."""
     window, costs = kernel.window, target.costs
-    half = kernel.lanes * ITEMSIZE[kernel.dtype] < target.vector_bytes
+    half = kernel.lanes * kernel.dtype.bytes < target.vector_bytes
     units = target.fma_units * (2 if half else 1)
     # Unaligned vectors of a whole line always touch two lines.
-    whole_line = kernel.lanes * ITEMSIZE[kernel.dtype] == ALIGNMENT
+    whole_line = kernel.lanes * kernel.dtype.bytes == ALIGNMENT
     slots = costs.unaligned_line if whole_line else costs.unaligned_part
     whole, rest = divmod(window.out[1], kernel.rows)
     if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:

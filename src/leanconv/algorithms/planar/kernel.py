@@ -23,7 +23,6 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.shuffles import interleave
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol, least, most
@@ -89,7 +88,7 @@ class _ChannelRows:
     ) -> None:
         self.e, self.conv, self.target = e, conv, target
         self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         self.per_output = conv.reduction
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)

@@ -29,8 +29,6 @@ from leanconv.codegen.microkernel import (
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -137,7 +135,7 @@ class _PanelTiles:
     ) -> None:
         self.e, self.conv, self.target = e, conv, target
         self.pointers, self.block = pointers, block
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place, self.element)
@@ -208,7 +206,7 @@ class _PanelTiles:
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
     """Choose tile and chunks; also the estimated cycles of one core for all of it."""
     channels = (kernel.inputs + kernel.outputs) * kernel.groups
-    large = channels * kernel.pixels * ITEMSIZE[kernel.dtype] > target.l2_bytes
+    large = channels * kernel.pixels * kernel.dtype.bytes > target.l2_bytes
     kernel = replace(kernel, prefetch=large)
     choices = [
         Tile(channels, vectors)

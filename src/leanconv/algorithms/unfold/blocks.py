@@ -24,7 +24,6 @@ from leanconv.algorithms.unfold.candidates import (
 )
 from leanconv.algorithms.unfold.kernels import Block, BlockConv
 from leanconv.algorithms.unfold.unfolding import Unfolding
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -126,7 +125,7 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         1,
     )
     multiply = row_cycles(one, target) * one.row_count
-    multiply += one.group_weights * ITEMSIZE[one.dtype] / costs.l3_read
+    multiply += one.group_weights * one.dtype.bytes / costs.l3_read
     if not one.y.lanes_contiguous:
         multiply += one.outputs * costs.plane_return
     unfold = blocks.elements * costs.element_move

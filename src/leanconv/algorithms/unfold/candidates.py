@@ -21,7 +21,6 @@ from leanconv.algorithms.unfold.kernels import Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
@@ -89,7 +88,7 @@ def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
         window=view.window,
         x=view.x,
         y=problem.y,
-        dtype=problem.dtype,
+        precision=problem.precision,
         lanes=target.lanes(problem.dtype),
         tile=Tile(1, 1),
         rows=1,
@@ -110,7 +109,7 @@ def tiled(conv: DirectConv, target: Target) -> DirectConv:
     """
     planned = plan_direct(conv, target)
     planned = replace(planned, tile=best_tile(planned, target))
-    item, panels = ITEMSIZE[conv.dtype], planned.panels
+    item, panels = conv.dtype.bytes, planned.panels
     image = conv.x.image * item
     weights = planned.groups * planned.group_weights * item
     written = planned.window.out[2] * planned.outputs
@@ -147,7 +146,7 @@ def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """
     columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
     ranked = rank_tiles(target, columns, vectors, conv.reduction)
-    step = conv.window.stride[2] * conv.x.spatial[2] * ITEMSIZE[conv.dtype]
+    step = conv.window.stride[2] * conv.x.spatial[2] * conv.dtype.bytes
     most = target.l1_bytes // gcd(step, target.costs.l1_way_bytes)
     square = target.costs.shuffle * conv.lanes * (conv.lanes.bit_length() - 1)
     if conv.y.lanes_contiguous or conv.lanes == 1:

@@ -68,7 +68,6 @@ from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -140,7 +139,7 @@ def _vector(problem: Problem, target: Target) -> Candidate:
         window=view.window,
         x=view.x,
         y=problem.y,
-        dtype=problem.dtype,
+        precision=problem.precision,
         epilogue=problem.epilogue,
         unit=unit,
         lanes=target.lanes(problem.dtype),
@@ -191,7 +190,7 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     conv = product(problem, view or input_view, target)
     if changed.vectorise is False:
         conv = replace(conv, lanes=1)
-        target_ = replace(target, vector_bytes=ITEMSIZE[problem.dtype])
+        target_ = replace(target, vector_bytes=problem.dtype.bytes)
     else:
         target_ = target
     conv = tiled(conv, target_)

@@ -11,12 +11,11 @@ from leanconv.codegen.extents import Count, Extent, Sizes
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import INT64_BYTES, ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import INT64
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Unfold(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """The image's number."""
-        return {"image": INT64_BYTES} if self.one_image else {}
+        return {"image": INT64.bytes} if self.one_image else {}
 
     @property
     def chunks(self) -> int:
@@ -61,7 +60,7 @@ class Unfold(Kernel):
         """Emit the loops over chunks and rows."""
         del target
         e, u = Function(self.NAME), self.unfolding
-        element, (depth, height, width) = ELEMENT[u.dtype], u.view.out
+        element, (depth, height, width) = u.dtype.llvm, u.view.out
         x, y = e.pointer(0), e.pointer(len(self.operands) - 1)
         if self.one_image:
             x = x.at(e.load_index(e.pointer(1)) * u.x.image, element)
@@ -99,7 +98,7 @@ class ImageProduct(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """The image's number, and those of the product."""
-        return {"image": INT64_BYTES, **self.product.constant_bytes}
+        return {"image": INT64.bytes, **self.product.constant_bytes}
 
     @property
     def chunks(self) -> int:
@@ -119,7 +118,7 @@ class ImageProduct(Kernel):
         start = e.load_index(pointers["image"]) * self.image
         for name in ("y", "residual"):
             if name in pointers:
-                pointers[name] = pointers[name].at(start, ELEMENT[self.product.dtype])
+                pointers[name] = pointers[name].at(start, self.product.dtype.llvm)
         self.product.emit_chunks(e, pointers)
         return e.finish()
 
@@ -178,7 +177,7 @@ class BlockConv(Kernel):
     @property
     def scratch_bytes(self) -> int:
         """The unfolded block, whatever the height of the image."""
-        return self.block_elements * ITEMSIZE[self.unfolding.dtype]
+        return self.block_elements * self.unfolding.dtype.bytes
 
     @property
     def row_blocks(self) -> int:
@@ -228,7 +227,7 @@ class BlockConv(Kernel):
     ) -> None:
         """Emit the unfolding of the block at image, group, depth, row and column."""
         n, g, d, first_row, first_column = place
-        u, element = self.unfolding, ELEMENT[self.unfolding.dtype]
+        u, element = self.unfolding, self.unfolding.dtype.llvm
         whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
         x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs), element)
         mover = Mover(e, u)
@@ -248,7 +247,7 @@ class BlockConv(Kernel):
     ) -> None:
         """Emit the product over the unfolded block, for one part of the output channels."""
         n, g, d, first_row, first_column = place
-        conv, element = block.product, ELEMENT[self.unfolding.dtype]
+        conv, element = block.product, self.unfolding.dtype.llvm
         out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]
         out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
         moved = {

@@ -21,10 +21,10 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent, Strides
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
-from leanconv.codegen.types import ELEMENT
 from leanconv.kernels.copy import cover
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.types import DType
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors
 _WRITTEN_OUT = 8  # vectors of a run that are unrolled
@@ -59,7 +59,7 @@ class Unfolding:
     channel: Extent
     position: Strides
     tap: Triple
-    dtype: str
+    dtype: DType
     lanes: int
 
     @property
@@ -116,7 +116,7 @@ class Mover:
 
     def __init__(self, e: Function, unfolding: Unfolding) -> None:
         self.e, self.u, self.view = e, unfolding, unfolding.view
-        self.element = ELEMENT[unfolding.dtype]
+        self.element = unfolding.dtype.llvm
         self.kind = vector(self.element, unfolding.lanes)
 
     def row(

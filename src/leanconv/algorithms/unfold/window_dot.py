@@ -15,8 +15,6 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.target import Target
 
@@ -47,7 +45,7 @@ class WindowDot(GroupedConv):
     @property
     def scratch_bytes(self) -> int:
         """The sums of one row."""
-        return self.window.out[2] * ITEMSIZE[self.dtype]
+        return self.window.out[2] * self.dtype.bytes
 
     @property
     def reduction(self) -> int:
@@ -57,7 +55,7 @@ class WindowDot(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: rows of output, channels and taps, windows."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         depth, height, _ = self.window.out
         steps = self.reduction
@@ -80,7 +78,7 @@ class WindowDot(GroupedConv):
         return e.finish()
 
     def _reduce(self, e: Function, x: Value, w: Value, taps: list[Taps]) -> None:
-        element, (kd, kh, kw) = ELEMENT[self.dtype], self.window.kernel
+        element, (kd, kh, kw) = self.dtype.llvm, self.window.kernel
         per_row = kw * self.unit
         steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
         planes = taps[0].loop("kd", steps[0], kh * per_row)
@@ -98,7 +96,7 @@ class WindowDot(GroupedConv):
 
     def _windows(self, e: Function, x: Value, w: Value) -> None:
         """Emit a row of windows: those inside the input as one run, the others piece by piece."""
-        window, width, element = self.window, self.window.out[2], ELEMENT[self.dtype]
+        window, width, element = self.window, self.window.out[2], self.dtype.llvm
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
         low, high = window.full(2) if one_run else (width, width)
         if low == high:
@@ -116,7 +114,7 @@ class WindowDot(GroupedConv):
                     self._pieces(e, result, at, w, Taps(e, window, 2, ow))
 
     def _pieces(self, e: Function, result: Value, x: Value, w: Value, taps: Taps) -> None:
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         pieces = taps.loop("kw", self.window.dilation[2] * self.x.spatial[2], self.unit)
         with taps.guard(e, []), e.loop("kw", pieces.extent, start=pieces.start) as v:
             a = x.at(v * pieces.a_stride, element)
@@ -124,7 +122,7 @@ class WindowDot(GroupedConv):
 
     def _add(self, e: Function, result: Value, a: Value, b: Value, count: int) -> None:
         """Add the dot product of two runs to the element at `result`."""
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         kind = vector(element, self.lanes)
         acc = [e.zero(kind)]
 
@@ -152,7 +150,7 @@ class WindowDot(GroupedConv):
         e.store(e.load(result, element) + value, result)
 
     def _finish(self, e: Function, pointers: dict[str, Value], row: Value, k: Value) -> None:
-        element = ELEMENT[self.dtype]
+        element = self.dtype.llvm
         slope = pointers["slope"].at(k, element) if "slope" in pointers else None
         slopes = e.load(slope, element) if slope else None
         with e.loop("ow", self.window.out[2]) as ow:

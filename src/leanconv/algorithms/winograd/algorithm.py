@@ -58,7 +58,7 @@ _MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ 
 # Of maps of any size: chunks below which there are more parts.
 _FEW_CHUNKS = 8
 _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named
-_AIM = {"float32": 1e-5, "float64": 1e-5 * 2.0**-29}
+_AIM = 1e-5  # in float32
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -164,7 +164,7 @@ def _sums(problem: Problem, m: Pair) -> int:
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
-        aim = min(aim, _AIM[problem.dtype])
+        aim = min(aim, problem.dtype.scaled_error(_AIM))
     return next((s for s in _LENGTHS if _error(problem, m, s) <= aim), _LENGTHS[-1])
 
 

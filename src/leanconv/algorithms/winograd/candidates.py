@@ -28,9 +28,9 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles, rows_per_chunk
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import Precision
 
 _L2_PARTS = 4  # of which the rows of V that a chunk multiplies may fill one
 
@@ -198,7 +198,7 @@ def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles:
 def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts:
     """Plan the products with a register tile: rows of a block, parts."""
     tiles, steps = shape.tile_count, shape.steps
-    room = target.l2_bytes // _L2_PARTS // (steps * ITEMSIZE[shape.dtype])
+    room = target.l2_bytes // _L2_PARTS // (steps * shape.dtype.bytes)
     block = min(tiles, tile.rows * max(1, min(room, MOST_STAGED_ROWS) // tile.rows))
 
     def product(rows: int) -> DirectConv:
@@ -211,7 +211,7 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
             window=Window(extent, extent, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
             x=Access(0, 1, 1, (0, 0, steps)),
             y=Access(0, 1, 1, (0, 0, shape.outputs)),
-            dtype=shape.dtype,
+            precision=Precision.of(shape.dtype),
             lanes=shape.lanes,
             tile=tile,
             rows=1,

@@ -13,7 +13,6 @@ from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.tiling import by_lane, fits, rank_tiles, step_cycles
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 
@@ -49,7 +48,7 @@ def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
         into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
         back = tiles * vectors * output_cycles
         moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
-        moved *= ITEMSIZE[shape.dtype]
+        moved *= shape.dtype.bytes
         total += shape.points * shape.groups * (into + product + back)
         if moved > target.l2_bytes:
             total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
@@ -177,7 +176,7 @@ class _Model:
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
         self.problem, self.kernel, self.target = problem, kernel, target
-        self.item = ITEMSIZE[kernel.dtype]
+        self.item = kernel.dtype.bytes
         self.tile_count, self.points = kernel.tile_count, kernel.points
         self.tile_points = kernel.tile_points
         self.steps = kernel.all_steps / kernel.points  # of the reduction, the mean over the points

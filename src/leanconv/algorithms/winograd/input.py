@@ -12,7 +12,6 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.tails import each_tile
-from leanconv.codegen.types import ELEMENT
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
 
@@ -74,7 +73,7 @@ class InputTransform:
     ) -> None:
         self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
         self.order, self.prefetch, self.gapless = order, prefetch, gapless
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.bt), compile_matrix(edge_height.bt)

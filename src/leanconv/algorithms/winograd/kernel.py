@@ -26,11 +26,10 @@ from leanconv.algorithms.winograd.products import Products
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import INT64_BYTES
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import INT64
 
 _MOST_ROTATED = 4  # blocks of tiles, up to which threads work on neighbouring blocks at one time
 
@@ -75,7 +74,7 @@ class WinogradConv(Kernel):
         shape = self.shape
         sizes = {"w": shape.weight_bytes}
         sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
-        return sizes | ({"offsets": 2 * shape.residues * INT64_BYTES} if shape.residues > 1 else {})
+        return sizes | ({"offsets": 2 * shape.residues * INT64.bytes} if shape.residues > 1 else {})
 
     @property
     def packing(self) -> Hashable:
@@ -123,7 +122,7 @@ class WinogradConv(Kernel):
         """The operands' addresses for the residue of this index; None if there is only one."""
         if index is None:
             return pointers
-        pair, element = pointers["offsets"].at(index * 2, "i64"), ELEMENT[self.shape.dtype]
+        pair, element = pointers["offsets"].at(index * 2, "i64"), self.shape.dtype.llvm
         x, y = (e.load_index(pair.at(i, "i64")) for i in (0, 1))
         moved = {"x": x, "y": y, **({"residual": y} if "residual" in pointers else {})}
         return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
@@ -134,7 +133,7 @@ class WinogradConv(Kernel):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         v_bytes, m_bytes, _ = shape.areas()
         v, m, between = e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes)
-        element = ELEMENT[shape.dtype]
+        element = shape.dtype.llvm
         numbers = order_of(shape)
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)

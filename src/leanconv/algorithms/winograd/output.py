@@ -15,8 +15,6 @@ from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix
@@ -75,7 +73,7 @@ class OutputTransform:
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
         self.target, self.group, self.order, self.gapless = target, group, order, gapless
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
@@ -212,7 +210,7 @@ class OutputTransform:
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
-        kind, line = vector(self.element, conv.lanes // 2), ALIGNMENT // ITEMSIZE[conv.dtype]
+        kind, line = vector(self.element, conv.lanes // 2), ALIGNMENT // conv.dtype.bytes
         count, columns = len(program.outputs), self._columns_inside(to)
         pieces = RowPieces(e, kind, conv.y.spatial[2], count)
         masks = pieces.masks(limit=e.convert("trunc", columns, "i32") if columns else None)

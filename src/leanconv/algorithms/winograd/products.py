@@ -8,8 +8,6 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import by_lane, fits
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.target import Target
 
 
@@ -31,7 +29,7 @@ class Products:
         self, e: Function, conv: WinogradShape, target: Target, v: Value, m: Value, live: Value
     ) -> None:
         self.e, self.conv, self.target, self.v, self.m, self.live = e, conv, target, v, m, live
-        self.element = ELEMENT[conv.dtype]
+        self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
             self.element,
@@ -167,4 +165,4 @@ def _u_prefetch_distance(conv: WinogradShape, target: Target) -> int:
     prefetching into L1, loses up to 30 %.
     """
     from_l3 = conv.weight_bytes > target.costs.prefetch_from_l2s * target.l2_bytes
-    return target.costs.prefetch_bytes // ITEMSIZE[conv.dtype] if from_l3 else 0
+    return target.costs.prefetch_bytes // conv.dtype.bytes if from_l3 else 0

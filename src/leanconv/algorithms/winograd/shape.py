@@ -15,10 +15,10 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.partial_sums import LENGTH
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+from leanconv.types import DType
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
@@ -64,7 +64,7 @@ class WinogradShape:
     m: Pair
     x: Access
     y: Access
-    dtype: str
+    dtype: DType
     lanes: int
     epilogue: Epilogue
     tiles: int = 1
@@ -232,30 +232,30 @@ class WinogradShape:
     @property
     def point_stride(self) -> int:
         """Elements of V between two points; one line of padding avoids cache aliasing."""
-        return self.channel_blocks * self.tiles * self.lanes + ALIGNMENT // ITEMSIZE[self.dtype]
+        return self.channel_blocks * self.tiles * self.lanes + ALIGNMENT // self.dtype.bytes
 
     @property
     def v_rows(self) -> int:
         """Tiles contiguous in V: all of a block, or those of a register tile if V is large."""
         if self.narrow:  # register tiles differ
             return self.tiles
-        v_bytes = self.points * self.point_stride * ITEMSIZE[self.dtype]
+        v_bytes = self.points * self.point_stride * self.dtype.bytes
         return self.rows if v_bytes > _LARGE_V_BYTES else self.tiles
 
     @property
     def m_stride(self) -> int:
         """Elements of M between two points; one line of padding avoids cache aliasing."""
-        return self.tiles * self.panel_lanes + ALIGNMENT // ITEMSIZE[self.dtype]
+        return self.tiles * self.panel_lanes + ALIGNMENT // self.dtype.bytes
 
     @property
     def between_bytes(self) -> int:
         """Bytes between the two passes of a transform."""
         between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
-        return aligned(between * ITEMSIZE[self.dtype])
+        return aligned(between * self.dtype.bytes)
 
     def areas(self) -> tuple[int, int, int]:
         """Bytes of V, of M and of the transforms' scratch."""
-        item = ITEMSIZE[self.dtype]
+        item = self.dtype.bytes
         return (
             aligned(self.points * self.point_stride * item),
             aligned(self.points * self.m_stride * item),
@@ -282,7 +282,7 @@ class WinogradShape:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the transformed weights."""
-        return self.all_steps * self.packed_channels * ITEMSIZE[self.dtype]
+        return self.all_steps * self.packed_channels * self.dtype.bytes
 
 
 def _dropped(grid: int, m: int, out: int, taps: int) -> int:

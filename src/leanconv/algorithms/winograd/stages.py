@@ -27,8 +27,6 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
-from leanconv.codegen.types import ELEMENT
-from leanconv.dtypes import ITEMSIZE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -83,7 +81,7 @@ class Scatter(_TileTransform):
         del target
         e, conv = Function(self.NAME), self.conv
         x, v = e.pointer(0), e.pointer(1)
-        element, v_group = ELEMENT[conv.dtype], conv.points * conv.tile_count * conv.steps
+        element, v_group = conv.dtype.llvm, conv.points * conv.tile_count * conv.steps
         with e.chunks(conv.groups, self.blocks) as (g, block):
             v_of_group = v.at(g * v_group, element)
             x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, element)
@@ -142,7 +140,7 @@ class PointProducts(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """U in panels, for all points."""
-        return {"w": self.points * self.whole.group_weights * ITEMSIZE[self.whole.dtype]}
+        return {"w": self.points * self.whole.group_weights * self.whole.dtype.bytes}
 
     def pack_weights(self, u: np.ndarray) -> np.ndarray:
         """Pack U (points, reduction, K)."""
@@ -163,7 +161,7 @@ class PointProducts(Kernel):
         self, e: Function, pointers: dict[str, Value], conv: DirectConv, chunk: tuple[Value, ...]
     ) -> None:
         point, part, block = chunk
-        element = ELEMENT[conv.dtype]
+        element = conv.dtype.llvm
         row = point * self.tiles + block * self.block
         moved = {
             "x": pointers["x"].at(row * conv.inputs, element),
@@ -196,7 +194,7 @@ class Gather(_TileTransform):
         pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
         m_group = conv.points * conv.tile_count * conv.outputs
         with e.chunks(conv.groups, self.blocks) as (g, block):
-            m = pointers["M"].at(g * m_group, ELEMENT[conv.dtype])
+            m = pointers["M"].at(g * m_group, conv.dtype.llvm)
             transform = OutputTransform(e, conv, target, pointers, g, m, e.scratch, gapless=True)
             first, left = self._first(e, block)
             with e.loop("panel", conv.panels) as panel:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from leanconv.algorithms.common.panel_packing import Panels
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
-from leanconv.codegen.types import ELEMENT
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -69,7 +68,7 @@ class WeightTransform(Panels):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, vectors of the panel, taps or points."""
         del target
-        e, element = Function(self.NAME), ELEMENT[self.dtype]
+        e, element = Function(self.NAME), self.dtype.llvm
         w, matrix, sources, places, packed = (e.pointer(i) for i in range(5))
         width = self.vectors * self.lanes
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
@@ -89,7 +88,7 @@ class WeightTransform(Panels):
 
     def _gather(self, e: Function, rows: Value, sources: Value, output: Value) -> None:
         """Bring the taps of a vector of outputs into the scratch, zero where there are none."""
-        element, lanes = ELEMENT[self.dtype], self.lanes
+        element, lanes = self.dtype.llvm, self.lanes
         kind, doubles = vector(element, lanes), vector("double", lanes)
         last = self.outputs - 1
         lines = [rows.at(e.smin(output + lane, last) * self.row, element) for lane in range(lanes)]
@@ -108,7 +107,7 @@ class WeightTransform(Panels):
 
     def _transform(self, e: Function, matrix: Value, places: Value, result: Value) -> None:
         """Compute and store all points of the taps in the scratch."""
-        element, lanes = ELEMENT[self.dtype], self.lanes
+        element, lanes = self.dtype.llvm, self.lanes
         kind, doubles = vector(element, lanes), vector("double", lanes)
         with e.loop("point", self.points, step=POINTS) as point:
             sums = [e.zero(doubles) for _ in range(POINTS)]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.spec.conv import ConvSpec
+from leanconv.types import FLOAT32, FLOAT64
 
 _IR_VERSION = 8
 _OPSET = 13
-_ONNX_DTYPES = {"float32": 1, "float64": 11}
+_ONNX_DTYPES = {FLOAT32: 1, FLOAT64: 11}
 _INTS_ATTRIBUTE = 7
 _INT_ATTRIBUTE = 2
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
 from leanconv.gpu.lowering.lowered import unstored
 from leanconv.records import dataclass
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 
 _CUDA = 2
-_CODES = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
+_CODES = {(2, 16): FLOAT16, (2, 32): FLOAT32, (2, 64): FLOAT64, (4, 16): BFLOAT16}
 _NAME, _USED = b"dltensor", b"used_dltensor"
 
 
@@ -85,7 +85,7 @@ class DeviceArray:
     driver: Driver
     address: int
     shape: tuple[int, ...]
-    dtype: str
+    dtype: DType
     release: Callable[[DeviceArray], None] = field(default=lambda _: None)
     steps: tuple[int, ...] | None = None
     shared: bool = False
@@ -96,7 +96,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return prod(self.shape) * ITEMSIZE[self.dtype]
+        return prod(self.shape) * self.dtype.bytes
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class DeviceArray:
 
     def numpy(self) -> np.ndarray:
         """A copy in the host's memory; bfloat16 as float32."""
-        held = np.empty(self.shape, "uint16" if self.dtype == "bfloat16" else self.dtype)
+        held = np.empty(self.shape, "uint16" if self.dtype == BFLOAT16 else self.dtype)
         self.driver.enter()
         self.driver.read(held.ctypes.data, self.address, held.nbytes)
         return unstored(held, self.dtype)

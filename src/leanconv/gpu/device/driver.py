@@ -7,9 +7,9 @@ import functools
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import DeviceError
 from leanconv.records import cached_property
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _SHARED_LIMIT = 48 * 1024  # more must be requested
@@ -17,7 +17,7 @@ _NON_BLOCKING = 1
 _MAX_DYNAMIC_SHARED = 8
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _THREAD_LOCAL_CAPTURE = 1
-_MAP_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+_MAP_TYPES = {FLOAT16: 6, FLOAT32: 7, BFLOAT16: 9}
 _NOT_INTERLEAVED, _PROMOTED_TO_128, _ZEROS_OUTSIDE = 0, 2, 0
 
 # Argument types of every function that is called; all return an int, 0 for success.
@@ -187,7 +187,7 @@ class Driver:
     def encode(
         self,
         target: int,
-        dtype: str,
+        dtype: DType,
         address: int,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
@@ -206,7 +206,7 @@ class Driver:
         Raises:
             DeviceError: the driver refuses such a map.
         """
-        rank, item = len(shape), ITEMSIZE[dtype]
+        rank, item = len(shape), dtype.bytes
         steps = [item * stride for stride in strides[:-1]]
         self.call(
             "cuTensorMapEncodeTiled",
@@ -230,9 +230,9 @@ class Driver:
         blob = ctypes.create_string_buffer(128 + 64)
         target = ctypes.addressof(blob) + -ctypes.addressof(blob) % 64
         shape, strides = (2, 3, 3, 3, 12), (256, 64, 8, 32, 1)  # 3x3 windows of 8x8x4, stride 2
-        address = self.allocate(2 * 256 * ITEMSIZE["float32"])
+        address = self.allocate(2 * 256 * FLOAT32.bytes)
         try:
-            self.encode(target, "float32", address, shape, strides, (1, 1, 1, 1, 4), 0)
+            self.encode(target, FLOAT32, address, shape, strides, (1, 1, 1, 1, 4), 0)
         except DeviceError:
             return False
         finally:

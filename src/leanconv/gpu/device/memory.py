@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.device.dlpack import DeviceArray
 from leanconv.gpu.device.driver import Driver
 from leanconv.spec.format import aligned_offsets
+from leanconv.types import DType
 
 _MOST_KEPT = 8
 
@@ -51,9 +51,9 @@ class Memory:
             self.upload(start + offsets[name], array)
         return {name: ctypes.c_uint64(start + offset) for name, offset in offsets.items()}
 
-    def array(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+    def array(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         """An array without contents."""
-        size = prod(shape) * ITEMSIZE[dtype]
+        size = prod(shape) * dtype.bytes
         place = next((i for i, each in enumerate(self._kept) if each[0] == size), None)
         address = self._driver.allocate(size) if place is None else self._kept.pop(place)[1]
         driver, kept = self._driver, self._kept

@@ -8,7 +8,7 @@ from typing import Any
 
 from leanconv.gpu.device.compiler import Compile, Cubin, compile_cubin
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.launch import TENSOR_MAP, TRITON_TYPES, Code, Launch
+from leanconv.gpu.launch import DTYPES_OF_TRITON, TENSOR_MAP, Code, Launch
 from leanconv.progress import steps
 
 _NUMBERS: dict[str, Any] = {
@@ -17,7 +17,6 @@ _NUMBERS: dict[str, Any] = {
     "fp32": ctypes.c_float,
     "fp64": ctypes.c_double,
 }
-_DTYPES = {kind: dtype for dtype, kind in TRITON_TYPES.items()}
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _SCRATCH_POINTERS = 2  # that Triton's kernels take behind their own arguments: both unused
 
@@ -40,7 +39,7 @@ class TensorMap:
     ) -> None:
         self._driver, self._place, self._encoded = driver, place, 0
         shape, strides = tensor
-        dtype = _DTYPES[kind.partition("<")[2].partition("[")[0]]
+        dtype = DTYPES_OF_TRITON[kind.partition("<")[2].partition("[")[0]]
         self._tensor = dtype, shape, strides, box, swizzle
         self._raw = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
         offset = -ctypes.addressof(self._raw) % _MAP_ALIGNMENT

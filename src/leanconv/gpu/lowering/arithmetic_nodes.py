@@ -7,9 +7,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.data_movement import box_arguments, is_wide, merged
 from leanconv.gpu.lowering.lowering_context import (
@@ -22,6 +20,7 @@ from leanconv.gpu.lowering.lowering_context import (
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
+from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import shape_text
 
 _UNARY = ("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
@@ -67,12 +66,12 @@ def elementwise(
             "DENSE": flat,
             "BLOCK": _BLOCK,
             "WIDE": is_wide(prod(shape)),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         in_place="a" if flat else "",
         flops=prod(shape),
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
 
 
@@ -170,21 +169,21 @@ def lower_reduction(context: LoweringContext, node: Node) -> None:
     for number, (first, last) in enumerate(runs):
         outer, count, inner = _along(extents, first, last)
         extents[first : last + 1] = [1] * (last + 1 - first)
-        size = outer * inner * ITEMSIZE[context.dtype]
+        size = outer * inner * context.dtype.bytes
         to = y if number == len(runs) - 1 else context.buffer(f"{y}/part{number}", size)
         launches.append(_reduce(context.dtype, x, to, (outer, count, inner), kind))
         x = to
     context.launch(node, "reduction", *launches)
 
 
-def _reduce(dtype: str, x: str, y: str, box: tuple[int, int, int], kind: str) -> Launch:
+def _reduce(dtype: DType, x: str, y: str, box: tuple[int, int, int], kind: str) -> Launch:
     outer, count, inner = box
     rows, columns = _tile(count, inner)
     return make_launch(
         "reduce.reduce_axis",
         (outer, blocks(inner, columns)),
         {"x": Pointer(x, dtype), "y": Pointer(y, dtype), "count": count, "inner": inner},
-        {"BR": rows, "BI": columns, "KIND": kind, "ACC": accumulator(dtype)},
+        {"BR": rows, "BI": columns, "KIND": kind, "ACC": dtype.accumulator},
         writes="y",
         divisible={"inner": divisor(inner)},
         flops=prod(box),
@@ -209,7 +208,7 @@ def lower_softmax(context: LoweringContext, node: Node) -> None:
             "BR": rows,
             "BI": columns,
             "LOGARITHM": node.op == "LogSoftmax",
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         divisible={"inner": divisor(inner)},
@@ -240,10 +239,10 @@ def lower_lrn(context: LoweringContext, node: Node) -> None:
             "share": float(attributes["alpha"]) / size,
             "beta": float(attributes["beta"]),
         },
-        {"BM": 16, "BC": 64, "ACC": accumulator(dtype)},
+        {"BM": 16, "BC": 64, "ACC": dtype.accumulator},
         writes="y",
         flops=prod(shape) * (2 * size + 4),
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
     context.launch(node, "lrn", launch)
 
@@ -291,7 +290,7 @@ def _matmul(
 ) -> Launch:
     """One launch; strides are (outer batch, inner batch, row, column) of either operand."""
     dtype, (rows, columns, inner) = context.dtype, extents
-    tile = 16 if dtype == "float64" else 32
+    tile = 16 if dtype == FLOAT64 else 32
     (a, b, y), (of_a, of_b) = names, strides
     parts = ("outer", "inner", "row", "column")
     return make_launch(
@@ -313,15 +312,15 @@ def _matmul(
         {
             "BM": tile,
             "BN": 32,
-            "BK": 32 if dtype != "float64" else 16,
+            "BK": 32 if dtype != FLOAT64 else 16,
             # Both operands are computed, of unknown range: fused multiply-adds.
-            "MODE": "ieee" if dtype == "float32" else "native",
-            "ACC": accumulator(dtype),
+            "MODE": "ieee" if dtype == FLOAT32 else "native",
+            "ACC": dtype.accumulator,
         },
         writes="y",
         stages=2,
         flops=2 * batch[0] * rows * columns * inner,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
 
 
@@ -350,7 +349,7 @@ def _lower_gemm(context: LoweringContext, node: Node) -> None:
     if addend:
         if attributes["beta"] != 1.0:
             shape = context.shape(addend)
-            scaled = context.buffer(f"{y}/addend", max(1, prod(shape)) * ITEMSIZE[context.dtype])
+            scaled = context.buffer(f"{y}/addend", max(1, prod(shape)) * context.dtype.bytes)
             beta = context.constant(f"{y}/beta", np.array([attributes["beta"]]))
             flat = (prod(shape),)
             launches.append(elementwise(context, "Mul", c, beta, scaled, flat, ((1,), (0,))))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
@@ -93,7 +92,7 @@ def lower_chain(context: LoweringContext, node: Node) -> None:
         bias = context.given(held, 2)
         bias_name = "" if bias is None else context.constant(f"{y}/bias{number}", bias)
         epilogue = Epilogue(bias_name, residual if final else "", "", spec.activation)
-        size = prod(spec.output_shape) * ITEMSIZE[context.dtype]
+        size = prod(spec.output_shape) * context.dtype.bytes
         target = y if final else context.buffer(f"{y}/stage{number}", size)
         problems.append(_problem(context, spec, x, target, epilogue, f"{y}/{number}/"))
         weights.append(w)

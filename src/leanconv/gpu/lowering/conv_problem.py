@@ -6,6 +6,7 @@ from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
+from leanconv.types import DType
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class ConvProblem:
     """
 
     spec: ConvSpec
-    dtype: str
+    dtype: DType
     arithmetics: tuple[Arithmetic, ...]
     x: str
     y: str

@@ -7,6 +7,7 @@ from math import prod
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
+from leanconv.types import FLOAT64, DType
 from leanconv.units import shape_text
 
 BOX_RANK = 6
@@ -63,7 +64,7 @@ def _reach(extents: Sequence[int], strides: Sequence[int]) -> int:
 def copy_box(
     x: str,
     y: str,
-    dtype: str,
+    dtype: DType,
     shape: Sequence[int],
     x_strides: Sequence[int],
     y_strides: Sequence[int],
@@ -87,7 +88,7 @@ def copy_box(
     )
 
 
-def permute(x: str, y: str, dtype: str, shape: Sequence[int], order: Sequence[int]) -> Launch:
+def permute(x: str, y: str, dtype: DType, shape: Sequence[int], order: Sequence[int]) -> Launch:
     """y = x.transpose(order), dense on both sides; tiles where two axes change places."""
     swapped = _planes(shape, order)
     if swapped is not None:
@@ -113,7 +114,7 @@ def _planes(shape: Sequence[int], order: Sequence[int]) -> tuple[int, int, int] 
     return None
 
 
-def _transpose(x: str, y: str, dtype: str, batch: int, rows: int, columns: int) -> Launch:
+def _transpose(x: str, y: str, dtype: DType, batch: int, rows: int, columns: int) -> Launch:
     tile_r, tile_c = (32, 32) if min(rows, columns) > 8 else (4, 256) if rows <= 8 else (256, 4)
     return make_launch(
         "data_movement.transpose",
@@ -125,7 +126,7 @@ def _transpose(x: str, y: str, dtype: str, batch: int, rows: int, columns: int) 
     )
 
 
-def fill(y: str, dtype: str, count: int, value: float) -> Launch:
+def fill(y: str, dtype: DType, count: int, value: float) -> Launch:
     """y[...] = value."""
     return make_launch(
         "data_movement.fill",
@@ -133,5 +134,5 @@ def fill(y: str, dtype: str, count: int, value: float) -> Launch:
         {"y": Pointer(y, dtype), "count": count, "value": float(value)},
         {"BLOCK": _BLOCK},
         writes="y",
-        numbers="float64",
+        numbers=FLOAT64,
     )

@@ -8,8 +8,6 @@ from math import prod
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import (
     Launch,
     Pointer,
@@ -30,6 +28,7 @@ from leanconv.gpu.lowering.lowering_context import (
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
+from leanconv.types import INT32
 
 _BLOCK = 512
 
@@ -121,7 +120,7 @@ def mix_cells(
         (blocks(count, _BLOCK),),
         {
             "x": Pointer(x, dtype),
-            "cells": Pointer(table, "int32"),
+            "cells": Pointer(table, INT32),
             "weights": Pointer(shares, dtype),
             "y": Pointer(y, dtype),
             "count": count,
@@ -133,7 +132,7 @@ def mix_cells(
             "TAPS": taps,
             "BLOCK": _BLOCK,
             "WIDE": is_wide(count, prod(shape)),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         flops=2 * taps * count,
@@ -159,7 +158,7 @@ def _along_axes(
     for number, (axis, (cells, weights)) in enumerate(tables.items()):
         place = physical_axis(axis, len(shape), form)
         grown = [*shape[:place], len(cells), *shape[place + 1 :]]
-        size = prod(grown) * ITEMSIZE[context.dtype]
+        size = prod(grown) * context.dtype.bytes
         to = y if number == len(tables) - 1 else context.buffer(f"{y}/part{number}", size)
         launches.append(mix_cells(context, x, to, shape, place, cells, weights))
         x, shape = to, grown
@@ -235,7 +234,7 @@ def lower_pool(context: LoweringContext, node: Node) -> None:
     if rank <= 2:
         launches = [pool(x, y, images, size, out, window)]
     else:
-        held = images * size[0] * out[1] * out[2] * channels * ITEMSIZE[context.dtype]
+        held = images * size[0] * out[1] * out[2] * channels * context.dtype.bytes
         part = context.buffer(f"{y}/part", held)
         planes, area = images * size[0], out[1] * out[2]
         launches = [
@@ -277,7 +276,7 @@ def _pool(
             "low_w": -begin[1] if padded else 0,
             "high_w": size[1] + (end[1] if padded else 0),
         },
-        {"BM": 16, "BC": tile_c, "IS_MAX": node.op == "MaxPool", "ACC": accumulator(dtype)},
+        {"BM": 16, "BC": tile_c, "IS_MAX": node.op == "MaxPool", "ACC": dtype.accumulator},
         writes="y",
         divisible={"channels": divisor(channels)},
         flops=positions * channels * prod(kernel),

@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.parameters import Parameters
-from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic, accumulator
+from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic
 from leanconv.gpu.launch import Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
@@ -17,6 +16,7 @@ from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.machine import Machine
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType
 
 _MOST_UNROLLED = 25
 # Of depthwise and 1x1 in one launch: every tile is compiled ahead of time in the tests.
@@ -40,7 +40,7 @@ def _window(spec: ConvSpec) -> dict[str, int]:
     return by_axis(stride=spec.stride, pad=spec.pad_begin, dilation=spec.dilation)
 
 
-def depth_weights(w: np.ndarray, dtype: str) -> np.ndarray:
+def depth_weights(w: np.ndarray, dtype: DType) -> np.ndarray:
     """Weights (K, 1, R, S) as the kernels read them: (R, S, K)."""
     return stored(np.moveaxis(w[:, 0], 0, -1), dtype)
 
@@ -84,7 +84,7 @@ def lower_depthwise(
             "BC": tile_c,
             "UNROLLED": prod(spec.kernel) <= (_MOST_UNROLLED if multiple == 1 else 9),
             **epilogue.constants(),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         divisible={
@@ -93,23 +93,23 @@ def lower_depthwise(
         },
         in_place="residual",
         flops=spec.flops,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
-    moved = (prod(spec.input_shape) + prod(spec.output_shape)) * ITEMSIZE[dtype]
+    moved = (prod(spec.input_shape) + prod(spec.output_shape)) * dtype.bytes
     arithmetic = problem.arithmetics[-1]
     return Lowered(
         (launch,),
         {weights: depth_weights(w, dtype)},
         {},
         "depthwise",
-        "fma" if dtype != "float64" else "ieee",
+        "fma" if dtype != FLOAT64 else "ieee",
         f"tile {tile_h}x{tile_w}x{tile_c}",
         min(sum_error(spec.reduction, arithmetic), arithmetic.unit_error),
         moved / machine.memory_bandwidth + machine.launch_s,
     )
 
 
-def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: str) -> str | None:
+def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: DType) -> str | None:
     """Why a depthwise and a 1x1 convolution cannot be one launch, or should not."""
     if len(depth.size) > 2:
         return "there are three spatial axes"
@@ -121,7 +121,7 @@ def fused_rejects(depth: ConvSpec, point: ConvSpec, dtype: str) -> str | None:
         return "the second pads"
     if prod(depth.kernel) > _MOST_UNROLLED:
         return f"the kernel has {prod(depth.kernel)} taps; expected at most {_MOST_UNROLLED}"
-    if dtype == "float64":
+    if dtype == FLOAT64:
         return "double precision is kept in separate launches"
     return None
 
@@ -156,7 +156,7 @@ def lower_fused(
     constants = {f"{problem.name}/{role}": array for role, array in packed.items()}
     constants[f"{problem.name}/w_depth"] = depth_weights(w_depth, dtype)
     inner = Epilogue(bias=bias_depth, activation=depth.activation)
-    kept = "float16" if arithmetic.split else dtype
+    kept = FLOAT16 if arithmetic.split else dtype
     launch = make_launch(
         "depthwise.depthwise_pointwise",
         (blocks(rows, tile.m) * blocks(columns, tile.n),),
@@ -165,8 +165,8 @@ def lower_fused(
             "w_depth": Pointer(f"{problem.name}/w_depth", dtype),
             "bias_depth": Pointer(bias_depth, dtype),
             "w": Pointer(f"{problem.name}/w", kept),
-            "w_low": Pointer(f"{problem.name}/w_low" if arithmetic.split else "", "float16"),
-            "scale": Pointer(f"{problem.name}/scale" if arithmetic.split else "", "float32"),
+            "w_low": Pointer(f"{problem.name}/w_low" if arithmetic.split else "", FLOAT16),
+            "scale": Pointer(f"{problem.name}/scale" if arithmetic.split else "", FLOAT32),
             **epilogue.buffers(dtype),
             "y": Pointer(problem.y, dtype),
             "rows": rows,
@@ -192,7 +192,7 @@ def lower_fused(
             "HAS_DEPTH_BIAS": bool(bias_depth),
             "DEPTH_ACT": inner.constants()["ACT"],
             **epilogue.constants(),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         warps=tile.warps,
@@ -200,7 +200,7 @@ def lower_fused(
         divisible={"channels": divisor(channels), "columns": divisor(columns)},
         in_place="residual",
         flops=depth.flops + point.flops,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
     error = sum_error(channels, arithmetic) + arithmetic.unit_error
     name = "depthwise+1x1"
@@ -229,7 +229,7 @@ def _fused_tile(
         point_s = 2.0 * tile.m * tile.n * channels / rate
         busy = waves * (depth_s + point_s)
         moved = prod(depth.input_shape) + rows * columns
-        memory = moved * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
+        memory = moved * problem.dtype.bytes / machine.memory_bandwidth
         found.append((max(busy, memory) + machine.launch_s, tile))
     seconds, best = min(found, key=lambda each: each[0])
     return best, seconds

@@ -8,8 +8,7 @@ from math import sqrt
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
+from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.lowered import Lowered, stored
 from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
@@ -18,6 +17,7 @@ from leanconv.gpu.machine import Machine
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT16, FLOAT32, INT32, DType
 
 X_SCALE = 64.0  # fp16x3 holds inputs up to 65504 / 64 = 1023
 # Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
@@ -41,7 +41,7 @@ class Epilogue:
         first, second = (*given, 0.0, 0.0)[:2]
         return first, second
 
-    def buffers(self, dtype: str) -> dict[str, Pointer]:
+    def buffers(self, dtype: DType) -> dict[str, Pointer]:
         """The kernel's arguments that are buffers of this epilogue."""
         names = {"bias": self.bias, "residual": self.residual, "slope": self.slope}
         return {role: Pointer(name, dtype) for role, name in names.items()}
@@ -75,7 +75,7 @@ class Product:
 
     windows: Windows
     columns: int
-    dtype: str
+    dtype: DType
     x: str
     y: str
     epilogue: Epilogue
@@ -98,7 +98,7 @@ class Product:
 
 
 def pack(
-    segments: np.ndarray, block: int, arithmetic: Arithmetic, dtype: str
+    segments: np.ndarray, block: int, arithmetic: Arithmetic, dtype: DType
 ) -> dict[str, np.ndarray]:
     """Weights as the kernel reads them.
 
@@ -222,7 +222,7 @@ def _launches(
     programs = blocks(windows.rows, tile.m) * blocks(product.columns, tile.n)
     grid = (programs, splits, windows.groups)
     if splits > 1:
-        item = ITEMSIZE[accumulator(product.dtype)]
+        item = product.dtype.accumulator.bytes
         temporaries[f"{product.name}/sums"] = splits * windows.rows * product.outputs * item
     if arithmetic is FP16X3:
         temporaries[f"{product.name}/flags"] = 4 * programs * splits * windows.groups
@@ -250,7 +250,7 @@ def _gemm(
     flags: str,
 ) -> Launch:
     windows, dtype, split = product.windows, product.dtype, arithmetic.split
-    kept = "float16" if split else dtype
+    kept = FLOAT16 if split else dtype
     epilogue = product.epilogue if splits == 1 else Epilogue()
     target = f"{product.name}/sums" if splits > 1 else product.y
     steps = windows.steps(tile.k)
@@ -260,11 +260,11 @@ def _gemm(
     arguments: dict[str, Pointer | int | float] = {
         "x": Pointer(product.x, dtype),
         "w": Pointer(f"{product.name}/w", kept),
-        "w_low": Pointer(f"{product.name}/w_low" if split else "", "float16"),
-        "scale": Pointer(f"{product.name}/scale" if split else "", "float32"),
+        "w_low": Pointer(f"{product.name}/w_low" if split else "", FLOAT16),
+        "scale": Pointer(f"{product.name}/scale" if split else "", FLOAT32),
         **epilogue.buffers(dtype),
-        "flags": Pointer(f"{product.name}/flags" if flags != "none" else "", "int32"),
-        "y": Pointer(target, accumulator(dtype) if splits > 1 else dtype),
+        "flags": Pointer(f"{product.name}/flags" if flags != "none" else "", INT32),
+        "y": Pointer(target, dtype.accumulator if splits > 1 else dtype),
         "rows": windows.rows,
         "columns": product.columns,
         "height": windows.height,
@@ -307,7 +307,7 @@ def _gemm(
             "SPLIT": splits > 1,
             "FLAGS": flags,
             **epilogue.constants(),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         warps=tile.warps,
@@ -323,7 +323,7 @@ def _gemm(
         # would read what the first launch has written.
         in_place="residual" if flags == "none" else "",
         flops=0 if flags == "read" else product.flops,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
 
 
@@ -334,7 +334,7 @@ def _add_splits(product: Product, splits: int) -> Launch:
         "gemm.add_splits",
         (blocks(windows.rows, tile_m), blocks(product.outputs, tile_n)),
         {
-            "sums": Pointer(f"{product.name}/sums", accumulator(dtype)),
+            "sums": Pointer(f"{product.name}/sums", dtype.accumulator),
             **epilogue.buffers(dtype),
             "y": Pointer(product.y, dtype),
             "rows": windows.rows,
@@ -342,10 +342,10 @@ def _add_splits(product: Product, splits: int) -> Launch:
             "splits": splits,
             **epilogue.numbers(),
         },
-        {"BM": tile_m, "BN": tile_n, **epilogue.constants(), "ACC": accumulator(dtype)},
+        {"BM": tile_m, "BN": tile_n, **epilogue.constants(), "ACC": dtype.accumulator},
         writes="y",
         divisible={"columns": divisor(product.outputs)},
         in_place="residual",
         flops=splits * windows.rows * product.outputs,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )

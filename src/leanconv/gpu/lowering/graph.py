@@ -15,6 +15,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.views import Views
 from leanconv.records import dataclass
+from leanconv.types import FLOATS, DType
 
 Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {
@@ -48,7 +49,7 @@ class DeviceGraph:
 def lower_graph(
     graph: Graph,
     machine: Machine,
-    dtype: str,
+    dtype: DType,
     arithmetics: tuple[Arithmetic, ...],
     lean: bool = False,
 ) -> DeviceGraph:
@@ -76,7 +77,7 @@ def lower_graph(
             )
         kinds = [graph.types[name] for name in node.outputs]
         for kind in kinds:
-            if kind.dtype not in ("float32", "float64"):
+            if kind.dtype not in FLOATS:
                 raise UnsupportedError(
                     f"{label(node)} computes {kind}; expected float32 or float64 on a GPU; use "
                     "device='cpu'"

@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import Arithmetic, accumulator
+from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.launch import Launch, dense_strides
 from leanconv.gpu.lowering.data_movement import copy_box, permute
 from leanconv.gpu.lowering.lowered import Lowered, stored
@@ -18,6 +17,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.value_placer import ValuePlacer
 from leanconv.records import dataclass
+from leanconv.types import DType
 
 PLAIN, LAST = "plain", "last"
 
@@ -73,7 +73,7 @@ class LoweringContext(ValuePlacer[str]):
         self,
         graph: Graph,
         machine: Machine,
-        dtype: str,
+        dtype: DType,
         arithmetics: tuple[Arithmetic, ...],
         lean: bool,
     ) -> None:
@@ -118,7 +118,7 @@ class LoweringContext(ValuePlacer[str]):
 
     def size(self, name: str, form: str) -> int:
         """Bytes of a value, which are the same in both formats."""
-        return prod(self.shape(name)) * ITEMSIZE[self.dtype]
+        return prod(self.shape(name)) * self.dtype.bytes
 
     def define(self, name: str, form: str) -> str:
         """Let a value be in a buffer of the same name, in a form."""
@@ -192,7 +192,7 @@ class LoweringContext(ValuePlacer[str]):
 
     def launch(self, node: Node, algorithm: str, *launches: Launch) -> None:
         """Take over launches that need nothing but values."""
-        arithmetic = accumulator(self.dtype)
+        arithmetic = self.dtype.accumulator
         self.add(node, Lowered(launches, algorithm=algorithm, arithmetic=arithmetic))
 
     def given(self, node: Node, index: int) -> np.ndarray | None:

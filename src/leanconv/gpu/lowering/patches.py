@@ -12,8 +12,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic, accumulator
+from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, TensorMap, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
@@ -24,6 +23,7 @@ from leanconv.gpu.machine import TENSOR_COPIES, Machine
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32
 
 TAPS, WINDOWS = "taps", "windows"
 _ALIGNED = 16  # bytes, of every stride of a tensor that is copied so
@@ -70,12 +70,12 @@ def patches_reject(problem: ConvProblem, machine: Machine, form: str) -> str | N
         return "three spatial axes; expected one or two"
     if spec.groups > 1:
         return f"groups is {spec.groups}; expected 1"
-    if not any(a.name in _MODES for a in problem.arithmetics) or problem.dtype == "float64":
+    if not any(a.name in _MODES for a in problem.arithmetics) or problem.dtype == FLOAT64:
         return f"{problem.dtype} in {problem.arithmetics[0].name} arithmetic is not on tensor cores"
     reason = _taps_reject(spec) if form == TAPS else _windows_reject(spec, machine)
     if reason:
         return reason
-    steps = [step * ITEMSIZE[problem.dtype] for step in _tensor(spec, form)[1][:-1]]
+    steps = [step * problem.dtype.bytes for step in _tensor(spec, form)[1][:-1]]
     odd = [step for step in steps if step % _ALIGNED or step >= _MOST_STRIDE]
     if odd:
         return (
@@ -223,7 +223,7 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
     each = ceil_div(length, tile.k)
     steps = count * each
     split = arithmetic.split
-    kept, columns = "float16" if split else dtype, spec.out_channels
+    kept, columns = FLOAT16 if split else dtype, spec.out_channels
     name, w_shape, w_box = problem.name, (columns, steps * tile.k), (tile.n, tile.k)
     extents, strides = _tensor(spec, patching.form)
     patch = (1, patching.height, patching.width)
@@ -235,9 +235,9 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
             "x": TensorMap(problem.x, dtype, extents, box, strides),
             "w": TensorMap(f"{name}/w", kept, w_shape, w_box),
             "w_low": TensorMap(f"{name}/w_low" if split else f"{name}/w", kept, w_shape, w_box),
-            "scale": Pointer(f"{name}/scale" if split else "", "float32"),
+            "scale": Pointer(f"{name}/scale" if split else "", FLOAT32),
             **epilogue.buffers(dtype),
-            "flags": Pointer(f"{name}/flags" if flags != "none" else "", "int32"),
+            "flags": Pointer(f"{name}/flags" if flags != "none" else "", INT32),
             "y": Pointer(problem.y, dtype),
             "columns": columns,
             **by_axis(out=spec.output_size),
@@ -261,7 +261,7 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
             "MODE": arithmetic.mode,
             "FLAGS": flags,
             **epilogue.constants(),
-            "ACC": accumulator(dtype),
+            "ACC": dtype.accumulator,
         },
         writes="y",
         warps=tile.warps,
@@ -269,5 +269,5 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
         divisible={"columns": divisor(columns)},
         in_place="residual" if flags == "none" else "",
         flops=0 if flags == "read" else spec.flops,
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leanconv.dtypes import ITEMSIZE
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT64, DType
 
 _MOST_SPLITS = 32
 _LEAST_STEPS = 4  # of the loop over k in one split
@@ -60,9 +60,9 @@ _HALF = (
 _DOUBLE = (Tile(64, 64, 16, 4, 2), Tile(32, 32, 16, 4, 2))
 
 
-def tiles(arithmetic: Arithmetic, dtype: str, arch: int) -> tuple[Tile, ...]:
+def tiles(arithmetic: Arithmetic, dtype: DType, arch: int) -> tuple[Tile, ...]:
     """All tiles that may be chosen, the largest first."""
-    if dtype == "float64":
+    if dtype == FLOAT64:
         return _DOUBLE
     if arithmetic.name == "ieee":
         return _FMA if arch >= 90 else _FMA_80
@@ -86,7 +86,7 @@ def blockings(
     windows: Windows,
     columns: int,
     arithmetic: Arithmetic,
-    dtype: str,
+    dtype: DType,
     machine: Machine,
     only: Tile | None = None,
 ) -> Iterator[Blocking]:
@@ -113,7 +113,7 @@ def seconds(
     windows: Windows,
     columns: int,
     arithmetic: Arithmetic,
-    dtype: str,
+    dtype: DType,
     machine: Machine,
     tile: Tile,
     splits: int,
@@ -126,7 +126,7 @@ def seconds(
     share = min(1.0, tile.warps * min(programs / machine.processors, 4.0) / 8)
     flops = 2.0 * tile.m * tile.n * tile.k
     work = flops / (machine.rate(arithmetic.name, dtype) / machine.processors * share)
-    item = ITEMSIZE[dtype]
+    item = dtype.bytes
     moved = (tile.m + tile.n) * tile.k * item / (machine.cache_bandwidth / machine.processors)
     busy = waves * steps * max(work, moved)
     data = windows.rows * columns * windows.groups * item

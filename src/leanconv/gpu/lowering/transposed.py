@@ -8,8 +8,6 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.geometry import Access, Window
-from leanconv.dtypes import ITEMSIZE
-from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import (
     Launch,
     Pointer,
@@ -76,7 +74,7 @@ def _by_phases(
             place = copy_box(
                 target, y, dtype, box, dense_strides(box), strides, 0, problem.y_offset
             )
-            size = prod(box) * ITEMSIZE[dtype]
+            size = prod(box) * dtype.bytes
             done = replace(
                 done,
                 launches=(*done.launches, place),
@@ -132,7 +130,7 @@ def _by_products(
     height, width = (*(1,) * (2 - rank), *shape[2:])
     cells, inner = shape[0] * height * width, shape[1] // groups
     columns, products = kernel_h * kernel_w * each, context.fresh(f"{y}/products")
-    size = cells * groups * columns * ITEMSIZE[dtype]
+    size = cells * groups * columns * dtype.bytes
     windows = unfolded_windows(
         1, 1, cells, (0, 0, shape[1]), inner, groups=groups, group_stride=inner
     )
@@ -192,10 +190,10 @@ def _gather(
             **by_axis(kernel=kernel, stride=stride, pad=pad, dilation=dilation),
             **epilogue.numbers(),
         },
-        {"BM": 16, "BC": 64, **constants, "ACC": accumulator(dtype)},
+        {"BM": 16, "BC": 64, **constants, "ACC": dtype.accumulator},
         writes="y",
         divisible={"outputs": divisor(outputs)},
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )
 
 

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter
-from leanconv.dtypes import ITEMSIZE
 from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import IEEE, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
@@ -20,6 +19,7 @@ from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import Machine
 from leanconv.records import dataclass
+from leanconv.types import FLOAT32
 
 MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"
 
@@ -91,7 +91,7 @@ def _lower(
 ) -> Lowered:
     """The copy and the product over what it wrote."""
     spec, unfolded = problem.spec, f"{problem.name}/unfolded"
-    size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * ITEMSIZE[problem.dtype]
+    size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * problem.dtype.bytes
     product = Product(
         windows,
         spec.out_channels,
@@ -104,7 +104,7 @@ def _lower(
     done = lower_product(
         product, segments, arithmetics or problem.arithmetics, machine, algorithm, tile
     )
-    copied = (size + prod(spec.input_shape) * ITEMSIZE[problem.dtype]) / machine.memory_bandwidth
+    copied = (size + prod(spec.input_shape) * problem.dtype.bytes) / machine.memory_bandwidth
     return replace(
         done,
         launches=(_copy(problem, shape, unfolded), *done.launches),
@@ -187,7 +187,7 @@ def lower_mec(
         copy_box(problem.y, unfolded, problem.dtype, (outputs,), (1,), (1,)),
         copy_box(unfolded, problem.y, problem.dtype, dense, (by_row[1], by_row[0], 1), strides),
     )
-    moved = 4 * outputs * ITEMSIZE[problem.dtype] / machine.memory_bandwidth
+    moved = 4 * outputs * problem.dtype.bytes / machine.memory_bandwidth
     return replace(
         done,
         launches=(*done.launches, *back),
@@ -269,8 +269,8 @@ def lower_im2win(
     segments = w.transpose(0, 3, 2, 1).reshape(spec.out_channels, 1, kernel_w * run)
     if form is None:
         return _lower(problem, shape, windows, segments, machine, "im2win")
-    arithmetics = (IEEE,) if problem.dtype == "float32" else problem.arithmetics
-    only = form.tile(machine.arch) if problem.dtype == "float32" else None
+    arithmetics = (IEEE,) if problem.dtype == FLOAT32 else problem.arithmetics
+    only = form.tile(machine.arch) if problem.dtype == FLOAT32 else None
     done = _lower(
         problem, shape, windows, segments, machine, "im2win", arithmetics=arithmetics, tile=only
     )

@@ -14,9 +14,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.parameters import COUNT, Parameters, parameter
-from leanconv.dtypes import ITEMSIZE, ROUNDOFF
 from leanconv.errors import SpecError
-from leanconv.gpu.arithmetic import accumulator
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
@@ -25,6 +23,7 @@ from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT32, FLOAT64
 from leanconv.winograd.error import peak_amplification
 from leanconv.winograd.matrices import Matrix, Transform, transform
 
@@ -51,7 +50,7 @@ def winograd_rejects(problem: ConvProblem) -> str | None:
         return f"dilation is {spec.dilation}; expected 1"
     if prod(spec.kernel) == 1 or max(spec.kernel) >= _MOST_ALPHA:
         return f"the kernel is {spec.kernel}; expected 2 to {_MOST_ALPHA - 1} taps"
-    if problem.dtype not in ("float32", "float64"):
+    if problem.dtype not in (FLOAT32, FLOAT64):
         return f"{problem.dtype} has too few bits for the transforms"
     return None
 
@@ -121,13 +120,13 @@ def lower_winograd(
             "channels": channels,
             **by_axis(pad=spec.pad_begin),
         },
-        {**shared, "ACC": accumulator(dtype)},
+        {**shared, "ACC": dtype.accumulator},
         writes="y",
         divisible={"channels": divisor(channels)},
     )
     ends = (blocks(tiles, each), blocks(outputs, channels_each))
     last = _last_launch(problem, product.y, form, ends, shared, counts)
-    item = ITEMSIZE[dtype]
+    item = dtype.bytes
     workspace = {product.x: tiles * points * channels * item}
     workspace[product.y] = tiles * points * outputs * item
     tables = {
@@ -154,7 +153,7 @@ def lower_winograd(
 
 
 def _unit(problem: ConvProblem) -> float:
-    return ROUNDOFF.get(problem.dtype, ROUNDOFF["float32"])  # halves are summed in float32
+    return problem.dtype.accumulator.roundoff
 
 
 def _last_launch(
@@ -180,9 +179,9 @@ def _last_launch(
             "outputs": spec.out_channels,
             **epilogue.numbers(),
         },
-        {**shared, **epilogue.constants(), "ACC": accumulator(dtype)},
+        {**shared, **epilogue.constants(), "ACC": dtype.accumulator},
         writes="y",
         divisible={"outputs": divisor(spec.out_channels)},
         in_place="residual",
-        numbers=accumulator(dtype),
+        numbers=dtype.accumulator,
     )

@@ -12,7 +12,7 @@ from leanconv.graph.conversions import Extreme
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
-from leanconv.graph.verify import FLOATS
+from leanconv.types import FLOAT32, FLOATS, INT64
 
 _Step = Callable[[Call, Value], Value]
 
@@ -137,7 +137,7 @@ def _power(call: Call) -> list[Value]:
     """Pow, whose exponent may be of another dtype than its base."""
     base, exponent = call.value(0), _aligned(call)
     if exponent.type.dtype != base.type.dtype:
-        if exponent.array is None or base.type.dtype not in ("float32", "float64"):
+        if exponent.array is None or base.type.dtype not in FLOATS:
             raise UnsupportedError(
                 f"got a base {base.type} and an exponent {exponent.type}; expected a float base "
                 "and a constant exponent, or equal dtypes"
@@ -225,7 +225,7 @@ def _extreme(call: Call) -> list[Value]:
     array = x.array
     if array is None:
         return [x]
-    return [call.fold(lambda: step.of(array), step.shape(x.shape), "int64")]
+    return [call.fold(lambda: step.of(array), step.shape(x.shape), INT64)]
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -265,7 +265,7 @@ def _cast(call: Call) -> list[Value]:
     x = call.value()
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
-    if target == "float32":
+    if target == FLOAT32:
         target = call.builder.single
     if x.array is None and target != x.type.dtype:
         raise UnsupportedError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from leanconv.errors import ModelError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.types import BOOL
 
 
 def _if(call: Call) -> list[Value]:
     """The outputs of the branch that is taken; a condition on open sizes becomes a guard."""
     condition = call.value()
-    if condition.type.dtype != "bool" or condition.type.elements != 1:
+    if condition.type.dtype != BOOL or condition.type.elements != 1:
         raise ModelError(f"the condition is {condition.type}; expected one bool")
     taken = "then_branch" if call.constant(0).reshape(-1)[0] else "else_branch"
     for name, graph in call.node.graphs.items():

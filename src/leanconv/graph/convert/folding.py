@@ -13,6 +13,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array, broadcast, integers
 from leanconv.graph.ops.integers import remainder
+from leanconv.types import BOOL, FLOAT16, as_dtype
 from leanconv.units import shape_text, type_text
 
 
@@ -50,9 +51,9 @@ def _range(call: Call) -> list[Value]:
     start, limit, delta = (call.scalar(index) for index in range(3))
     dtypes = {call.value(index).type.dtype for index in range(3)}
     dtype = call.value(0).type.dtype
-    if len(dtypes) > 1 or np.dtype(dtype).kind not in "if":
+    if len(dtypes) > 1 or not (dtype.is_integer or dtype.is_float):
         raise ModelError(f"got numbers of {', '.join(sorted(dtypes))}; expected one numeric dtype")
-    if dtype == "float16" and call.opset >= 27:
+    if dtype == FLOAT16 and call.opset >= 27:
         raise UnsupportedError("a range of float16 is not supported; expected float32 or integers")
     finite = all(math.isfinite(number) for number in (start, limit, delta))
     if delta == 0 or not finite:
@@ -68,20 +69,20 @@ def _range(call: Call) -> list[Value]:
 def _where(call: Call) -> list[Value]:
     chosen, a, b = (call.symbolic(index) for index in range(3))
     kinds = [call.dtype(index) for index in range(3)]
-    if kinds[0].kind != "b" or kinds[1] != kinds[2]:
+    if kinds[0] != BOOL or kinds[1] != kinds[2]:
         raise ModelError(f"got {', '.join(map(str, kinds))}; expected bool and two alike")
     shape = broadcast(chosen.shape, a.shape, b.shape)
-    return [call.fold(lambda: np.where(chosen, a, b), shape, kinds[1].name)]
+    return [call.fold(lambda: np.where(chosen, a, b), shape, kinds[1])]
 
 
 def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callable[..., Any]:
     def convert(call: Call) -> list[Value]:
         a, b = call.symbolic(0), call.symbolic(1)
         kind, other = call.dtype(0), call.dtype(1)
-        if kind != other or kind.kind not in kinds:
+        if kind != other or np.dtype(kind).kind not in kinds:
             raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
         shape = broadcast(a.shape, b.shape)
-        return [call.fold(lambda: function(a, b), shape, "bool")]
+        return [call.fold(lambda: function(a, b), shape, BOOL)]
 
     return convert
 
@@ -92,10 +93,10 @@ def _modulo(call: Call) -> list[Value]:
     if kind != other:
         raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
     shape = broadcast(a.shape, b.shape)
-    if kind.kind in "iu":
-        return [call.fold(lambda: remainder(a, b, towards_zero), shape, kind.name)]
+    if kind.is_integer:
+        return [call.fold(lambda: remainder(a, b, towards_zero), shape, kind)]
     function = np.fmod if towards_zero else np.mod
-    return [call.fold(lambda: np.asarray(function(a, b)), shape, kind.name)]
+    return [call.fold(lambda: np.asarray(function(a, b)), shape, kind)]
 
 
 def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[Value]]:
@@ -103,7 +104,7 @@ def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[V
         x = call.constant(0)
         if x.dtype.kind not in kinds:
             raise ModelError(f"the input holds {x.dtype}; expected another dtype")
-        return [call.fold(lambda: function(x), x.shape, x.dtype.name)]
+        return [call.fold(lambda: function(x), x.shape, as_dtype(x.dtype))]
 
     return convert
 
@@ -116,9 +117,7 @@ def _product(call: Call) -> list[Value]:
     keep = call.flag("keepdims", 1)
     kept = [1 if axis in over else e for axis, e in enumerate(x.shape)]
     shape = kept if keep else [e for axis, e in enumerate(x.shape) if axis not in over]
-    return [
-        call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, kind.name)
-    ]
+    return [call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, kind)]
 
 
 def _dequantised(call: Call) -> list[Value]:
@@ -141,7 +140,7 @@ def _dequantised(call: Call) -> list[Value]:
                 f"got {shape[0]} scales for axis {axis} of {shape_text(x.shape)}; expected one each"
             )
         shape = tuple(shape[0] if i == axis else 1 for i in range(x.ndim))
-    dtype = call.builder.single if scale.dtype == np.float32 else scale.dtype.name
+    dtype = call.builder.single if scale.dtype == np.float32 else as_dtype(scale.dtype)
 
     def floats() -> Array:
         offset = zero.astype(np.int64).reshape(shape if zero.size > 1 else ())

@@ -16,11 +16,11 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_broadcasts_to, check_rank, same_dtype
-from leanconv.graph.verify import FLOATS
+from leanconv.types import FLOAT32, FLOAT64, FLOATS
 from leanconv.units import shape_text
 
 # TensorProto.data_type of stash_type -> the dtype in which statistics are taken at least
-_STASHED = {1: "float32", 11: "float64"}
+_STASHED = {1: FLOAT32, 11: FLOAT64}
 
 
 def _data(call: Call, least: int) -> Value:
@@ -32,7 +32,7 @@ def _data(call: Call, least: int) -> Value:
     if dtype not in FLOATS:
         raise UnsupportedError(f"input 0 is {x.type}; expected {' or '.join(FLOATS)}")
     stash = call.attribute("stash_type", 1)
-    if stash not in _STASHED or (_STASHED[stash] == "float64" and dtype != "float64"):
+    if stash not in _STASHED or (_STASHED[stash] == FLOAT64 and dtype != FLOAT64):
         raise UnsupportedError(
             f"attribute stash_type is {stash} for {dtype}; expected 1: statistics are taken in the "
             "dtype of the data; export with stash_type 1 or load with dtype='float64'"

@@ -15,6 +15,7 @@ from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
+from leanconv.types import DType
 
 FIRST_OPSET, LAST_OPSET = 1, 28
 
@@ -178,9 +179,9 @@ class Call:
             )
         return found.array
 
-    def dtype(self, index: int) -> np.dtype:
+    def dtype(self, index: int) -> DType:
         """The dtype of an input, whatever holds it."""
-        return np.dtype(self.value(index).type.dtype)
+        return self.value(index).type.dtype
 
     def integers(self, index: int, most: int = MAX_RANK) -> tuple[int, ...]:
         """A short list of integers that an input holds; a scalar counts as a list of one.
@@ -189,7 +190,7 @@ class Call:
             ModelError: it is no such list.
         """
         array, kind = self.symbolic(index), self.value(index).type
-        if array.ndim > 1 or np.dtype(kind.dtype).kind not in "iu" or array.size > most:
+        if array.ndim > 1 or not kind.dtype.is_integer or array.size > most:
             raise ModelError(f"input {index} is {kind}; expected a list of at most {most} integers")
         return tuple(integer(number) for number in array.reshape(-1))
 
@@ -286,7 +287,7 @@ class Call:
         """A scalar constant of another value's dtype."""
         return self.builder.constant(np.asarray(number, dtype=like.type.dtype))
 
-    def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: str) -> Value:
+    def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
         """A constant of a type that is checked and paid for before it is computed."""
         result = checked(shape, dtype)
         read = sum(v.type.bytes for v in self._inputs if v is not None and v.array is not None)

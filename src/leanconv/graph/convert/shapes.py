@@ -12,6 +12,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
+from leanconv.types import INT64
 
 _FAR = 1 << 62
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
@@ -270,7 +271,7 @@ def _gather(call: Call) -> list[Value]:
     if x.array is not None:
         array = x.array
         return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
-    places = indices.reshape(-1).astype("int64")
+    places = indices.reshape(-1).astype(INT64)
     places = places + (places < 0) * extent
     runs = _runs(places.tolist())
     _check_parts(len(runs))

@@ -12,6 +12,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
+from leanconv.types import INT64, DType, as_dtype
 from leanconv.units import shape_text
 
 Array = npt.NDArray[Any]
@@ -105,7 +106,7 @@ def array(arrays: Arrays, index: int = 0) -> Array:
     return np.asarray(found)
 
 
-def same_dtype(types: Types) -> str:
+def same_dtype(types: Types) -> DType:
     """The one dtype of all inputs that are present."""
     dtypes = sorted({t.dtype for t in types if t is not None})
     if len(dtypes) != 1:
@@ -135,12 +136,12 @@ def integers(values: Sequence[Any]) -> Array:
     return np.array(values, dtype=object if symbolic else np.int64)
 
 
-def dtype_name(held: Array) -> str:
-    """The name of a constant's dtype; symbols count as int64."""
-    return "int64" if held.dtype == object else held.dtype.name
+def dtype_of(held: Array) -> DType:
+    """The dtype of a constant; symbols count as int64."""
+    return INT64 if held.dtype == object else as_dtype(held.dtype)
 
 
-def checked(shape: Sequence[int], dtype: str) -> TensorType:
+def checked(shape: Sequence[int], dtype: DType) -> TensorType:
     """Make a type, refusing shapes that no tensor may have.
 
     Raises:

@@ -15,18 +15,19 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.ops.base import Array
 from leanconv.symbols import Symbol, plain
+from leanconv.types import INT32, INT64, DType
 
-SYMBOLIC_DTYPES = ("int32", "int64")  # others hold numbers
+SYMBOLIC_DTYPES = (INT32, INT64)  # others hold numbers
 
 
-def numbers(array: Array, dtype: str) -> Array:
+def numbers(array: Array, dtype: DType) -> Array:
     """The array with numbers for its symbols; each of them becomes a guard."""
     if array.dtype != object:
         return array
     return np.array([int(each) for each in array.reshape(-1)], dtype).reshape(array.shape)
 
 
-def checked_symbols(array: Array, dtype: str) -> Array:
+def checked_symbols(array: Array, dtype: DType) -> Array:
     """An array of objects, if they are integers of the dtype; as numbers where none is a symbol.
 
     Raises:

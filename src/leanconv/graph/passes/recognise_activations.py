@@ -11,7 +11,8 @@ from leanconv.graph.passes.simplify import bounds, clip_again
 from leanconv.records import dataclass
 
 _MOST_NODES = 6  # of one product; longer ones are no activation
-_TOLERANCE = {"float32": 5e-7, "float64": 1e-14}  # constants as files round them, relative
+# Constants as files round them, relative: in float32, and at least.
+_TOLERANCE, _LEAST_TOLERANCE = 5e-7, 1e-14
 
 
 def recognise_activations(graph: Graph) -> Graph:
@@ -138,7 +139,7 @@ def _factors(editor: Editor, name: str) -> _Product:
 
 def _close(editor: Editor, name: str, got: float, expected: float) -> bool:
     """Whether a number is the expected one, within the rounding of a value's dtype."""
-    tolerance = _TOLERANCE.get(editor.types[name].dtype, 0.0)
+    tolerance = max(editor.types[name].dtype.scaled_error(_TOLERANCE), _LEAST_TOLERANCE)
     return abs(got - expected) <= tolerance * abs(expected)
 
 

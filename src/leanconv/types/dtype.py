@@ -1,0 +1,153 @@
+"""Element types as records: one object for each, with all that anybody needs to know of it.
+
+A type is its NumPy name, as text: it stands in keys, messages, files and NumPy calls without being
+written out. What depends on a type is an attribute of it, never a table by its name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from leanconv.errors import SpecError
+
+Kind = Literal["bool", "uint", "int", "float"]
+
+
+class DType(str):
+    """An element type: the text of its name, and facts. There is one object for each type.
+
+    Attributes:
+        bytes: of one element in memory.
+        kind: what numbers it holds.
+        llvm: LLVM's name of an element in memory; signs are those of the operations on it.
+        numpy: NumPy's name of the elements in memory: `uint16` for bfloat16, which NumPy lacks.
+        onnx: its number in ONNX's `TensorProto.DataType`.
+        triton: Triton's name, `""` if no kernel of ours has such elements.
+        roundoff: half of the spacing of its numbers at 1; 0.0 for integers, which are exact.
+        least_normal: the smallest positive number of full precision; 1.0 for integers.
+        low, high: the least and the largest finite number, exactly.
+    """
+
+    __slots__ = (
+        "bytes",
+        "high",
+        "kind",
+        "least_normal",
+        "llvm",
+        "low",
+        "numpy",
+        "onnx",
+        "roundoff",
+        "triton",
+    )
+
+    bytes: int
+    kind: Kind
+    llvm: str
+    numpy: str
+    onnx: int
+    triton: str
+    roundoff: float
+    least_normal: float
+    low: float
+    high: float
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return as_dtype, (str(self),)
+
+    def __copy__(self) -> DType:
+        return self
+
+    def __deepcopy__(self, memo: object) -> DType:
+        return self
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds integers, signed or not; truth values are none."""
+        return self.kind in ("int", "uint")
+
+    def scaled_error(self, error: float) -> float:
+        """An error that is usual in float32, as this type has it; 0.0 for integers."""
+        return error * (self.roundoff / FLOAT32.roundoff)
+
+    @property
+    def accumulator(self) -> DType:
+        """The type in which sums of products of such elements are kept."""
+        return _ACCUMULATORS.get(self, self)
+
+
+_TYPES: dict[str, DType] = {}
+
+
+def _interned(name: str, llvm: str, onnx: int, triton: str = "", numpy: str = "") -> DType:
+    made = DType(name)
+    made.llvm, made.onnx, made.triton, made.numpy = llvm, onnx, triton, numpy or name
+    _TYPES[name] = made
+    return made
+
+
+def _integer(name: str, bits: int, onnx: int, triton: str = "") -> DType:
+    made = _interned(name, f"i{bits}", onnx, triton)
+    made.kind, made.bytes = "uint" if name[0] == "u" else "int", bits // 8
+    made.roundoff, made.least_normal = 0.0, 1.0
+    signed = made.kind == "int"
+    made.low = -(2 ** (bits - 1)) if signed else 0
+    made.high = 2 ** (bits - signed) - 1
+    return made
+
+
+def _float(name: str, llvm: str, onnx: int, triton: str, numpy: str = "", *, digits: int) -> DType:
+    """A binary format of IEEE 754's kind with that many digits, the leading one counted."""
+    made = _interned(name, llvm, onnx, triton, numpy)
+    made.kind, made.bytes = "float", int(name[-2:]) // 8
+    most = 2 ** (8 * made.bytes - digits - 1)  # the largest exponent is one less
+    made.roundoff, made.least_normal = 2.0**-digits, 2.0 ** (2 - most)
+    made.high = (2.0 - 2.0 ** (1 - digits)) * 2.0 ** (most - 1)
+    made.low = -made.high
+    return made
+
+
+BOOL = _interned("bool", "i8", 9, "i1")
+BOOL.kind, BOOL.bytes, BOOL.roundoff, BOOL.least_normal = "bool", 1, 0.0, 1.0
+BOOL.low, BOOL.high = 0, 1
+INT8, UINT8 = _integer("int8", 8, 3, "i8"), _integer("uint8", 8, 2, "u8")
+INT16, UINT16 = _integer("int16", 16, 5), _integer("uint16", 16, 4)
+INT32, UINT32 = _integer("int32", 32, 6, "i32"), _integer("uint32", 32, 12)
+INT64, UINT64 = _integer("int64", 64, 7, "i64"), _integer("uint64", 64, 13)
+FLOAT16 = _float("float16", "half", 10, "fp16", digits=11)
+BFLOAT16 = _float("bfloat16", "bfloat", 16, "bf16", "uint16", digits=8)
+FLOAT32 = _float("float32", "float", 1, "fp32", digits=24)
+FLOAT64 = _float("float64", "double", 11, "fp64", digits=53)
+
+DTYPES: tuple[DType, ...] = tuple(_TYPES.values())
+FLOATS = (FLOAT32, FLOAT64)  # in which a CPU computes
+HALVES = (FLOAT16, BFLOAT16)
+_ACCUMULATORS: dict[DType, DType] = {
+    **dict.fromkeys((BOOL, INT8, UINT8, INT16, UINT16, UINT32), INT32),
+    **dict.fromkeys(HALVES, FLOAT32),
+    UINT64: INT64,
+}
+
+
+def as_dtype(name: object) -> DType:
+    """The element type of a name or of a NumPy dtype.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    found = find_dtype(name)
+    if found is None:
+        raise SpecError(f"dtype is {str(name)!r}; expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def find_dtype(name: object) -> DType | None:
+    """As `as_dtype`, but None where there is none of that name."""
+    if isinstance(name, DType):
+        return name
+    return _TYPES.get(name if isinstance(name, str) else str(name))
