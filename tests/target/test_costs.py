@@ -11,6 +11,7 @@ from leanconv.target import PRESETS, RELATIVES, Target
 from leanconv.target.costs import Costs, numbers
 from leanconv.target.records.calibrated import Rates, calibrated, rates_of
 from leanconv.target.records.derived import derived, stated
+from leanconv.types import FLOAT32
 
 RECORDS = {costs.cpu: costs for costs in (target.costs for target in PRESETS.values())}
 
@@ -116,7 +117,7 @@ def test_rates_of_dot_products_agree_with_the_instructions(target: Target) -> No
     costs = target.costs
     assert costs.u8s8_products is not None
     assert costs.s16_products is not None
-    single = target.fma_units * target.lanes("float32")
+    single = target.fma_units * target.lanes(FLOAT32)
     if "vnni" in target.extensions:
         assert (costs.u8s8_products, costs.s16_products) == (4 * single, 2 * single)
     else:  # bytes are widened, and pairs of int16 multiplied
