@@ -90,6 +90,7 @@ def test_every_field_of_the_target_is_in_the_key() -> None:
         "l2_bytes": 1,
         "l3_bytes": 1,
         "costs": replace(base.costs, prefetch_bytes=1),
+        "extensions": ("other",),
     }
     targets = [base, *(replace(base, **{field: value}) for field, value in changes.items())]
     assert set(changes) == set(base.__dataclass_fields__)

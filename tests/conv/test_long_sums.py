@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.algorithms.problem import DEFAULT_ERROR
+from leanconv.algorithms.problem import default_error
 from leanconv.algorithms.select import choose
 from leanconv.api.conv import conv_problem
 from leanconv.codegen.host import host
@@ -57,7 +57,7 @@ def test_default_plans_of_long_sums_state_no_more_than_the_default(
     problem = conv_problem(ConvSpec.parse(line, dtype=dtype, layout=layout), None)
     for name in ("znver4", "haswell"):
         candidate = choose(problem, preset(name))
-        assert candidate.choice.error <= DEFAULT_ERROR[dtype], candidate.choice
+        assert candidate.choice.error <= default_error(dtype), candidate.choice
 
 
 @pytest.mark.parametrize("algorithm", [None, "winograd:m=6,sums=128", "winograd:m=7x5"])

@@ -15,6 +15,7 @@ from leanconv.graph.ops import infer
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.verify import verify
+from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder, applied, feed, ops
 
 
@@ -51,7 +52,7 @@ def test_the_number_of_outputs_is_checked(sound: Graph, outputs: tuple[str, ...]
 
 
 def test_the_type_of_each_output_is_checked(sound: Graph) -> None:
-    types = {**sound.types, "p0.1": TensorType((2, 2, 3), "float64")}
+    types = {**sound.types, "p0.1": TensorType((2, 2, 3), FLOAT64)}
     with pytest.raises(ModelError, match=r"split_0.*gives float64\[2x3x3\].*output 'p0.1'"):
         verify(replace(sound, types=types))
 
@@ -73,7 +74,7 @@ def test_an_output_is_defined_once(sound: Graph) -> None:
 )
 def test_parts_that_do_not_fit(attributes: dict[str, object]) -> None:
     with pytest.raises(ModelError, match="expected (an axis|parts of axis)"):
-        infer("Split", [TensorType((2, 5, 3), "float32")], attributes)
+        infer("Split", [TensorType((2, 5, 3), FLOAT32)], attributes)
 
 
 def test_equal_splits_become_one() -> None:

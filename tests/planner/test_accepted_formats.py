@@ -22,6 +22,7 @@ LEAST = {
     "BlockChain": 24,
     "Add": 30,
     "Concat": 2,
+    "Split": 11,
 }
 
 

@@ -17,7 +17,7 @@ from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.target import preset
-from leanconv.types import FLOAT32
+from leanconv.types import SINGLE
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
 
@@ -40,7 +40,7 @@ def product(inputs: int, outputs: int, columns: int, batch: int = 1, rows: int =
         window=Window(size, size, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
         x=access[0],
         y=access[1],
-        dtype=FLOAT32,
+        precision=SINGLE,
         lanes=16,
         tile=Tile(min(7, columns), 2),
         rows=rows,

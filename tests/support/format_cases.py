@@ -13,6 +13,7 @@ from leanconv.algorithms.parameters import Choice
 from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer_node
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks
 from leanconv.graph.verify import verify
@@ -54,7 +55,7 @@ class Case:
         rules = FormatRules(self.graph, Format(target.lanes(FLOAT32)))
         for reads, writes in rules.possible(self.node):
             formats = dict.fromkeys(self.graph.types, PLAIN) | reads
-            formats[self.node.outputs[0]] = writes
+            formats |= dict.fromkeys(self.node.outputs, writes)
             yield NodeContext(self.node, self.graph, formats, target)
 
     def expected(self) -> np.ndarray:
@@ -92,6 +93,7 @@ def cases(op: str) -> list[Case]:
     """Nodes of an operation, those of which some operands are the same value among them."""
     found = [
         *_shared(op),
+        *_splits(op),
         *_of_images(op),
         *_moved(op),
         *_convolutions(op),
@@ -172,6 +174,20 @@ def _moved(op: str) -> Iterator[Case]:
                 f"x{number}": single_nodes.array(*shape) for number, shape in enumerate(shapes)
             }
             yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+
+
+def _splits(op: str) -> Iterator[Case]:
+    """A Split along each axis, and what it gives for each of its parts."""
+    if op != "Split":
+        return
+    x = single_nodes.array(*IMAGE)
+    for axis, sizes in ((0, (1, 1)), (1, (4, 16)), (1, (16, 4)), (2, (2, 1, 2)), (3, (3, 1))):
+        parts = tuple(f"y{number}" for number in range(len(sizes)))
+        node = Node("Split", ("x0",), parts, {"axis": axis, "sizes": sizes})
+        types = {"x0": TensorType(x.shape, FLOAT32)}
+        types |= dict(zip(parts, infer_node(node, types), strict=True))
+        for part in parts:
+            yield Case(node, Graph(("x0",), (part,), (node,), types, {}), {"x0": x})
 
 
 def _one(builder: Builder, out: str) -> Case:

@@ -137,7 +137,8 @@ def run_lowered(
         return from_memory(flat, kind.shape, formats[out])
     item = np.dtype(kind.dtype).itemsize
     sizes = {name: size // item for name, size in lowered.temporaries.items()}
-    for name, size in {**sizes, out: formats[out].elements(kind.shape)}.items():
+    results = {n: formats[n].elements(graph.types[n].shape) for n in graph.nodes[0].outputs}
+    for name, size in {**sizes, **results}.items():
         memory[name] = np.full(size, np.nan, kind.dtype)
     for call in lowered.calls:
         chunks = call.kernel.chunks

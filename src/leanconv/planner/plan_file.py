@@ -135,7 +135,8 @@ def graph_digest(graph: Graph) -> str:
 
 def target_facts(target: Target) -> dict[str, Any]:
     """The fields of a target that determine the code of given choices, and its record's name."""
-    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name != "costs"}
+    others = ("costs", "extensions")  # which decide no code of the choices that there are
+    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in others}
     return {**facts, "costs": target.costs.cpu}
 
 

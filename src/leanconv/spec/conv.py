@@ -71,6 +71,7 @@ class ConvSpec:
     activation: Activation | None = None
 
     def __post_init__(self) -> None:
+        self.__dict__["precision"] = Precision.of(self.precision)
         rank = len(self.size)
         if not 1 <= rank <= 3:
             raise _wrong(f"1 to 3 spatial axes, got {rank}")
