@@ -17,7 +17,7 @@ from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.target import preset
-from leanconv.types import SINGLE
+from leanconv.types import FLOAT32, SINGLE
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
 
