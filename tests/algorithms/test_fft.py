@@ -156,7 +156,7 @@ def direct_spec(**changes: Any) -> ConvSpec:
         "pad_begin": (2, 2),
         "pad_end": (2, 2),
         "groups": 1,
-        "dtype": FLOAT32,
+        "precision": FLOAT32,
     }
     return ConvSpec(**{**values, **changes})
 

@@ -14,7 +14,7 @@ from leanconv.errors import SpecError
 from leanconv.operators.conv_chain import CONV_CHAIN, LAYERS
 from leanconv.spec import Activation
 from leanconv.target import preset
-from leanconv.types import FLOAT64, Precision
+from leanconv.types import FLOAT64
 from support.block_chains import RELU6, Block, Runner
 from support.errors import relative_error
 from support.nodes import packed_by
@@ -98,7 +98,7 @@ def test_rows_and_panels_round_as_one_layer_after_the_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["residual", "no expansion", "stem", "long sums"])
 def test_double_precision(name: str) -> None:
-    block = replace(BLOCKS[name], precision=Precision.of(FLOAT64))
+    block = replace(BLOCKS[name], dtype=FLOAT64)
     runner = Runner(block)
     for choice in runner.choices():
         assert relative_error(runner.run(choice), block.expected()) < 2e-15, str(choice)
