@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +39,36 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"L1 {here.l1_bytes >> 10} KiB, L2 {here.l2_bytes >> 10} KiB, L3 {here.l3_bytes >> 20} MiB",
         *guarded,
     ]
+
+
+class _Defects(logging.Handler):
+    """Takes note of what was made without symbols because of a defect."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(self.format(record))
+
+
+_DEFECTS = _Defects()
+logging.getLogger("leanconv.attempts").addHandler(_DEFECTS)
+
+
+@pytest.fixture(autouse=True)
+def defects() -> Iterator[list[str]]:
+    """What this test, and the set-up of its module, made without symbols because of a defect.
+
+    It fails unless the test expects that, and clears the list.
+    """
+    yield _DEFECTS.texts
+    from leanconv import attempts
+
+    found = "\n".join(_DEFECTS.texts)
+    _DEFECTS.texts.clear()
+    attempts._told.clear()
+    assert not found, found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -50,6 +50,18 @@ Operand: TypeAlias = "Expression | float"
 Step = tuple[Any, ...]
 
 
+class NeedsNumberError(Exception):
+    """Something is wanted of a symbol that only its number can do.
+
+    What was being made with symbols is then made without, for each size by itself. It is no
+    LeanConvError, so that nobody who handles those takes it for an answer.
+    """
+
+
+class BeyondBoundsError(NeedsNumberError, UnsupportedError):
+    """A number or a table of expressions would be larger than the bounds say."""
+
+
 class Expression:
     """A node; made by `Expressions` and `read_steps` alone.
 
@@ -93,7 +105,7 @@ class Expressions:
         """An operation on nodes of this table and numbers.
 
         Raises:
-            UnsupportedError: the table is full.
+            BeyondBoundsError: the table is full.
         """
         key = (apply, *operands)
         if apply in MANY:  # which give back an operand: 2 is not 2.0
@@ -103,7 +115,7 @@ class Expressions:
 
     def _keep(self, key: tuple[Any, ...], made: Expression) -> Expression:
         if len(self._nodes) >= MOST_NODES:
-            raise UnsupportedError(
+            raise BeyondBoundsError(
                 f"got more than {MOST_NODES} different expressions of open extents; expected "
                 "fewer: give the file fixed extents"
             )
@@ -161,7 +173,7 @@ def read_steps(steps: object, variables: int) -> list[Expression]:
             raise ValueError(f"no operation on {len(operands)} operands: {sign[:20]!r}")
         try:
             made = table.node(apply, *(_operand(each, found) for each in operands))
-        except UnsupportedError as error:
+        except BeyondBoundsError as error:
             raise ValueError(str(error)) from error
         found.append(made)
     return found

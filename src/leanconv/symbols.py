@@ -17,17 +17,29 @@ What an expression is, and how large it may become, is in `expressions`.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from leanconv.errors import UnsupportedError
-from leanconv.expressions import Expression, Expressions, fits_64_bits
+from leanconv.expressions import (
+    BeyondBoundsError,
+    Expression,
+    Expressions,
+    NeedsNumberError,
+    fits_64_bits,
+)
 from leanconv.records import dataclass
 
 _Number = TypeVar("_Number", int, float)
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
 Scalars: TypeAlias = tuple[float, ...]  # in a record: its kernel reads them as symbols
+
+
+class UnhashableError(TypeError):
+    """A table of remembered results would look up a symbol by its number."""
 
 
 @dataclass
@@ -57,15 +69,16 @@ class Symbol:
     """A number of which an expression is known.
 
     Sums, products, floored quotients and remainders of symbols and integers are symbols. A
-    comparison is a decision, and what needs a plain number (`range`, `int`,
-    `float`) decides on that number; both become guards. It has no text: an f-string raises
-    TypeError, and so does its hash, which tables of remembered results would look up by its value.
+    comparison is a decision, and what needs a plain number (`range`, `int`, `float`) decides on
+    that number; both become guards. Arithmetic with a float raises NeedsNumberError. It has no
+    text: an f-string raises TypeError, and so does its hash, which tables of remembered results
+    would look up by its value. Those are mistakes of the code that does it.
 
     Attributes:
         trace: where guards and words are kept.
         expression: its node in the trace's table.
         value: what it is this time; reading it is no guard, so nothing made may follow from it.
-            One that int64 does not have raises UnsupportedError: graphs compute with int64.
+            One that int64 does not have raises BeyondBoundsError: graphs compute with int64.
         base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
             other. The code multiplies: a word for each multiple of a stride would fill the table.
     """
@@ -74,7 +87,7 @@ class Symbol:
 
     def __init__(self, trace: Trace, expression: Expression, value: float) -> None:
         if type(value) is int and not fits_64_bits(value):
-            raise UnsupportedError(
+            raise BeyondBoundsError(
                 f"got a size of {value.bit_length()} bits; expected at most 63, as int64 has: "
                 "give smaller shapes"
             )
@@ -162,6 +175,8 @@ class Symbol:
 
     def _made(self, apply: Callable[[Any, Any], Any], a: object, b: object) -> Any:
         if not (isinstance(a, (int, Symbol)) and isinstance(b, (int, Symbol))):
+            if isinstance(a, float) or isinstance(b, float):
+                raise NeedsNumberError(f"{a!r} and {b!r} in arithmetic with floats")
             return NotImplemented
         node = self.trace.table.node(apply, _operand(a), _operand(b))
         return Symbol(self.trace, node, apply(plain(a), plain(b)))
@@ -207,7 +222,8 @@ class Symbol:
         return float(self.trace.guards.setdefault(self.expression, self.value))
 
     # -- what it has not -------------------------------------------------------------------
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        raise UnhashableError(f"{self!r} has no hash; expected `key` of it")
 
     def __repr__(self) -> str:
         return f"<{self.text} = {self.value}>"
@@ -249,6 +265,43 @@ def key(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(key(item) for item in value)
     return (Symbol, value.expression) if isinstance(value, Symbol) else value
+
+
+def require_numbers(what: str, *numbers: object) -> None:
+    """Do nothing if these are numbers.
+
+    Raises:
+        NeedsNumberError: one is a symbol.
+    """
+    for each in numbers:
+        if isinstance(each, Symbol):
+            raise NeedsNumberError(f"{what} looks at the number of {each!r}")
+
+
+def by_numbers(maxsize: int) -> Callable[[Callable[_Given, _Found]], Callable[_Given, _Found]]:
+    """Decorate a function of hashable arguments whose results are remembered.
+
+    Args:
+        maxsize: how many; the oldest go.
+
+    Raises:
+        NeedsNumberError: by the function, where an argument holds a symbol.
+    """
+
+    def decorated(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+        remembering: Any = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def call(*args: _Given.args, **named: _Given.kwargs) -> _Found:
+            try:
+                found: _Found = remembering(*args, **named)
+            except UnhashableError as error:
+                raise NeedsNumberError(f"{function.__qualname__} looks at numbers") from error
+            return found
+
+        return call
+
+    return decorated
 
 
 def _is(value: object, number: int) -> bool:

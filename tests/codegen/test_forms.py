@@ -21,6 +21,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.evaluation import Evaluated
+from leanconv.expressions import NeedsNumberError
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
@@ -109,9 +110,15 @@ def test_multiples_share_a_word() -> None:
     assert [(word.text, kind) for word, kind in n.trace.words] == [("v[0]", "i64")]
 
 
-@pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lambda n: n * 0.5])
+@pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lambda n: n + "x"])
 def test_a_symbol_is_no_plain_number(use: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError):
+        use(symbol())
+
+
+@pytest.mark.parametrize("use", [lambda n: n * 0.5, lambda n: 0.5 + n, lambda n: 2.0 - n])
+def test_arithmetic_with_floats_needs_the_number(use: Callable[[Any], object]) -> None:
+    with pytest.raises(NeedsNumberError, match="arithmetic with floats"):
         use(symbol())
 
 

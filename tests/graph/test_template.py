@@ -185,6 +185,35 @@ def test_where_numbers_are_needed_each_shape_is_bound() -> None:
         counted.check(1, 3, 4, width)
 
 
+def test_weights_as_large_as_a_map_serve_its_size() -> None:
+    """A whole map is flattened into a layer: other sizes do not fit its weights."""
+    held = {"w": np.ones((4 * 5 * 6, 7), np.float32)}
+    nodes = [node("Flatten", ["x"], "f"), node("MatMul", ["f", "w"], "y")]
+    proto = model(nodes, {"x": ("N", 4, "H", "W")}, ["y"], held)
+    counted = Counted(read_model(proto.SerializeToString()))
+    assert [counted.check(batch, 4, 5, 6) for batch in (2, 3, 9)] == [1, 1, 1]
+    assert counted.check(2, 4, 6, 5) == 2
+    with pytest.raises(ModelError):
+        counted.templates.graph([(2, 4, 6, 6)])
+
+
+def test_a_cubic_map_serves_its_size() -> None:
+    """Its matrices are data; batches share a template."""
+    nodes = [node("Resize", ["x", "", "scales"], "y", mode="cubic")]
+    held = {"scales": np.array([1, 1, 2, 1.5], np.float32)}
+    proto = model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], held)
+    counted = Counted(read_model(proto.SerializeToString()))
+    assert [counted.check(batch, 3, 8, 6) for batch in (2, 3, 9)] == [1, 1, 1]
+    assert counted.check(2, 3, 8, 10) == 2
+
+
+def test_integers_of_shapes_that_are_outputs_are_filled_in() -> None:
+    proto = model([node("Shape", ["x"], "y")], {"x": (1, 3, "H", "W")}, [], {})
+    proto.graph.output.append(helper.make_tensor_value_info("y", 7, [4]))
+    counted = Counted(read_model(proto.SerializeToString()))
+    assert [counted.check(1, 3, 8, width) for width in (6, 9, 30)] == [1, 1, 1]
+
+
 def test_two_inputs_of_one_symbol() -> None:
     proto = model([node("Add", ["a", "b"], "y")], {"a": ("N", 4), "b": ("N", 4)}, ["y"])
     read = read_model(proto.SerializeToString())
@@ -270,7 +299,7 @@ def test_shapes_whose_numbers_int64_has_not_are_bound_by_themselves() -> None:
         assert network.check(1, 3, 8, 5000) == 3
 
 
-def test_an_extent_that_is_no_integer_is_found_before_it_is_used() -> None:
+def test_an_extent_that_is_no_integer_is_found_before_it_is_used(defects: list[str]) -> None:
     """Whatever goes wrong with symbols, be it after binding, the shape is bound to numbers."""
     read = read_model(small_cnn().SerializeToString())
     asked = []
@@ -287,3 +316,6 @@ def test_an_extent_that_is_no_integer_is_found_before_it_is_used() -> None:
     for width in (32, 48):
         assert templates.graph([(2, 3, 32, width)]).types["x"].shape == (2, 3, 32, width)
     assert [isinstance(shape[3], Symbol) for shape in asked] == [True, False] * 2
+    assert len(defects) == 2
+    assert "a shape holds" in defects[0]
+    defects.clear()

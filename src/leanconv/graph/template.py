@@ -14,7 +14,6 @@ network is bound to each shape anew.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import LeanConvError
+from leanconv.attempts import attempted, tell
 from leanconv.evaluation import guarded
 from leanconv.expressions import Expression, Values
 from leanconv.graph.ir import Graph, Origin, TensorType
@@ -31,24 +30,12 @@ from leanconv.graph.onnx_import import Model
 from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Symbol, Trace
 
-log = logging.getLogger(__name__)
-
 Shape = tuple[int, ...]
 Make = Callable[[Mapping[str, Shape]], Graph]
 
 _MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded factors
 _MOST_TEMPLATES = 16  # of one pattern of open extents
 _PLAIN = (bool, int, float, str, bytes, np.generic)
-# What a symbol raises where a number is needed, in Python's and in NumPy's words.
-NO_NUMBER = (
-    LeanConvError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    LookupError,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +79,12 @@ class Template:
             open_axes=self._open_axes,
             origin=Origin(filled, found, partial(self._symbolic, found), self._memo),
         )
+
+    def filled(self, values: Values) -> Graph:
+        """The graph for the open extents that it was made with."""
+        graph = self.at(values)
+        assert graph is not None, "the guards do not hold for what they come from"
+        return graph
 
     @cached_property
     def _memo(self) -> dict[Any, Any]:
@@ -218,23 +211,27 @@ class Templates:
             graph = template.at(tuple(values))
             if graph is not None:
                 return graph
-        made = graph = None
-        try:
-            made = self._make({name: tuple(extents) for name, extents in symbolic.items()})
-            graph = (template := Template(made, trace.guards)).at(tuple(values))
-        except NO_NUMBER as error:
-            log.debug("the network is bound to this shape by itself: %s", error)
-        if made is None or graph is None:
-            return self._make(concrete)  # or its error alone, if the shapes are at fault
-        if _held_bytes(made) <= _MOST_KEPT_BYTES:
+        opened = {name: tuple(extents) for name, extents in symbolic.items()}
+        made = attempted(lambda: _made(self._make(opened), trace, tuple(values)))
+        if isinstance(made, Exception):
+            graph = self._make(concrete)  # or its error alone, if the shapes are at fault
+            tell("the network is bound to this shape", made)
+            return graph
+        template, graph = made
+        if _held_bytes(template.graph) <= _MOST_KEPT_BYTES:
             del templates[: len(templates) + 1 - _MOST_TEMPLATES]
             before = next((t for kept in self._templates.values() for t in kept), None)
             if before is not None:  # else weights would be packed again
                 template = template.sharing(before)
-                graph = template.at(tuple(values))
-                assert graph is not None, "its guards held"
+                graph = template.filled(tuple(values))
             templates.append(template)
         return graph
+
+
+def _made(graph: Graph, trace: Trace, values: Values) -> tuple[Template, Graph]:
+    """The template of a graph with symbols, and what it gives for their values."""
+    template = Template(graph, trace.guards)
+    return template, template.filled(values)
 
 
 def _held_bytes(graph: Graph) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node, label
+from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
 from leanconv.types import FLOATS, as_dtype
 from leanconv.units import counted, shape_text
 
@@ -22,9 +23,11 @@ def verify(graph: Graph) -> Graph:
     for name in (*graph.inputs, *graph.constants):
         _define(name, defined, graph)
     for name, constant in graph.constants.items():
-        held = TensorType(constant.shape, as_dtype(constant.dtype))
-        if held != graph.types[name]:
-            raise ModelError(f"constant {name!r} is {held}; expected {graph.types[name]}, its type")
+        kind = graph.types[name]
+        symbolic = constant.dtype == object and kind.dtype in SYMBOLIC_DTYPES
+        held = TensorType(constant.shape, kind.dtype if symbolic else as_dtype(constant.dtype))
+        if held != kind:
+            raise ModelError(f"constant {name!r} is {held}; expected {kind}, its type")
     for node in graph.nodes:
         missing = [name for name in node.inputs if name and name not in defined]
         if missing:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from leanconv.attempts import attempted, tell
 from leanconv.evaluation import guarded
 from leanconv.graph.ir import Graph
-from leanconv.graph.template import NO_NUMBER
 from leanconv.symbols import Trace
 
 _Result = TypeVar("_Result")
@@ -31,10 +31,11 @@ def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) ->
             known: _Result = result
             return known
     found = make(graph)
-    trace = Trace()
-    try:
-        if len(kept) < _MOST_KEPT and make(origin.symbolic(trace)) == found:
+    if len(kept) < _MOST_KEPT:
+        trace = Trace()
+        alike = attempted(lambda: make(origin.symbolic(trace)) == found)
+        if isinstance(alike, Exception):
+            tell("what is chosen for this shape is found", alike)
+        elif alike:
             kept.append((guarded(trace.guards, ()), found))
-    except NO_NUMBER:
-        pass
     return found

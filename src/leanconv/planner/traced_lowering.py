@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.attempts import attempted, tell
 from leanconv.codegen.lowered import Lowered, Packing
 from leanconv.evaluation import Evaluated
-from leanconv.expressions import Expression, Expressions, Values
+from leanconv.expressions import Expression, Expressions, NeedsNumberError, Values
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.template import NO_NUMBER
+from leanconv.graph.ops import label
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
 from leanconv.records import cached_property, dataclass
@@ -64,7 +65,7 @@ class TracedLowering:
             return self._plainly(node, decision)
         made = traces.fitting(self._numbers)
         if made is None and not traces.closed:
-            made = traces.traced(*self._traced(position, decision))
+            made = traces.keep(self._traced(position, decision))
         if made is None:
             return self._plainly(node, decision)
         return _with_packings(made, lambda: self._plainly(node, decision))
@@ -79,16 +80,21 @@ class TracedLowering:
         trace = Trace(table=self._table)
         return trace, self._origin.symbolic(trace)
 
-    def _traced(self, position: int, decision: Decision) -> tuple[Lowered | None, Trace]:
-        """A node lowered with symbols, and what that asked; None where it needs numbers."""
+    def _traced(self, position: int, decision: Decision) -> _Traced | None:
+        """A node lowered with symbols; None where it needs numbers."""
         trace, graph = self._symbolic
         trace.guards = {}
         node = graph.nodes[position]
-        context = decision.context(node, graph, self._target, self._accuracy)
-        try:
-            return operator_of(node).lower(context, decision.choice), trace
-        except NO_NUMBER:
-            return None, trace
+
+        def lower() -> _Traced:
+            context = decision.context(node, graph, self._target, self._accuracy)
+            return _Traced(operator_of(node).lower(context, decision.choice), trace.guards)
+
+        made = attempted(lower)
+        if isinstance(made, Exception):
+            tell(f"{label(node)} is lowered for this shape", made)
+            return None
+        return made
 
 
 @dataclass(eq=False)
@@ -111,16 +117,12 @@ class _Traces:
                 return lowered
         return None
 
-    def traced(self, lowered: Lowered | None, trace: Trace) -> Lowered | None:
+    def keep(self, traced: _Traced | None) -> Lowered | None:
         """Keep what was traced just now; it for the values that it was traced with."""
-        try:
-            made = None if lowered is None else _Traced(lowered, trace.guards)
-        except TypeError:
-            made = None
-        if made is not None:
-            self.kept.append(made)
-        self.closed = made is None or len(self.kept) == _MOST_KEPT
-        return None if made is None else made.here()
+        if traced is not None:
+            self.kept.append(traced)
+        self.closed = traced is None or len(self.kept) == _MOST_KEPT
+        return None if traced is None else traced.here()
 
 
 class _Traced:
@@ -131,6 +133,7 @@ class _Traced:
         guards: what lowering decided.
 
     Raises:
+        NeedsNumberError: a recipe of weights follows the sizes, or a table holds them.
         TypeError: symbols may hide where they are not found.
     """
 
@@ -139,7 +142,7 @@ class _Traced:
         self._symbols: dict[Expression, tuple[int, Symbol]] = {}  # positions, symbols
         for packing in lowered.packings:
             if self._filler(packing.recipe) is not None:
-                raise TypeError("a recipe that follows the sizes")
+                raise NeedsNumberError("weights are packed in a way that follows the sizes")
         bare = tuple(
             replace(packing, make=dict, stream=None, calls=dict) for packing in lowered.packings
         )
@@ -178,7 +181,7 @@ class _Traced:
             return filled and (lambda numbers: dict(zip(names, filled(numbers), strict=True)))
         if value is None or isinstance(value, _PLAIN):
             if isinstance(value, np.ndarray) and value.dtype == object:
-                raise TypeError("an array of symbols")
+                raise NeedsNumberError("a table holds sizes")
             return None
         if is_dataclass(value):
             return self._filler_of_record(value)

@@ -37,6 +37,7 @@ from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.tiling import rank_tiles
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import require_numbers
 from leanconv.target import Target
 
 _FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels
@@ -130,6 +131,7 @@ def _segment(problem: Problem, target: Target, room: int) -> int:
 
 
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
+    require_numbers("the choice of blocks", problem.batch, *problem.window.out)
     (_, height, width) = problem.window.out
     steps = problem.reduction
     room = rows or max(1, target.l2_bytes // 2 // (steps * problem.itemsize))

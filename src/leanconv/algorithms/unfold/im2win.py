@@ -70,6 +70,7 @@ from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
+from leanconv.symbols import require_numbers
 from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")
@@ -223,6 +224,7 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     Without `rows` a tensor that fits L2 is transformed as a whole if that is cheaper: few rows make
     few blocks, and several threads would each transform the same block.
     """
+    require_numbers("the choice of blocks", problem.batch, *problem.window.out)
     height = problem.window.out[1]
     row = Layout(problem, problem.window.kernel[0], 1).elements * problem.itemsize
     sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from leanconv.algorithms.decompose import (
@@ -39,7 +38,7 @@ from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least
+from leanconv.symbols import by_numbers, least
 from leanconv.target import Target
 from leanconv.winograd.error import (
     error_estimate,
@@ -240,7 +239,7 @@ def _best_of_any_size(
     return shape_cycles(problem, shape, target) if counts else 0.0, shape
 
 
-@lru_cache(maxsize=256)
+@by_numbers(maxsize=256)
 def _best_anywhere(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:

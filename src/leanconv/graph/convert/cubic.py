@@ -50,6 +50,7 @@ def cubic_resize(
         extent = x.shape[axis]
         if size == extent and scale == 1:
             continue
+        extent, size, scale = int(extent), int(size), float(scale)  # the weights are data
         before, after = math.prod(shape[:axis]), math.prod(x.shape[axis + 1 :])
         last = after == 1
         kind = (extent, size) if last else (size, extent)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError
+from leanconv.expressions import NeedsNumberError
 from leanconv.graph.ops.base import Array
 from leanconv.symbols import Symbol, plain
 from leanconv.types import INT32, INT64, DType
@@ -31,7 +32,7 @@ def checked_symbols(array: Array, dtype: DType) -> Array:
     """An array of objects, if they are integers of the dtype; as numbers where none is a symbol.
 
     Raises:
-        ModelError: it holds something else, or a number that the dtype does not.
+        NeedsNumberError: it holds something else, or a number that the dtype does not.
     """
     ends = np.iinfo(dtype)
     low, high = int(ends.min), int(ends.max)
@@ -39,9 +40,9 @@ def checked_symbols(array: Array, dtype: DType) -> Array:
     for each in array.reshape(-1):
         number = plain(each)
         if not isinstance(number, int) or isinstance(number, bool):
-            raise ModelError(f"gives {number!r} from the extents; expected an integer")
+            raise NeedsNumberError(f"gives {number!r} from the extents; expected an integer")
         if not (low <= each and each <= high):
-            raise ModelError(f"gives {number} from the extents; expected a number of {dtype}")
+            raise NeedsNumberError(f"gives {number} from the extents; expected a number of {dtype}")
         symbolic = symbolic or isinstance(each, Symbol)
     return array if symbolic else array.astype(dtype)
 

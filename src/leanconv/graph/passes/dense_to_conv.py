@@ -130,8 +130,9 @@ def _map_behind(editor: Editor, dense: _Dense) -> tuple[str, int, tuple[int, ...
     before = editor.producer(dense.x)
     if before is not None and before.op == "Reshape" and len(editor.shape(dense.x)) == 2:
         shape = editor.shape(before.inputs[0])
-        if 3 <= len(shape) <= 5 and shape[0] == dense.rows:
-            return before.inputs[0], shape[1], shape[2:]
+        if 3 <= len(shape) <= 5 and shape[0] == dense.rows:  # weights are as large as the map
+            channels, *kernel = map(int, shape[1:])
+            return before.inputs[0], channels, tuple(kernel)
     return "", dense.inputs, (1, 1)
 
 
