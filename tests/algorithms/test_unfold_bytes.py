@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 
 import leanconv as lc
 from leanconv.algorithms.problem import Problem as Lowering
@@ -174,26 +174,42 @@ METHODS = (
 
 @pytest.mark.skipif(bool(guard_pages.side()), reason="kernels work in guarded memory instead")
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
-@given(problem=problems(EXACT, (FLOAT32, FLOAT64)))
-def test_bytes_predicted_are_bytes_used(method: str, problem: Problem) -> None:
+def test_bytes_predicted_are_bytes_used(method: str) -> None:
     """The workspace is the formula's, and one thread writes every byte of it."""
+    taken = []
+
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(problems(EXACT, (FLOAT32, FLOAT64)))
+    def each(problem: Problem) -> None:
+        try:
+            check_bytes(problem, method)
+        except SpecError as error:
+            if method != "mec:solution=A" or "solution A is not possible" not in str(error):
+                raise
+            return
+        taken.append(problem)
+
+    each()
+    assert len(taken) >= (10 if method == "mec:solution=A" else 40)
+
+
+def check_bytes(problem: Problem, method: str) -> None:
+    """Plan and run one problem on one thread, and compare its bytes with the formulas.
+
+    Raises:
+        SpecError: the method does not take the problem.
+    """
     spec, arrays = problem.spec, problem.arrays(True)
-    try:
-        made = lc.plan_conv2d(
-            spec.input_shape,
-            arrays.w,
-            arrays.bias,
-            residual=spec.residual,
-            slope=arrays.slope,
-            algorithm=method,
-            threads=1,
-            **problem.options,
-        )
-    except SpecError:
-        if method != "mec:solution=A":
-            raise
-        assume(False)
+    made = lc.plan_conv2d(
+        spec.input_shape,
+        arrays.w,
+        arrays.bias,
+        residual=spec.residual,
+        slope=arrays.slope,
+        algorithm=method,
+        threads=1,
+        **problem.options,
+    )
     wanted = lowered_bytes(spec, method)
     assert made.workspace_bytes == aligned(wanted)
     if arrays.bias is None and arrays.slope is None:

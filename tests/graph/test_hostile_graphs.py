@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.onnx_import import read_model
 from support.counted import lines_of
-from support.hostile import MIB, WINDOW_ERRORS, bounded, network, node, refused, varint
+from support.hostile import MIB, bounded, network, node, refused, varint
 
 # -- the graph ---------------------------------------------------------------------------------
 
@@ -150,41 +150,85 @@ def test_much_work_on_constants() -> None:
     refused(added(node("LRN", "c", "k", size=2**62), one), "size")
 
 
+INTEGERS = "expected 2 integers from 1 to 2147483647 for an input with 2 spatial axes"
+PADS = "expected 4 integers from 0 to 2147483647 for an input with 2 spatial axes"
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "said"),
     [
-        ("strides", [0, 1]),
-        ("strides", [-1, 1]),
-        ("strides", [2**62, 1]),
-        ("strides", [1]),
-        ("strides", [1] * 1000),
-        ("dilations", [0, 1]),
-        ("dilations", [2**62, 1]),
-        ("dilations", [2**31 - 1] * 2),
-        ("pads", [-1, 0, 0, 0]),
-        ("pads", [2**63 - 1] * 4),
-        ("pads", [2**31 - 1] * 4),
-        ("pads", [0, 0]),
-        ("group", 0),
-        ("group", -1),
-        ("group", 3),
-        ("group", 2**62),
-        ("kernel_shape", [3, 2]),
-        ("kernel_shape", [2**62] * 2),
-        ("auto_pad", "SOME"),
-        ("auto_pad", b"\xff"),
-        ("strides", 1.5),
-        ("strides", [1.5, float("nan")]),
+        ("strides", [0, 1], f"is (0, 1); {INTEGERS}"),
+        ("strides", [-1, 1], f"is (-1, 1); {INTEGERS}"),
+        ("strides", [2**62, 1], f"is ({2**62}, 1); {INTEGERS}"),
+        ("strides", [1], f"is (1,); {INTEGERS}"),
+        ("strides", [1] * 1000, "holds 1000 numbers; expected at most 64"),
+        ("strides", 1.5, "is of kind float; expected ints"),
+        ("strides", [1.5, float("nan")], "is of kind floats; expected ints"),
+        ("dilations", [0, 1], f"is (0, 1); {INTEGERS}"),
+        ("dilations", [2**62, 1], f"is ({2**62}, 1); {INTEGERS}"),
+        ("pads", [-1, 0, 0, 0], f"is (-1, 0, 0, 0); {PADS}"),
+        ("pads", [2**63 - 1] * 4, f"is {(2**63 - 1,) * 4}; {PADS}"),
+        ("pads", [0, 0], f"is (0, 0); {PADS}"),
+        ("auto_pad", "SOME", "is 'SOME'; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"),
+        ("auto_pad", b"\xff", "is not UTF-8 at byte 0; expected text"),
     ],
 )
-def test_attributes_of_windows(name: str, value: Any) -> None:
-    weight = {"w": np.zeros((4, 4, 3, 3), "f4")}
-    refused(network([node("Conv", "x w", **{name: value})], weight), WINDOW_ERRORS)
-    refused(network([node("ConvTranspose", "x w", **{name: value})], weight), WINDOW_ERRORS)
-    if name not in ("group",) and value != [3, 2]:
-        window = {"kernel_shape": [3, 3], name: value}
-        for op in ("MaxPool", "AveragePool"):
-            refused(network([node(op, "x", **window)], opset=19), "expected|larger|attribute")
+def test_attributes_of_windows(name: str, value: Any, said: str) -> None:
+    for op in ("Conv", "ConvTranspose"):
+        refused_window(op, {name: value}, f"attribute {name} {said}")
+    for op in ("MaxPool", "AveragePool"):
+        refused_window(op, {"kernel_shape": [3, 3], name: value}, f"attribute {name} {said}")
+
+
+@pytest.mark.parametrize("group", [0, -1, 3, 2**62])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_groups_that_divide_nothing(op: str, group: int) -> None:
+    said = f"attribute group is {group} with input float32[1x4x8x8] and weight float32[4x4x3x3]; "
+    refused_window(op, {"group": group}, f"{said}expected a positive divisor of the channels")
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "said"),
+    [
+        ("Conv", [3, 2], "is 3x2; expected the weight's, 3x3"),
+        ("ConvTranspose", [3, 2], "is 3x2; expected the weight's, 3x3"),
+        ("Conv", [2**62] * 2, f"is {2**62}x{2**62}; expected the weight's, 3x3"),
+        ("ConvTranspose", [2**62] * 2, f"is {2**62}x{2**62}; expected the weight's, 3x3"),
+        ("MaxPool", [2**62] * 2, f"is ({2**62}, {2**62}); expected 2 integers of at least 1"),
+        ("AveragePool", [2**62] * 2, f"is ({2**62}, {2**62}); expected 2 integers of at least 1"),
+    ],
+)
+def test_extents_of_windows(op: str, kernel: list[int], said: str) -> None:
+    refused_window(op, {"kernel_shape": kernel}, f"attribute kernel_shape {said}")
+
+
+@pytest.mark.parametrize("name", ["dilations", "pads"])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool", "AveragePool"])
+def test_windows_beyond_all_inputs(op: str, name: str) -> None:
+    most = 2**31 - 1
+    tensor = "got a tensor float32[1x4x{0}x{0}] of "
+    unfit = f"a kernel of extent 3 (dilation {most}) does not fit an input of extent 8 "
+    cut = f"of an input of extent 8 (kernel 3, stride 1) cut by {most} and {most} leaves an extent"
+    beside = f"attribute pads is {(most,) * 4}; expected less than the kernel, which spans 3"
+    said = {
+        ("dilations", "ConvTranspose"): tensor.format(2 * most + 8),
+        ("pads", "Conv"): tensor.format(2 * most + 6),
+        ("pads", "ConvTranspose"): f"a transposed convolution {cut}",
+    }.get((name, op), unfit if name == "dilations" else beside)
+    window = {name: [most] * (4 if name == "pads" else 2)}
+    if op.endswith("Pool"):
+        window["kernel_shape"] = [3, 3]
+    refused_window(op, window, said)
+
+
+def refused_window(op: str, attributes: dict[str, Any], said: str) -> None:
+    """A convolution or a pool over 3 by 3 must raise an error whose message begins so."""
+    if op.endswith("Pool"):
+        data = network([node(op, "x", **attributes)], opset=19)
+    else:
+        weight = {"w": np.zeros((4, 4, 3, 3), "f4")}
+        data = network([node(op, "x w", **attributes)], weight)
+    refused(data, re.escape(f"): {said}"))
 
 
 @pytest.mark.parametrize(

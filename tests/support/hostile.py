@@ -86,9 +86,6 @@ def network(
     return model(nodes, {"x": (1, 4, 8, 8)}, ["y"], held, opset).SerializeToString()
 
 
-WINDOW_ERRORS = "expected|weight|larger"
-
-
 def varint(number: int) -> bytes:
     out = b""
     while number > 127:
