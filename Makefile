@@ -28,8 +28,9 @@ ARM_TESTS := tests/arm tests/target tests/kernels tests/conv/test_conv2d.py \
 PYTHONS ?= 3.10 3.13
 PYTHON_TESTS := tests/test_import.py tests/test_records.py tests/test_oldest_python.py \
 	tests/runtime/test_locked_loops.py tests/runtime/test_program.py tests/api/test_load.py \
-	tests/api/test_plan_cache.py tests/conv/test_conv_plans.py tests/cli/test_cli_run.py \
-	tests/planner/test_lifetimes.py tests/planner/test_solver.py tests/kernels/test_softmax.py
+	tests/api/test_network_calls.py tests/api/test_plan_cache.py tests/conv/test_conv_plans.py \
+	tests/cli/test_cli_run.py tests/planner/test_lifetimes.py tests/planner/test_solver.py \
+	tests/kernels/test_softmax.py
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 
