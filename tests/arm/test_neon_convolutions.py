@@ -16,9 +16,10 @@ from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, Precision
 from support import kernel_runner
 from support.emulated import LoadedObject
+from support.integer_conv import S16, U8S8, check, operands
 from support.kernel_runner import run_kernel
 from support.nodes import from_memory, to_memory
 from support.problems import Problem
@@ -130,3 +131,13 @@ def test_a_wrong_instruction_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(ConvSpec.parse(DENSE[0]), 3)
     found, _ = run(problem, "direct", True, False)
     assert np.array_equal(found, -problem.expected(problem.arrays(True), True))
+
+
+@pytest.mark.parametrize("precision", [U8S8, S16], ids=str)
+@pytest.mark.parametrize(
+    "text",
+    ["ic3ih5iw7oc5oh5ow7kh3ph1pw1", "ic17ih4iw5oc9oh4ow5kh1", "mb2ic6ih7iw9oc8oh4ow5kh3sh2ph1pw1"],
+)
+def test_integers_are_convolved_exactly(text: str, precision: Precision) -> None:
+    spec = ConvSpec.parse(text, precision=precision, bias=True)
+    check(spec, NEON, *operands(spec))

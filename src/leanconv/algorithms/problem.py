@@ -182,7 +182,7 @@ def typical(problem: Problem) -> Problem:
 
 def split_phases(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
-    y, lanes = problem.y, target.lanes(problem.dtype)
+    y, lanes = problem.y, target.lanes(problem.precision.accumulate)
     if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
         return None
     if problem.group_outputs <= lanes:
@@ -219,16 +219,18 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
     Returns:
         0.0 where both tensors together fit L2, little where they nearly do.
     """
-    item, costs = problem.itemsize, target.costs
-    tensors = []
-    for access, channels in ((problem.x, problem.in_channels), (problem.y, problem.out_channels)):
+    costs, types, tensors = target.costs, problem.precision, []
+    for access, channels, item in (
+        (problem.x, problem.in_channels, types.x.bytes),
+        (problem.y, problem.out_channels, types.y.bytes),
+    ):
         # A strided part of a tensor still touches every line of its rows.
         size = problem.batch * channels * access.positions(channels) * item
-        tensors.append((access, channels // problem.groups, size))
-    everything = sum(size for _, _, size in tensors)
+        tensors.append((access, channels // problem.groups, item, size))
+    everything = sum(size for *_, size in tensors)
     large = _L3_PARTS * everything > target.l3_bytes
     cycles = 0.0
-    for access, planes, size in tensors:
+    for access, planes, item, size in tensors:
         if not access.lanes_contiguous:
             apart = access.block_stride * item
             one_set = apart % costs.l1_way_bytes == 0 and planes > costs.l1_ways

@@ -29,4 +29,4 @@ def walk_error(problem: Problem, length: float) -> float:
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
     terms = length + problem.epilogue.bias + problem.epilogue.residual
-    return problem.dtype.roundoff * (1.0 + 1.5 * math.sqrt(terms))
+    return problem.precision.accumulate.roundoff * (1.0 + 1.5 * math.sqrt(terms))

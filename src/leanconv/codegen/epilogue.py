@@ -1,4 +1,9 @@
-"""From accumulators to the output: residual, activation, and the store in the output's layout."""
+"""Both ends of a register tile's sums, in three verbs.
+
+- `start_tile`: the first values of the accumulators, the bias.
+- `finish`: what is applied to a sum: residual and activation.
+- `store_tile`: finish all sums of a tile, and store them in the output's layout.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +69,21 @@ class TileOutput:
     y: Value
     residual: Value | None
     slope: Value | None
+
+
+def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Value | None) -> list[Value]:
+    """The first values of a tile's accumulators, `[i * vectors + j]`.
+
+    Args:
+        e: the function to append to.
+        tile: types.
+        rows: of the tile.
+        bias: address of the first channel's bias, of the sums' type; None: zero.
+    """
+    if bias is None:
+        return [e.zero(tile.kind)] * (rows * tile.vectors)
+    vectors = range(tile.vectors)
+    return [e.load(bias.at(j * tile.lanes, tile.element), tile.kind) for j in vectors] * rows
 
 
 class Columns:

@@ -2,12 +2,13 @@
 
     for k1 < n1: for k2 < n2: for k3 < n3:                    any of them may be absent
         for j < vectors:  b[j]  = load(B + k·strides_B + j)                      a whole vector
-        for i < rows:     a     = broadcast(A + i·row_stride + k·strides_A)      one element
-            for j < vectors:  acc[i][j] = fma(a, b[j], acc[i][j])
+        for i < rows:     a     = broadcast(A + i·row_stride + k·strides_A)      one group
+            for j < vectors:  acc[i][j] = dot(a, b[j], acc[i][j])
 
 Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; the unfolding methods (im2col,
 MEC, im2win) run the same loops over their unfolded tensors. rows·vectors accumulators, `vectors`
-operands and one broadcast stay in registers.
+operands and one broadcast stay in registers. What a step multiplies and adds is a `Dot`: elements
+of float32 or float64, or groups of integers, over which the innermost loop then steps.
 
 Where multiply-adds take one lane of a register as a factor (`by_lane`) and the innermost loop is
 over a block of A's neighbours, each row's block is loaded once and its lanes are broadcast:
@@ -23,8 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leanconv.codegen.emitter import Carry, Function, Value
-from leanconv.records import dataclass
+from leanconv.codegen.dot import Dot, Parts
+from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.records import cached_property, dataclass
 
 UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
 
@@ -49,12 +51,11 @@ class ReductionLoop:
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """The accumulators and the strides of their operands.
+    """The accumulators and the strides of their operands, in elements of each.
 
     Attributes:
-        element: LLVM type of an element.
-        kind: LLVM type of a vector.
-        lanes: lanes of the vector.
+        dot: what a step multiplies and adds.
+        lanes: of a vector of sums.
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
         row_offsets: elements from the first row of A to each, if they are known at run time only.
@@ -68,8 +69,7 @@ class RegisterTile:
             prefetches into L2: data that are read after B.
     """
 
-    element: str
-    kind: str
+    dot: Dot
     lanes: int
     vectors: int
     row_stride: int
@@ -80,10 +80,20 @@ class RegisterTile:
     row_offsets: tuple[Value | int, ...] = ()
     by_lane: bool = False
 
+    @property
+    def element(self) -> str:
+        """LLVM type of a sum."""
+        return self.dot.accumulate.llvm
+
+    @cached_property
+    def kind(self) -> str:
+        """LLVM type of a vector of sums."""
+        return vector(self.dot.accumulate.llvm, self.lanes)
+
     def row(self, a: Value, i: int) -> Value:
         """The address of a row of A."""
         to_row = self.row_offsets[i] if self.row_offsets else i * self.row_stride
-        return a.at(to_row, self.element)
+        return a.at(to_row, self.dot.a.llvm)
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,7 @@ def multiply_accumulate(
     if tile.by_lane and not fetch:
         loops = _blocks_of_lanes(loops, tile.lanes)
     loop, inner = loops[0], loops[1:]
+    of_a, of_b = tile.dot.a.llvm, tile.dot.b.llvm
     steps = static_steps(loops)
     if steps is not None and steps <= unroll:
         assert isinstance(loop.extent, int)
@@ -147,16 +158,16 @@ def multiply_accumulate(
             _steps_by_lane(e, tile, acc, rows, a, b, loop.b_stride)
             return
         for i in range(loop.start, loop.extent):
-            a_i, b_i = a.at(i * loop.a_stride, tile.element), b.at(i * loop.b_stride, tile.element)
+            a_i, b_i = a.at(i * loop.a_stride, of_a), b.at(i * loop.b_stride, of_b)
             multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
         return
     with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
-        a_i = a.at(index * loop.a_stride, tile.element)
-        b_i = b.at(index * loop.b_stride, tile.element)
+        a_i = a.at(index * loop.a_stride, of_a)
+        b_i = b.at(index * loop.b_stride, of_b)
         if fetch and inner:
-            fetch = fetch.moved(index * loop.a_stride, tile.element)
+            fetch = fetch.moved(index * loop.a_stride, of_a)
         elif fetch:
-            e.prefetch(fetch.at(index, tile.element))
+            e.prefetch(fetch.at(index, of_a))
         multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll, fetch)
 
 
@@ -186,12 +197,12 @@ def _step(
     e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
 ) -> None:
     _prefetch(e, tile, a, b)
-    operands = [_operand(e, tile, b, j) for j in range(tile.vectors)]
+    dot, kind, vectors = tile.dot, tile.kind, tile.vectors
+    operands = [_operand(e, tile, b, j) for j in range(vectors)]
     for i in rows:
-        x = e.broadcast(tile.row(a, i), tile.kind)
-        for j, operand in enumerate(operands):
-            slot = i * tile.vectors + j
-            acc[slot] = e.fma(x, operand, acc[slot])
+        x = dot.broadcast(e, tile.row(a, i), kind)
+        for slot, operand in enumerate(operands, i * vectors):
+            acc[slot] = dot.add(e, acc[slot], x, operand)
 
 
 def _steps_by_lane(
@@ -207,29 +218,31 @@ def _steps_by_lane(
 
     Vectors of B are in the outer loop: one of them is in a register at a time.
     """
+    dot = tile.dot
     vectors = {i: e.load(tile.row(a, i), tile.kind) for i in rows}
     for lane in range(tile.lanes):
-        b_lane = b.at(lane * b_stride, tile.element)
-        _prefetch(e, tile, a.at(lane, tile.element), b_lane)
+        b_lane = b.at(lane * b_stride, dot.b.llvm)
+        _prefetch(e, tile, a.at(lane, dot.a.llvm), b_lane)
         for j in range(tile.vectors):
             operand = _operand(e, tile, b_lane, j)
             for i in rows:
                 slot = i * tile.vectors + j
                 x = e.shuffle(vectors[i], None, [lane] * tile.lanes)
-                acc[slot] = e.fma(x, operand, acc[slot])
+                acc[slot] = dot.add(e, acc[slot], (x,), operand)
 
 
 def _prefetch(e: Function, tile: RegisterTile, a: Value, b: Value) -> None:
     for distance in tile.a_prefetch_offsets:
-        e.prefetch(a.at(distance, tile.element))
+        e.prefetch(a.at(distance, tile.dot.a.llvm))
     for offset in tile.prefetch_offsets:
-        e.prefetch(b.at(offset, tile.element), locality=2)
+        e.prefetch(b.at(offset, tile.dot.b.llvm), locality=2)
 
 
-def _operand(e: Function, tile: RegisterTile, b: Value, j: int) -> Value:
+def _operand(e: Function, tile: RegisterTile, b: Value, j: int) -> Parts:
     """One vector of B, and a prefetch of a later one."""
     live = tile.tail_lanes if tile.tail_lanes and j == tile.vectors - 1 else tile.lanes
-    operand = e.load_first(b.at(j * tile.lanes, tile.element), tile.kind, live)
+    dot, offset = tile.dot, j * tile.lanes * tile.dot.group
+    operand = dot.load(e, b.at(offset, dot.b.llvm), tile.kind, live)
     if tile.b_prefetch_distance:
-        e.prefetch(b.at(j * tile.lanes + tile.b_prefetch_distance, tile.element), locality=2)
+        e.prefetch(b.at(offset + tile.b_prefetch_distance, dot.b.llvm), locality=2)
     return operand

@@ -52,14 +52,16 @@ def sum_in_two_parts(
     Returns:
         The sums, as `start`.
     """
-    loop, inner, element = loops[0], loops[1:], tile.element
+    loop, inner, element, dot = loops[0], loops[1:], tile.element, tile.dot
     assert isinstance(loop.extent, int)
     each = LENGTH // (static_steps(inner) or 1)
 
     def part(first: int, count: int, acc: list[Value]) -> list[Value]:
-        moved = fetch and fetch.moved(first * (loop.a_stride if inner else fetch.stride), element)
+        by = first * (loop.a_stride if inner or not fetch else fetch.stride)
+        moved = fetch and fetch.moved(by, dot.a.llvm)
         over = [replace(loop, extent=count), *inner]
-        a_i, b_i = a.at(first * loop.a_stride, element), b.at(first * loop.b_stride, element)
+        a_i = a.at(first * loop.a_stride, dot.a.llvm)
+        b_i = b.at(first * loop.b_stride, dot.b.llvm)
         rows = range(len(start) // tile.vectors)
         multiply_accumulate(e, tile, acc, rows, a_i, b_i, over, unroll, moved)
         return acc
@@ -140,11 +142,11 @@ class PartialSums:
         nested: bool,
     ) -> tuple[Value, Value, Fetch | None]:
         """A, B and what is prefetched at one index of a loop; `nested` if it contains loops."""
-        element = self._tile.element
+        of_a, of_b = self._tile.dot.a.llvm, self._tile.dot.b.llvm
         if fetch:
             stride = loop.a_stride if nested else fetch.stride
-            fetch = fetch.moved(index * stride, element)
-        return a.at(index * loop.a_stride, element), b.at(index * loop.b_stride, element), fetch
+            fetch = fetch.moved(index * stride, of_a)
+        return a.at(index * loop.a_stride, of_a), b.at(index * loop.b_stride, of_b), fetch
 
     def _add_one(
         self,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
@@ -217,8 +218,7 @@ class _Emission:
         vectors = len(columns.offsets)
         acc = [e.zero(self.kind)] * (rows * vectors)
         tile = RegisterTile(
-            self.element,
-            self.kind,
+            fma(kernel.dtype),
             kernel.lanes,
             vectors,
             kernel.a.row,

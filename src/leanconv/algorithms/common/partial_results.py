@@ -12,6 +12,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.extents import Count, Extent
@@ -115,7 +116,7 @@ class SumOfParts(Kernel):
                 total = value if total is None else total + value
             assert total is not None
             sums.append(total)
-        tile = RegisterTile(element, kind, lanes, 1, 0)
+        tile = RegisterTile(fma(self.dtype), lanes, 1, 0)
         y = there["y"].at(place, element)
         residual = there["residual"].at(place, element) if "residual" in there else None
         slope = there.get("slope")

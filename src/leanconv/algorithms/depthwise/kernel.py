@@ -16,6 +16,7 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
     written_tiles,
 )
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
@@ -236,7 +237,7 @@ class _VectorRows:
                             self._taps_between(across.low, across.high, acc, line, taps, (0,))
                     else:
                         self._tap_row(run, acc, line, taps)
-        tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
+        tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
         out = place + column * conv.y.spatial[2]
         residual = self.residual.at(out, self.element) if self.residual else None
         y = self.y.at(out, self.element)

@@ -18,7 +18,9 @@ e bytes of an element, u the unit roundoff, L = C/g · kh · kw the products of 
             start at bias; for kh, kw that touch the input: for c: the step above
             residual, activation, store (transposed in registers if y lies in planes)
 
-Weights are packed `[group][panel][kh][kw][c][vectors·l]`; x is read in place in any layout. Padding
+Weights are packed `[group][panel][kh][kw][c][vectors·l]`; x is read in place in any layout. Of
+integers (uint8 by int8, int16 by int16, summed in int32) a step multiplies a group of four or two
+channels of a block, and weights are packed `[group][panel][kh][kw][c/4][vectors·l][4]`. Padding
 is stored nowhere: taps outside the input are left out by loop bounds (kh) and by tiles of their own
 at both ends of a row (kw). The tile is chosen by arithmetic: `rows · vectors` accumulators cover
 units x latency of the FMAs, and `rows · vectors + vectors + 1` registers exist.
@@ -28,7 +30,8 @@ A 1x1 layer from planes to planes has a loop nest of its own (`pointwise`) where
 
 - Bytes: no workspace (`pointwise`: a chunk's sums if L > 128); weights g · L · ceil(K/g)_l · e,
   K/g rounded up to whole vectors.
-- Error: u · (1 + 1.5 sqrt(L')), L' = L up to 128 products, 128 + L/128 beyond (partial sums).
+- Error: u · (1 + 1.5 sqrt(L')), L' = L up to 128 products, 128 + L/128 beyond (partial sums); 0 of
+  integers.
 - When: whatever the others refuse or do not make cheaper.
 - Source: Lu Shuai's thesis on im2win, algorithm 1; register tiles over output columns: LIBXSMM,
   arXiv 1808.05567. The same, unoptimised: `reference/direct.py`.

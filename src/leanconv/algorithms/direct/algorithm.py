@@ -18,6 +18,7 @@ from leanconv.algorithms.problem import (
     strided_walk_cycles,
 )
 from leanconv.algorithms.rounding import walk_error
+from leanconv.codegen.dot import group_of, has_dot, way_of
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import (
@@ -32,6 +33,7 @@ from leanconv.codegen.tiling import (
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
+from leanconv.types import Precision
 
 _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
@@ -56,15 +58,16 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     Chunks and the length of rows follow the size: they are extents of the code.
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
-    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, kernel.reduction))
+    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, kernel.steps))
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
     window, kernel = kernel.window, replace(kernel, any_width=True)
     if prod(window.out) == 1 and window.pad == (0, 0, 0):
         kernel = _batch_as_columns(kernel)
     kernel = _in_strips(kernel, tile)
-    rows, weights = kernel.row_count, kernel.groups * kernel.reduction * vectors * kernel.lanes
-    inside = weights * kernel.dtype.bytes <= _ROWS_OUTER_BYTES
+    rows = kernel.row_count
+    weights = kernel.groups * kernel.packed_reduction * vectors * kernel.lanes
+    inside = weights * kernel.precision.w.bytes <= _ROWS_OUTER_BYTES
     panels = ceil_div(vectors, tile.vectors)
     each = cycles / ANY_WIDTH / (1 if inside else panels)
     pieces = kernel.batch * kernel.groups * (1 if inside else panels)
@@ -101,8 +104,7 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     """
     merged = _merge(kernel)
     channel_vectors = ceil_div(merged.outputs, merged.lanes)
-    item = merged.dtype.bytes
-    weights = merged.groups * merged.reduction * channel_vectors * merged.lanes * item
+    weights = merged.groups * channel_vectors * _vector_bytes(merged)
     one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
     by_pixels = weights_from_dram and one_map
     inside_bytes = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
@@ -116,14 +118,14 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     cycles /= rows
     # Panels larger than L2 are read again for each row anyway. With all panels inside a chunk the
     # input stays in L2 meanwhile (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
-    image = prod(merged.window.size) * merged.inputs * merged.groups * item
+    image = prod(merged.window.size) * merged.inputs * merged.groups * merged.precision.x.bytes
     neither_fits_l2 = min(_panel_bytes(merged, tile), image) > target.l2_bytes
     inside = (neither_fits_l2 or weights <= inside_bytes) and merged.batch * rows >= 16
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
     pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
     block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
-    lanes = by_lane(target, tile.rows, tile.vectors)
+    lanes = merged.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
     return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands, by_lane=lanes)
 
 
@@ -138,10 +140,10 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
     cycles, tile = ranked[0]
     if not weights_from_dram or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
-    bytes_ = kernel.reduction * kernel.lanes * kernel.dtype.bytes  # of one vector of a panel
+    bytes_ = _vector_bytes(kernel)
 
     def total(cycles: float, tile: Tile) -> float:
-        first = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction) / tile.vectors
+        first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps) / tile.vectors
         wait = max(0.0, bytes_ / target.costs.dram_read_first - first)
         return kernel.row_count * cycles + vectors * wait
 
@@ -162,13 +164,13 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
         panel = _panel_bytes(kernel, tile)
         if panel <= target.l2_bytes or kernel.row_count * columns <= tile.rows:
             return 0.0
-        one = tile_cycles(target, tile.rows, tile.vectors, kernel.reduction)
+        one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps)
         tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
         stream = (panel - target.l2_bytes) / target.costs.l3_read_unprefetched
         stream += target.l2_bytes / target.costs.l2_read_beside_fma
         return tiles * max(0.0, stream - one)
 
-    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.reduction))
+    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.steps))
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
 
 
@@ -182,7 +184,12 @@ def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
 
 def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
     """Bytes of the weights of one panel."""
-    return kernel.reduction * tile.vectors * kernel.lanes * kernel.dtype.bytes
+    return tile.vectors * _vector_bytes(kernel)
+
+
+def _vector_bytes(kernel: DirectConv) -> int:
+    """Bytes of the weights of one vector of a panel."""
+    return kernel.packed_reduction * kernel.lanes * kernel.precision.w.bytes
 
 
 def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
@@ -247,9 +254,19 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
     )
 
 
+def _takes(precision: Precision) -> bool:
+    """Floats of one type; integers whose sums are the output."""
+    return has_dot(precision) and precision.y == precision.accumulate
+
+
 def _reject(problem: Problem, target: Target) -> str | None:
     if reason := split_phases(problem, target):
         return reason
+    group = group_of(problem.precision)
+    if problem.x.block % group:
+        return f"blocks of {problem.x.block} channels; dot products take {group} of a block"
+    if problem.epilogue.activation and not problem.precision.accumulate.is_float:
+        return f"an activation of sums in {problem.precision.accumulate}"
     if problem.groups == 1:
         return None
     for access, channels, side in (
@@ -308,6 +325,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
+        way=way_of(problem.precision, target),
     )
     plan = plan_any_size if problem.any_size else plan_direct
     planned = plan(kernel, target, problem.weights_from_dram)
@@ -332,7 +350,7 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
     far = problem.weights_from_dram or problem.weight_bytes > target.l2_bytes
     if kernel.panels_inside or kernel.panels == 1 or not far:
         return 0
-    return target.costs.direct_prefetch_bytes // kernel.dtype.bytes
+    return target.costs.direct_prefetch_bytes // kernel.precision.w.bytes
 
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:
@@ -347,4 +365,6 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     return one_kernel_candidate(choice, problem, kernel)
 
 
-DIRECT = Algorithm("direct", Parameters, _reject, _cost, _candidate, takes_phases=True)
+DIRECT = Algorithm(
+    "direct", Parameters, _reject, _cost, _candidate, precisions=_takes, takes_phases=True
+)

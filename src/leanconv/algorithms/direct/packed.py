@@ -1,10 +1,12 @@
 """Base of the kernels of direct convolution: weights packed in panels of output channels.
 
-    w [group][panel][kd][kh][kw][c][vectors·lanes]
+    w [group][panel][kd][kh][kw][c][vectors·lanes]                                   elements
+    w [group][panel][kd][kh][kw][c / group of a dot][vectors·lanes][group of a dot]  groups
 
-One contiguous stream, in the order in which a panel's reduction reads it. Several convolutions that
-differ only in their weights and in where they write (the phases of a transposed one) are one
-kernel, with their packed weights one after the other.
+One contiguous stream, in the order in which a panel's reduction reads it. Where a step multiplies a
+group of elements, the channels are padded to whole groups with weights of zero. Several
+convolutions that differ only in their weights and in where they write (the phases of a transposed
+one) are one kernel, with their packed weights one after the other.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ import numpy as np
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.panel_packing import PanelPacking
+from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
+from leanconv.spec.amounts import reduction_length
 from leanconv.spec.format import ceil_div
 from leanconv.types import INT64
 
@@ -82,17 +86,37 @@ class PackedConv(GroupedConv):
         return ceil_div(rest, self.lanes)
 
     @property
+    def dot_group(self) -> int:
+        """Input channels that one step multiplies."""
+        return group_of(self.precision)
+
+    @property
+    def packed_inputs(self) -> int:
+        """Input channels of one group, in whole steps."""
+        return ceil_div(self.inputs, self.dot_group) * self.dot_group
+
+    @property
+    def packed_reduction(self) -> int:
+        """Packed weights of one output."""
+        return reduction_length(self.packed_inputs, self.window.kernel)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the reduction, those with padding counted."""
+        return self.packed_reduction // self.dot_group
+
+    @property
     def group_weights(self) -> int:
         """Packed weight elements of one group."""
         vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
-        return self.reduction * vectors * self.lanes
+        return self.packed_reduction * vectors * self.lanes
 
     @property
     def weight_uses(self) -> float | None:
         """Multiply-adds with each packed weight; None with groups, whose panels are small."""
         if self.groups > 1:
             return None
-        return self.flops * self.dtype.bytes / (2 * self.constant_bytes["w"])
+        return self.flops * self.precision.w.bytes / (2 * self.constant_bytes["w"])
 
     @property
     def prefetch_steps(self) -> float | None:
@@ -108,14 +132,14 @@ class PackedConv(GroupedConv):
     def packing(self) -> Hashable:
         """Channels, taps and the width of a panel."""
         shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.panel_vectors
-        return PackedConv, shape, self.lanes, self.phases, self.dtype, self.epilogue.operands
+        return PackedConv, shape, self.lanes, self.phases, self.precision, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
-        sizes = {"w": self.phases * self.groups * self.group_weights * self.dtype.bytes}
+        sizes = {"w": self.phases * self.groups * self.group_weights * self.precision.w.bytes}
         channels = self.groups * self.panels * self.panel_lanes
-        sizes |= self.epilogue.channel_bytes(self.dtype, channels)
+        sizes |= self.epilogue.channel_bytes(self.precision.accumulate, channels)
         return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
@@ -128,7 +152,7 @@ class PackedConv(GroupedConv):
         return packed
 
     def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The panels of `pack_weights`, one after the other: [kd][kh][kw][c][lane] each.
+        """The panels of `pack_weights`, one after the other.
 
         A piece is one panel, or several groups where these are small.
         """
@@ -149,14 +173,17 @@ class PackedConv(GroupedConv):
         part = grouped[:, panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
         vectors = self.last_vectors if panel == self.panels - 1 else self.panel_vectors
         taps = part.transpose(0, 3, 4, 5, 2, 1)
-        packed = np.zeros((*taps.shape[:5], vectors * self.lanes), grouped.dtype)
-        packed[..., : part.shape[1]] = taps
+        width, group = vectors * self.lanes, self.dot_group
+        packed = np.zeros((*taps.shape[:4], self.packed_inputs, width), grouped.dtype)
+        packed[..., : self.inputs, : part.shape[1]] = taps
+        if group > 1:
+            packed = packed.reshape(*taps.shape[:4], -1, group, width).swapaxes(-1, -2)
         return packed.reshape(len(grouped), -1)
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """Compiled code that packs what `pack_weights` does, where a row has a vector's weights."""
         taps, row = prod(self.window.kernel), self.reduction
-        if self.phases > 1 or row < self.lanes or not w.flags.c_contiguous:
+        if self.phases > 1 or self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous:
             return []
 
         @cache
@@ -178,7 +205,7 @@ class PackedConv(GroupedConv):
         if self.phases == 1:
             return pointers, n
         phase, n = (n, e.i64(0)) if self.batch == 1 else (n // self.batch, n % self.batch)
-        element = self.dtype.llvm
+        of_w, of_y = self.precision.w.llvm, self.precision.y.llvm
         offset = e.load_index(pointers["offsets"].at(phase, "i64"))
-        weights = pointers["w"].at(phase * (self.groups * self.group_weights), element)
-        return {**pointers, "w": weights, "y": pointers["y"].at(offset, element)}, n
+        weights = pointers["w"].at(phase * (self.groups * self.group_weights), of_w)
+        return {**pointers, "w": weights, "y": pointers["y"].at(offset, of_y)}, n

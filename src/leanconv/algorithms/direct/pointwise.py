@@ -22,6 +22,7 @@ from dataclasses import fields, replace
 
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
@@ -200,7 +201,7 @@ class _Chunk:
 
     @property
     def _register(self) -> RegisterTile:
-        return RegisterTile(self.element, self.kind, self.conv.lanes, 1, 1)
+        return RegisterTile(fma(self.conv.dtype), self.conv.lanes, 1, 1)
 
     def _prefetch_offsets(self, tile: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step of a tile prefetches for a later stage."""

@@ -24,7 +24,7 @@ def prefetch_offsets(
     Returns:
         Distances in elements, one for each line.
     """
-    item, elements = conv.dtype.bytes, conv.group_weights
+    item, elements = conv.precision.w.bytes, conv.group_weights
     line = ALIGNMENT // item
     lines = ceil_div(conv.panel_lanes, line)
     slots = max(1, round(conv.prefetch_bytes / (elements * item))) * lines

@@ -15,15 +15,15 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
     tiles_of_any_row,
 )
-from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.epilogue import TileOutput, start_tile, store_columns, store_tile
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
     RegisterTile,
     multiply_accumulate,
 )
-from leanconv.codegen.partial_sums import LENGTH, PartialSums, sum_in_two_parts
+from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
 from leanconv.spec.format import ceil_div
 
 
@@ -34,9 +34,9 @@ class PanelRows:
         self, e: Function, conv: DirectShape, pointers: dict[str, Value], n: Value, g: Value
     ) -> None:
         self.e, self.conv = e, conv
-        self.element = conv.dtype.llvm
-        self.x = pointers["x"].at(n * conv.x.image + g * conv.x.channel(conv.inputs), self.element)
-        self.w = pointers["w"].at(g * conv.group_weights, self.element)
+        image = n * conv.x.image + g * conv.x.channel(conv.inputs)
+        self.x = pointers["x"].at(image, conv.precision.x.llvm)
+        self.w = pointers["w"].at(g * conv.group_weights, conv.precision.w.llvm)
         self.y = self._output(pointers["y"], n, g)
         residual = pointers.get("residual")
         self.residual = self._output(residual, n, g) if residual else None
@@ -47,12 +47,13 @@ class PanelRows:
     def _output(self, pointer: Value, n: Value, g: Value) -> Value:
         access = self.conv.y
         start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
-        return pointer.at(start, self.element)
+        return pointer.at(start, self.conv.precision.y.llvm)
 
     def _channels(self, pointer: Value | None, g: Value) -> Value | None:
         if pointer is None:
             return None
-        return pointer.at(g * (self.conv.panels * self.conv.panel_lanes), self.element)
+        first = g * (self.conv.panels * self.conv.panel_lanes)
+        return pointer.at(first, self.conv.precision.accumulate.llvm)
 
     def row(self, row: Value, panel: Value, channels: int) -> None:
         """Emit one row of output columns.
@@ -69,22 +70,25 @@ class _PanelRow:
     """Emission of one row of output columns of one panel, which has `channels` output channels."""
 
     def __init__(self, of: PanelRows, row: Value, panel: Value, channels: int) -> None:
-        self.e, self.conv, self.element = of.e, of.conv, of.element
+        self.e, self.conv = of.e, of.conv
+        types = of.conv.precision
+        self.of_x, self.of_w, self.of_y = types.x.llvm, types.w.llvm, types.y.llvm
+        of_sums = types.accumulate.llvm
         self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
         conv, window = self.conv, self.conv.window
         od, oh = self.e.split(row, *window.out[:2])
         self.oh = oh
-        self.w = of.w.at(panel * (conv.reduction * conv.panel_lanes), self.element).frozen()
+        self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes), self.of_w).frozen()
         first = panel * conv.panel_lanes
-        self.bias = of.bias.at(first, self.element) if of.bias else None
-        self.slope = of.slope.at(first, self.element) if of.slope else None
+        self.bias = of.bias.at(first, of_sums) if of.bias else None
+        self.slope = of.slope.at(first, of_sums) if of.slope else None
         channel = conv.y.panel(panel, conv.panel_lanes)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
-        self.y = of.y.at(place, self.element)
-        self.residual = of.residual.at(place, self.element) if of.residual else None
+        self.y = of.y.at(place, self.of_y)
+        self.residual = of.residual.at(place, self.of_y) if of.residual else None
         self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-        self.x = of.x.at(starts[0] + starts[1], self.element)
+        self.x = of.x.at(starts[0] + starts[1], self.of_x)
         self.first_tile = (of.image * conv.row_count + row) * conv.tiles_across
 
     def emit(self) -> None:
@@ -105,11 +109,9 @@ class _PanelRow:
         """Emit one register tile: start values, reduction, epilogue, store."""
         conv, e, window = self.conv, self.e, self.conv.window
         vectors = ceil_div(self.channels, conv.lanes)
-        kind = vector(self.element, conv.lanes)
         step_x = conv.x.spatial[2]
         tile = RegisterTile(
-            self.element,
-            kind,
+            conv.dot,
             conv.lanes,
             vectors,
             window.stride[2] * step_x,
@@ -119,20 +121,19 @@ class _PanelRow:
             by_lane=conv.by_lane,
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
-        a = self.x.at(first, self.element).frozen()
-        acc = self._start(kind, run.pixels, vectors)
+        a = self.x.at(first, self.of_x).frozen()
+        acc = start_tile(e, tile, run.pixels, self.bias)
         place = column * conv.y.spatial[2]
-        residual = self.residual.at(place, self.element) if self.residual else None
+        residual = self.residual.at(place, self.of_y) if self.residual else None
         if conv.prefetches_residual and residual:
             for j in range(vectors):
-                lines = residual.at(conv.y.channel(j * conv.lanes), self.element)
+                lines = residual.at(conv.y.channel(j * conv.lanes), self.of_y)
                 for i in range(run.pixels):
                     # For writing: the output usually takes the residual's place.
-                    e.prefetch(lines.at(i * conv.y.spatial[2], self.element), write=True)
+                    e.prefetch(lines.at(i * conv.y.spatial[2], self.of_y), write=True)
         self._reduce(tile, acc, run, column, a)
-        output = TileOutput(
-            conv.epilogue, conv.y, self.y.at(place, self.element), residual, self.slope
-        )
+        y = self.y.at(place, self.of_y)
+        output = TileOutput(conv.epilogue, conv.y, y, residual, self.slope)
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, tile, acc, output, self.channels)
         else:
@@ -156,13 +157,6 @@ class _PanelRow:
         tile = self.first_tile + column // conv.tile.rows
         return prefetch_offsets(self.e, conv, self.prefetched, self.group_w, tiles, tile)
 
-    def _start(self, kind: str, pixels: int, vectors: int) -> list[Value]:
-        e, lanes = self.e, self.conv.lanes
-        if self.bias is None:
-            return [e.zero(kind)] * (pixels * vectors)
-        bias = [e.load(self.bias.at(j * lanes, self.element), kind) for j in range(vectors)]
-        return bias * pixels
-
     def _reduce(
         self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Value
     ) -> None:
@@ -174,7 +168,7 @@ class _PanelRow:
             fetch = self._next_input(run.pixels, loops[-1], a)
             acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, conv.unroll, fetch)
             return
-        per_column = conv.inputs * width
+        per_column = conv.packed_inputs * width
         per_row = window.kernel[2] * per_column
         per_plane = window.kernel[1] * per_row
         depth, height = self.taps
@@ -193,8 +187,8 @@ class _PanelRow:
             for low, high, pixels in runs:
                 kw = ReductionLoop("kw", high, step, per_column, start=low)
                 for offset, channels in self._channel_loops(width):
-                    a_c = a.at(conv.x.channel(offset), self.element)
-                    b_c = b.at(offset * width, self.element)
+                    a_c = a.at(conv.x.channel(offset), self.of_x)
+                    b_c = b.at(offset * width, self.of_w)
                     loops = [kw, *channels]
                     fetch = self._next_input(run.pixels, channels[-1], a_c)
                     if parts:
@@ -204,7 +198,7 @@ class _PanelRow:
                             e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
                         )
 
-        parts = PartialSums(e, tile, acc, conv.unroll) if conv.reduction > LENGTH else None
+        parts = PartialSums(e, tile, acc, conv.unroll) if conv.in_parts else None
         carried = [] if parts else acc
         with ExitStack() as guards:
             for taps in (depth, height, across):
@@ -222,9 +216,9 @@ class _PanelRow:
             return None
         if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
             blocks = self.conv.x.block > 1
-            return Fetch(a.at(pixels * step, self.element), step) if blocks else None
+            return Fetch(a.at(pixels * step, self.of_x), step) if blocks else None
         end = (pixels - 1) * step + loop.extent
-        return Fetch(a.at(end, self.element), ceil_div(pixels * step, loop.extent))
+        return Fetch(a.at(end, self.of_x), ceil_div(pixels * step, loop.extent))
 
     def _nest(
         self,
@@ -242,21 +236,23 @@ class _PanelRow:
             self._nest(loops[1:], acc, a, b, inside)
             return
         with self.e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
-            a_i = a.at(index * loop.a_stride, self.element)
-            b_i = b.at(index * loop.b_stride, self.element)
+            a_i = a.at(index * loop.a_stride, self.of_x)
+            b_i = b.at(index * loop.b_stride, self.of_w)
             self._nest(loops[1:], acc, a_i, b_i, inside)
 
     def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
         """Loops over the input channels: whole blocks, then what is left of the last."""
-        access, count = self.conv.x, self.conv.inputs
+        access, count, group = self.conv.x, self.conv.inputs, self.conv.dot_group
         if access.block == 1:
             return [(0, [ReductionLoop("c", count, access.block_stride, width)])]
         blocks, rest = divmod(count, access.block)
         parts = []
         if blocks:
             over_blocks = ReductionLoop("cb", blocks, access.block_stride, access.block * width)
-            inside = ReductionLoop("c", access.block, 1, width)
+            inside = ReductionLoop("c", access.block // group, group, group * width)
             parts.append((0, [over_blocks, inside] if blocks > 1 else [inside]))
         if rest:
-            parts.append((blocks * access.block, [ReductionLoop("c", rest, 1, width)]))
+            steps = ceil_div(rest, group)
+            inside = ReductionLoop("c", steps, group, group * width)
+            parts.append((blocks * access.block, [inside]))
         return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.codegen.dot import Dot, Way, dot_of
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
@@ -35,6 +36,7 @@ class DirectShape(PackedConv):
         columns: of all rows together, where the last row may be shorter than the others and there
             are any number of columns; 0: all rows are whole.
         by_lane: whether multiply-adds take lanes of vectors of the input.
+        way: how the target multiplies and adds (`codegen.dot`).
     """
 
     tile: Tile
@@ -49,6 +51,12 @@ class DirectShape(PackedConv):
     any_width: bool = False
     columns: Extent = 0
     by_lane: bool = False
+    way: Way = "fma"
+
+    @property
+    def dot(self) -> Dot:
+        """What a step of the reduction multiplies and adds."""
+        return dot_of(self.precision, self.way)
 
     @property
     def flops(self) -> int:
@@ -75,11 +83,18 @@ class DirectShape(PackedConv):
         return ceil_div(self.band_rows, self.rows)
 
     @property
+    def in_parts(self) -> bool:
+        """Whether a sum is a sum of partial ones: those of integers are exact anyway."""
+        return self.reduction > LENGTH and self.precision.accumulate.is_float
+
+    @property
     def two_parts(self) -> bool:
         """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
+        if not self.in_parts:
+            return False
         inside = all(self.window.always_full(axis) for axis in range(3))
         run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0
-        return run and LENGTH < self.inputs <= 2 * LENGTH and LENGTH % self.x.block == 0
+        return run and self.inputs <= 2 * LENGTH and LENGTH % self.x.block == 0
 
     @property
     def tiles_across(self) -> int:

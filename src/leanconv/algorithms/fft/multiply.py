@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Carry, Function, Value, vector
 from leanconv.codegen.math import negate
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
@@ -123,7 +124,7 @@ class _PanelProducts:
 
     def _accumulate(self, acc: Carry, a: Value, b: Value, rows: int, row: int) -> None:
         """Emit one pass of the reduction; rows are `row` elements apart."""
-        tile = RegisterTile(self.element, self.kind, self.layout.lanes, self.vectors, row)
+        tile = RegisterTile(fma(self.layout.dtype), self.layout.lanes, self.vectors, row)
         multiply_accumulate(self.e, tile, acc, range(rows), a, b, self.loops)
 
 

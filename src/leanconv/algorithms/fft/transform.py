@@ -22,6 +22,7 @@ from leanconv.algorithms.fft.network import (
     real_inverse,
 )
 from leanconv.algorithms.fft.tiles import Axis
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
@@ -410,7 +411,7 @@ class Transforms:
         e, layout = self.e, self.layout
         step = layout.y.spatial[2] * layout.width.residue_step
         access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
-        tile = RegisterTile(self.element, self.kind, layout.lanes, 1, 0)
+        tile = RegisterTile(fma(layout.dtype), layout.lanes, 1, 0)
         channels = layout.groups if layout.depthwise else layout.outputs
         if layout.y.block > 1:
             channels = ceil_div(channels, layout.lanes) * layout.lanes

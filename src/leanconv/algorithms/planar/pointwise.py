@@ -18,6 +18,7 @@ import numpy as np
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import (
@@ -156,7 +157,7 @@ class _PanelTiles:
         first = panel * conv.tile.rows
         channel = self.group_channel + first
         out = self.out + channel * conv.y.block_stride + pixel
-        tile = RegisterTile(self.element, self.kind, conv.lanes, vectors, 1, live)
+        tile = RegisterTile(fma(conv.dtype), conv.lanes, vectors, 1, live)
         acc = [e.zero(self.kind)] * (channels * vectors)
         biases = broadcast_channels(e, self.pointers, "bias", channel, channels, self.kind)
         if biases:

@@ -11,6 +11,7 @@ from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_ti
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
@@ -183,7 +184,7 @@ class OutputTransform:
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self.pointers.get("slope")
         residual = self.pointers.get("residual")
-        tile = RegisterTile(self.element, self.kind, conv.lanes, 1, 0)
+        tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
         count, columns = self._columns_inside(to), None
         if count:
             columns = Columns(e, count, conv.m[1], self.kind, self.target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leanconv.algorithms.winograd.edge_tiles import RowRange, row_ranges
 from leanconv.algorithms.winograd.reduction import AtInfinity, PartialSums, partial_sums
 from leanconv.algorithms.winograd.shape import WinogradShape
+from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import by_lane, fits
@@ -32,8 +33,7 @@ class Products:
         self.element = conv.dtype.llvm
         self.kind = vector(self.element, conv.lanes)
         self.tile = RegisterTile(
-            self.element,
-            self.kind,
+            fma(conv.dtype),
             conv.lanes,
             conv.vectors,
             conv.lanes,

@@ -1,0 +1,127 @@
+"""Direct convolution of integers equals NumPy's int64, whatever instructions the target has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.dot import Way, dot_of, way_of
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import check_runs_here, host
+from leanconv.errors import SpecError
+from leanconv.spec import Activation, ConvSpec
+from leanconv.target import PRESETS, Target, preset
+from leanconv.types import INT8, INT32, UINT8, Precision
+from support.integer_conv import S16, U8S8, candidate, check, operands, problem
+
+SHAPES = [
+    "ic1ih1iw1oc1oh1ow1kh1",
+    "ic3ih9iw11oc5oh9ow11kh3ph1pw1",  # one group, of which a channel is padded
+    "ic16ih7iw9oc16oh7ow9kh1",
+    "ic17ih5iw7oc33oh5ow7kh3ph1pw1",  # a block of one channel, a vector of one
+    "ic20ih13iw15oc48oh7ow8kh3sh2sw2ph1pw1",
+    "ic18ih8iw19oc7oh4ow7kh5kw3sh2sw3ph2pw2",
+    "mb3ic70ih1iw1oc40oh1ow1kh1",
+    "mb2ic200ih4iw31oc65oh4ow31kh1",  # more products than a partial sum of floats has
+    "ic40ih6iw33oc24oh6ow33kh3kw7ph1pw3",
+    "g2ic32ih5iw6oc64oh5ow6kh3ph1pw1",
+]
+
+
+def runnable() -> list[Target]:
+    """This machine, the presets whose code it runs, and one without a register of groups."""
+    found = [host(), replace(host(), name="no-vnni", extensions=())]
+    for target in PRESETS.values():
+        try:
+            check_runs_here(target)
+        except SpecError:
+            continue
+        found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("text", SHAPES)
+def test_bytes_are_convolved_exactly(text: str, target: Target) -> None:
+    spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+    check(spec, target, *operands(spec))
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("text", SHAPES[2:5])
+def test_integers_of_16_bits_are_convolved_modulo_2_to_32(text: str, target: Target) -> None:
+    spec = ConvSpec.parse(text, precision=S16, bias=True)
+    check(spec, target, *operands(spec))
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+def test_extreme_numbers_saturate_nowhere(target: Target) -> None:
+    spec = ConvSpec.parse("ic64ih3iw5oc16oh3ow5kh3ph1pw1", precision=U8S8, bias=True)
+    x = np.full(spec.input_shape, 255, np.uint8)
+    for weight in (-128, 127):
+        w = np.full(spec.weight_shape, weight, np.int8)
+        check(spec, target, x, w, np.zeros(spec.out_channels, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("haswell", "pairs"),
+        ("skylake-avx512", "pairs"),
+        ("icelake-server", "group"),
+        ("znver4", "group"),
+        ("neoverse-n1", "lanes"),
+    ],
+)
+def test_targets_multiply_as_their_extensions_allow(name: str, way: Way) -> None:
+    assert way_of(U8S8, preset(name)) == way_of(S16, preset(name)) == way
+
+
+def test_vnni_of_32_bytes_does_not_serve_vectors_of_64() -> None:
+    given = replace(preset("skylake-avx512"), extensions=("avx_vnni",))
+    assert way_of(U8S8, given) == "pairs"
+    assert way_of(U8S8, replace(preset("haswell"), extensions=("avx_vnni",))) == "group"
+
+
+def test_the_dot_of_bytes_is_one_instruction_where_there_is_one() -> None:
+    spec = ConvSpec.parse("ic64ih14oc64oh14kh1", precision=U8S8)
+    for name, instruction in (
+        ("icelake-server", "llvm.x86.avx512.vpdpbusd.512"),
+        ("haswell", "llvm.x86.avx2.pmadd.wd"),
+    ):
+        target = preset(name)
+        (use,) = candidate(spec, target).kernels
+        assert isinstance(use.kernel, DirectConv)
+        kernel = use.kernel
+        assert kernel.dot == dot_of(U8S8, way_of(U8S8, target))
+        assert f"@{instruction}(" in kernel.emit(target)
+
+
+def test_channels_are_padded_to_whole_groups_with_weights_of_zero() -> None:
+    spec = ConvSpec.parse("ic5ih4iw4oc3oh4ow4kh1", precision=U8S8)
+    (use,) = candidate(spec, preset("haswell")).kernels
+    assert isinstance(use.kernel, DirectConv)
+    w = np.arange(1, 16, dtype=np.int8).reshape(3, 5, 1, 1, 1)
+    packed = use.kernel.pack_weights(w).reshape(2, 8, 4)  # [c / 4][lane][4]
+    assert packed[:, :3].transpose(1, 0, 2).reshape(3, 8).tolist() == [
+        [1, 2, 3, 4, 5, 0, 0, 0],
+        [6, 7, 8, 9, 10, 0, 0, 0],
+        [11, 12, 13, 14, 15, 0, 0, 0],
+    ]
+    assert not packed[:, 3:].any()
+
+
+def test_what_integers_do_not_have_yet_is_refused_with_a_reason() -> None:
+    target = host()
+    spec = ConvSpec.parse("ic16ih8oc16oh8kh1", precision=U8S8)
+    planes = Problem.of(spec, Access.planes(spec.input_shape), Access.planes(spec.output_shape))
+    assert "dot products take 4" in str(DIRECT.refusal(planes, target))
+    activated = replace(spec, activation=Activation.parse("relu"))
+    assert "activation" in str(DIRECT.refusal(problem(activated, target), target))
+    narrow = replace(spec, precision=Precision(UINT8, INT8, INT32, UINT8))
+    assert "precision" in str(DIRECT.refusal(problem(narrow, target), target))
