@@ -435,6 +435,6 @@ def test_same_padding_of_a_dilated_kernel() -> None:
 def test_every_operation_is_tested() -> None:
     tested = {parameters.values[0] for parameters in CASES} | {"Split"}
     tested |= {"ArgMax", "ArgMin"}  # whose outputs are integers: in api/test_edges
-    tested |= {"If"}  # in test_if
+    tested |= {"If", "Loop"}  # in test_if, test_loop
     tested |= {each.op_type for each in FOLDS.values()}
     assert tested | TESTED == set(RULES)

@@ -30,22 +30,25 @@ def graph(
     Args:
         nodes: in order.
         outputs: names that spaces separate.
-        inputs: their dtypes, of any shape.
+        inputs: their dtypes; those of floats are of any shape, others scalars.
         held: initialisers.
         kinds: the dtypes of outputs that are not float.
     """
     return helper.make_graph(
         list(nodes),
         "held",
-        [value(name, kind) for name, kind in (inputs or {}).items()],
+        [
+            value(name, kind, None if kind == "float" else ())
+            for name, kind in (inputs or {}).items()
+        ],
         [value(name, (kinds or {}).get(name, "float")) for name in outputs.split()],
         [numpy_helper.from_array(np.asarray(a), name) for name, a in (held or {}).items()],
     )
 
 
-def value(name: str, kind: str) -> onnx.ValueInfoProto:
-    """A value of a dtype and of any shape."""
-    return helper.make_tensor_value_info(name, DTYPES[kind], None)
+def value(name: str, kind: str, shape: tuple[int, ...] | None = None) -> onnx.ValueInfoProto:
+    """A value of a dtype, and of any shape where none is given."""
+    return helper.make_tensor_value_info(name, DTYPES[kind], shape)
 
 
 def branch(
@@ -56,7 +59,7 @@ def branch(
 
 
 class RandomFlow:
-    """Random networks of maps (N, 3, H, W), with branches on sizes inside each other.
+    """Random networks of maps (N, 3, H, W), with branches on sizes and loops inside each other.
 
     Every graph reads what is there in those around it. All maps are of the input's shape.
 
@@ -94,7 +97,7 @@ class RandomFlow:
         for _ in range(self._random.integers(2, 5)):
             makers = [self._layer, self._pointwise]
             if depth < self._deepest:
-                makers += [self._if, self._if]
+                makers += [self._if, self._if, self._loop]
             made, name = makers[self._random.integers(len(makers))](held, depth)
             nodes += made
             held.append(name)
@@ -128,6 +131,52 @@ class RandomFlow:
             graphs.append(graph([*inner, node("Identity", held[-1], out)], out))
         out = self._new("if")
         return [*nodes, branch(condition, out, *graphs)], out
+
+    def _loop(self, maps: Sequence[str], depth: int) -> tuple[list[onnx.NodeProto], str]:
+        """A loop of some iterations; each may read its number and give a row of a result."""
+        nodes, count = self._trip_count(maps)
+        i, on, state, more = (self._new(hint) for hint in ("i", "on", "s", "more"))
+        inner, held = self._nodes([*maps, state], depth + 1)
+        out, row = self._new("b"), self._new("r")
+        number, scaled = self._new("f"), self._new("t")
+        inner += [
+            node("Identity", on, more),
+            node("Cast", i, number, to=TensorProto.FLOAT),
+            node("Mul", f"{held[-1]} {number}", scaled),
+            node("Tanh", scaled if self._random.integers(2) else held[-1], out),
+            node("Identity", self._some(held), row),
+        ]
+        body = graph(
+            inner,
+            f"{more} {out} {row}",
+            {i: "int64", on: "bool", state: "float"},
+            kinds={more: "bool"},
+        )
+        last, rows, total = (self._new(hint) for hint in ("last", "rows", "loop"))
+        nodes += [
+            node("Loop", f"{count} - {self._some(maps)}", f"{last} {rows}", body=body),
+            node("ReduceMax", rows, joined := self._new("j"), axes=[0], keepdims=0),
+            node("Add", f"{last} {joined}", total),
+        ]
+        return nodes, total
+
+    def _trip_count(self, maps: Sequence[str]) -> tuple[list[onnx.NodeProto], str]:
+        """One to four, given or made of a size."""
+        number, n = self._constant(np.int64(self._random.integers(1, 5)))
+        if self._random.integers(2):
+            return [number], n
+        axis, ax = self._constant(np.int64(self._random.choice([0, 2, 3])))
+        one, least = self._constant(np.int64(1))
+        shape, size, rest, count = (self._new(hint) for hint in ("s", "g", "m", "n"))
+        return [
+            number,
+            axis,
+            one,
+            node("Shape", self._some(maps), shape),
+            node("Gather", f"{shape} {ax}", size),
+            node("Mod", f"{size} {n}", rest),
+            node("Add", f"{rest} {least}", count),
+        ], count
 
     def _condition(self, maps: Sequence[str]) -> tuple[list[onnx.NodeProto], str]:
         """A comparison of what arithmetic makes of sizes, or logic of two such."""

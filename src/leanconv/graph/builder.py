@@ -63,7 +63,7 @@ class Builder:
         self.dtype = dtype
         self.single = single
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
-        self.budget = FoldBudget(limits.fold_budget(model_bytes), filled)
+        self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self._nodes: list[_Emitted] = []
 
     def constant(self, array: Array) -> Value:

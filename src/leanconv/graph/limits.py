@@ -15,6 +15,8 @@ class Limits:
         file_bytes: the largest model file, without external data (protobuf's own bound).
         fields: protobuf fields read in all; one takes at most a few hundred bytes of memory.
         nodes: the most nodes of a network.
+        held_nodes: the most nodes of graphs that nodes hold, counted each time that such a graph
+            is bound: as a branch that is taken, a loop's body, an iteration that is written out.
         metadata: the most key-value pairs that a file may say about itself.
         metadata_bytes: the most bytes that these may take together.
         fold_bytes: traffic of computing constants at load, whatever the model's size.
@@ -27,6 +29,7 @@ class Limits:
     file_bytes: int = (2 << 30) - 1
     fields: int = 1_000_000
     nodes: int = 100_000
+    held_nodes: int = 20_000
     metadata: int = 10_000
     metadata_bytes: int = 16 << 20
     fold_bytes: int = 64 << 20
@@ -44,9 +47,11 @@ class FoldBudget:
     Args:
         allowed: bytes read and written.
         filled: bytes of constants that repeat one number, which cost nothing until they are packed.
+        nodes: of graphs that nodes hold, each time that they are bound.
     """
 
-    def __init__(self, allowed: int, filled: int) -> None:
+    def __init__(self, allowed: int, filled: int, nodes: int) -> None:
+        self._nodes, self._nodes_left = nodes, nodes
         self._allowed, self._left = allowed, allowed
         self._filled, self._filled_left = filled, filled
 
@@ -61,6 +66,20 @@ class FoldBudget:
             raise UnsupportedError(
                 f"computing the constants of the model takes over {format_bytes(self._allowed)} of "
                 "traffic; expected less for a file of its size; fold its constants before export"
+            )
+
+    def enter(self, nodes: int) -> None:
+        """Account for the nodes of a graph that a node holds.
+
+        Raises:
+            UnsupportedError: with all others they are too many.
+        """
+        self._nodes_left -= nodes + 1
+        if self._nodes_left < 0:
+            raise UnsupportedError(
+                f"the graphs that nodes hold become over {self._nodes} nodes where they are "
+                "computed; expected at most that many: loops of fewer iterations; raise the limit "
+                "`held_nodes` if you trust the file"
             )
 
     def fill(self, filled_bytes: int) -> None:

@@ -78,6 +78,7 @@ class Scope:
 
     def _inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
         """Bind a graph that a node holds among the operations of this one."""
+        self._builder.budget.enter(len(graph.nodes))
         if graph.refused is not None:
             raise graph.refused
         given = dict(zip(graph.inputs, inputs, strict=True))

@@ -46,9 +46,10 @@ def _check_running(nodes: Sequence[FileNode], inputs: set[str]) -> None:
     place = f"input {number} ({shown(node.inputs[number])!r})"
     running = RULES[node.op].running
     if running:
+        first = ", ".join(map(str, running[:4])) + (", …" if len(running) > 4 else "")
         raise UnsupportedError(
             f"{where}: {place} depends on the network's inputs, which is not supported on data "
-            f"yet; expected a constant: only input {', '.join(map(str, running))} may be data"
+            f"yet; expected a constant: only input {first} may be data"
         )
     others = [op for op in not_on_data(nodes, inputs) if op != node.op]
     raise UnsupportedError(

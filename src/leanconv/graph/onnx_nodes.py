@@ -181,8 +181,9 @@ def _raw_graph(
     inputs, outputs = values["input"], values["output"]
     nodes = raw_nodes(message["node"], reader, opset, depth, prefix)
     tensors = initializers(message, reader)
-    own = {*inputs, *tensors, *(name for node in nodes for name in node.outputs)}
-    if len(own) < len(tensors) + len(inputs) or "" in inputs or set(inputs) & set(tensors):
+    given = {*inputs, *tensors}
+    own = given.union(*(node.outputs for node in nodes))
+    if len(given) < len(tensors) + len(inputs) or "" in inputs:
         raise ModelError("an input has no name, or one is defined twice; expected each once")
     used = (name for node in nodes for name in node.reads)
     captured = {name: name for name in (*used, *outputs) if name and name not in own}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.convert import RULES, FileNode, Rule
+from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
 from leanconv.graph.onnx_names import NAME, shown
-from leanconv.graph.onnx_nodes import RawNode
+from leanconv.graph.onnx_nodes import RawGraph, RawNode
 
 _QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 _LAST = ("ArgMax", "ArgMin")  # on data, nothing but Casts may read what they give
 _CASTS = ("Cast", "CastLike")
+_ITERATIONS = 3  # of a loop, looked at one by one; then all that is carried counts as data
 _MOST = 20  # names that a message lists
 _Which = Callable[[Iterable[bool]], bool]
 _Node = TypeVar("_Node", RawNode, FileNode)
@@ -123,15 +124,46 @@ def held_flow(node: RawNode | FileNode, running: Collection[str], which: _Which)
         which: `any` for outputs that do in one of the node's graphs, `all` for those that do
             whichever is computed.
     """
-    found: list[list[bool]] = []
-    for graph in node.graphs.values():
-        inner = {name for name, outer in graph.captured.items() if outer in running}
-        for each in graph.nodes:
-            flows = [index for index, name in enumerate(each.inputs) if name in inner]
-            inner.update(_passed(each, flows, inner, which))
-        found.append([name in inner for name in graph.outputs])
+    if node.op == "Loop":
+        return _looped(node, running, which)
+    found = [_inner_flow(graph, running, which, ()) for graph in node.graphs.values()]
     rows = zip(node.outputs, zip(*found, strict=False), strict=False)
     return [name for name, row in rows if name and which(row)]
+
+
+def _inner_flow(
+    graph: RawGraph | FileGraph,
+    running: Collection[str],
+    which: _Which,
+    inputs: Collection[str],
+) -> list[bool]:
+    """Whether each output of a graph depends on the network's inputs, if its `inputs` do."""
+    inner = {name for name, outer in graph.captured.items() if outer in running}
+    inner.update(inputs)
+    for each in graph.nodes:
+        flows = [index for index, name in enumerate(each.inputs) if name in inner]
+        inner.update(_passed(each, flows, inner, which))
+    return [name in inner for name in graph.outputs]
+
+
+def _looped(node: RawNode | FileNode, running: Collection[str], which: _Which) -> list[str]:
+    """`held_flow` of a Loop: what depends on the inputs after one iteration, does in the next."""
+    graphs: Mapping[str, RawGraph | FileGraph] = node.graphs
+    body = next(iter(graphs.values()))
+    flows = [name in running for name in node.inputs[2:]]
+    stacks: list[bool] = []
+    for attempt in range(_ITERATIONS + 1):
+        if attempt == _ITERATIONS:
+            flows = [True] * len(flows)
+        carried = {name for name, flow in zip(body.inputs[2:], flows, strict=False) if flow}
+        found = _inner_flow(body, running, which, carried)[1:]
+        after = [a or b for a, b in zip(flows, found, strict=False)]
+        stacks = found[len(flows) :]
+        if after == flows:
+            break
+        flows = after
+    rows = zip(node.outputs, (*flows, *stacks), strict=False)
+    return [name for name, flow in rows if name and flow]
 
 
 def _refused(node: RawNode | FileNode, flows: Sequence[int]) -> list[int]:

@@ -69,6 +69,12 @@ class FileGraph:
     captured: Mapping[str, str]
     refused: LeanConvError | None = None
 
+    @property
+    def size(self) -> int:
+        """How many nodes it has, with those of the graphs that they hold."""
+        held = (graph for node in self.nodes for graph in node.graphs.values())
+        return len(self.nodes) + sum(graph.size for graph in held)
+
 
 @dataclass(frozen=True)
 class Older:
@@ -108,7 +114,7 @@ class Rule:
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     least: int = 1
     most: int = 1
-    running: tuple[int, ...] | None = (0,)
+    running: Sequence[int] | None = (0,)
     typed: tuple[int, ...] = ()
     knows_shape: bool = False
     since: int = FIRST_OPSET
