@@ -16,7 +16,7 @@ from leanconv.codegen.host import check_runs_here, host
 from leanconv.errors import SpecError
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import PRESETS, Target, preset
-from leanconv.types import INT8, INT32, UINT8, Precision
+from leanconv.types import FLOAT32, INT8, INT16, INT32, UINT8, UINT16, DType, Precision
 from support.integer_conv import S16, U8S8, candidate, check, operands, problem
 
 SHAPES = [
@@ -57,6 +57,18 @@ def test_bytes_are_convolved_exactly(text: str, target: Target) -> None:
 def test_integers_of_16_bits_are_convolved_modulo_2_to_32(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=S16, bias=True)
     check(spec, target, *operands(spec))
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [INT8, UINT8, INT16, UINT16, INT32])
+def test_sums_with_a_residual_are_stored_saturated(dtype: DType, target: Target) -> None:
+    precision = replace(U8S8, y=dtype)
+    for text in SHAPES[2:5]:
+        spec = ConvSpec.parse(text, precision=precision, bias=True, residual=True)
+        x, w, bias = operands(spec)
+        if dtype.bytes == 1:
+            x, w, bias = x % 4, w % 5 - 2, bias % 64  # some sums are inside, some beyond
+        check(spec, target, x, w, bias)
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
@@ -123,5 +135,6 @@ def test_what_integers_do_not_have_yet_is_refused_with_a_reason() -> None:
     assert "dot products take 4" in str(DIRECT.refusal(planes, target))
     activated = replace(spec, activation=Activation.parse("relu"))
     assert "activation" in str(DIRECT.refusal(problem(activated, target), target))
-    narrow = replace(spec, precision=Precision(UINT8, INT8, INT32, UINT8))
-    assert "precision" in str(DIRECT.refusal(problem(narrow, target), target))
+    for other in (Precision(UINT8, UINT8, INT32, INT32), Precision(UINT8, INT8, INT32, FLOAT32)):
+        given = problem(replace(spec, precision=other), target)
+        assert DIRECT.refusal(given, target) == f"a precision of {other}"

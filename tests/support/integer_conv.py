@@ -60,13 +60,19 @@ def operands(spec: ConvSpec, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def check(spec: ConvSpec, target: Target, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> None:
-    """Hold what `direct` makes of a spec to the definition, in int64 and modulo 2^32."""
+    """Hold what `direct` makes of a spec to the definition, in int64, modulo 2^32, saturated."""
     block, made = target.channel_block(spec.precision.x), candidate(spec, target)
     ((use, constants),) = [(use, made.pack(w, {"bias": bias})) for use in made.kernels]
     assert {n: a.nbytes for n, a in constants.items()} == dict(made.constant_bytes)
-    y = np.full(Format(block).physical_shape(spec.output_shape), -77, np.int32)
-    rng = np.random.default_rng(9)
+    rng, stored = np.random.default_rng(9), np.iinfo(spec.precision.y)
+    y = np.full(Format(block).physical_shape(spec.output_shape), 77, spec.precision.y)
+    residual = None
+    if spec.residual:
+        residual = rng.integers(stored.min, stored.max, spec.output_shape, stored.dtype, True)
+        constants["residual"] = blocked(residual, block, rng)
     roles = {"x": blocked(x, block, rng), **constants, "y": y}
     found = run_kernel(use.kernel, *(roles[role] for role in use.roles), target=target)
-    exact = convolve(spec, x.astype(np.int64), w.astype(np.int64), bias.astype(np.int64))
-    assert np.array_equal(plain(found, spec.out_channels), exact.astype(np.int32))
+    operands = (None if a is None else a.astype(np.int64) for a in (x, w, bias, residual))
+    sums = convolve(spec, *operands).astype(np.int32)
+    expected = np.clip(sums, stored.min, stored.max)
+    assert np.array_equal(plain(found, spec.out_channels), expected)

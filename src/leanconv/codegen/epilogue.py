@@ -1,24 +1,26 @@
 """Both ends of a register tile's sums, in three verbs.
 
-- `start_tile`: the first values of the accumulators, the bias.
-- `finish`: what is applied to a sum: residual and activation.
-- `store_tile`: finish all sums of a tile, and store them in the output's layout.
+- *start*: the first values of the accumulators, the bias (`start_tile`).
+- *finish*: what is applied to a sum, in its own type: residual and activation (`finish` of
+  `activations`).
+- *store*: the output's type, narrower integers saturated, and its layout (`store_tile`, which also
+  finishes the sums of the tile).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from leanconv.codegen.activations import finish
+from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.records import dataclass
 from leanconv.spec import Activation
-from leanconv.target import Target
 from leanconv.types import DType
 
 
@@ -62,6 +64,7 @@ class TileOutput:
         access: layout of y and of the residual.
         y, residual: addresses of the tile's first column and channel.
         slope: address of the first channel's slope.
+        dtype: element type of y and of the residual; None: that of the sums.
     """
 
     epilogue: Epilogue
@@ -69,6 +72,46 @@ class TileOutput:
     y: Value
     residual: Value | None
     slope: Value | None
+    dtype: DType | None = None
+
+    def element(self, tile: RegisterTile) -> str:
+        """LLVM type of an element of y and of the residual."""
+        return self.dtype.llvm if self.dtype else tile.element
+
+    def kind(self, tile: RegisterTile) -> str:
+        """LLVM type of a vector of them, with the lanes of one of sums."""
+        return vector(self.dtype.llvm, tile.lanes) if self.dtype else tile.kind
+
+    def finished(
+        self,
+        e: Function,
+        tile: RegisterTile,
+        value: Value,
+        slope: Value | None,
+        added: Value | None,
+    ) -> Value:
+        """A vector of sums as it is stored; `added` is the residual as it was loaded."""
+        if added and self.dtype:
+            added = widened(e, added, self.dtype, tile.dot.accumulate)
+        value = finish(e, value, self.epilogue.activation, slope, added)
+        return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
+
+
+def widened(e: Function, value: Value, dtype: DType, wider: DType) -> Value:
+    """Integers of one type, in vectors or not, as those of one that holds them all."""
+    if dtype == wider:
+        return value
+    kind = vector(wider.llvm, lanes_of(value.kind))
+    return e.convert("sext" if dtype.kind == "int" else "zext", value, kind)
+
+
+def narrowed(e: Function, value: Value, dtype: DType, narrower: DType) -> Value:
+    """Signed integers as those of a narrower type: numbers that it lacks become its nearest."""
+    if dtype == narrower:
+        return value
+    assert dtype.kind == "int", "only signed integers are narrowed"
+    value = e.smin(e.smax(value, int(narrower.low)), int(narrower.high))
+    return e.convert("trunc", value, vector(narrower.llvm, lanes_of(value.kind)))
 
 
 def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Value | None) -> list[Value]:
@@ -84,39 +127,6 @@ def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Value | None) -
         return [e.zero(tile.kind)] * (rows * tile.vectors)
     vectors = range(tile.vectors)
     return [e.load(bias.at(j * tile.lanes, tile.element), tile.kind) for j in vectors] * rows
-
-
-class Columns:
-    """How many columns of a tile are stored, a value: made before the loops around `store_tile`.
-
-    Args:
-        e: the function to append to.
-        count: columns, one at least.
-        usual: most tiles have that many at least.
-        kind: type of the tile's vectors.
-        target: the machine.
-    """
-
-    def __init__(self, e: Function, count: Value, usual: int, kind: str, target: Target) -> None:
-        self.e, self.count, self.usual = e, count, usual
-        self._lanes = lanes_of(kind)
-        self._bits: Value | None = None
-        if target.masks_are_bits and self._lanes >= 8:
-            # A comparison in a loop would come late: just before the stores.
-            mask = e.first_lanes(count, self._lanes)
-            self._bits = e.convert("bitcast", mask, f"i{self._lanes}")
-
-    def mask(self, first: int) -> Value:
-        """The lanes that columns `first` … fill."""
-        if first == 0 and self._bits:
-            return self.e.convert("bitcast", self._bits, vector("i1", self._lanes))
-        return self.e.first_lanes(self.count - first, self._lanes)
-
-    def beyond(self, column: int, known: int) -> AbstractContextManager[None]:
-        """Emit the body if there is that column, of which `known` exist."""
-        if column < known:
-            return nullcontext()
-        return self.e.when(self.count.compare("sgt", column))
 
 
 def store_tile(
@@ -164,7 +174,7 @@ def store_columns(
     first: Value | int,
 ) -> None:
     """As `store_tile`, but only the tile's columns from `first` on, one at least."""
-    element, vectors, lanes = tile.element, tile.vectors, tile.lanes
+    element, vectors, lanes, of_y = tile.element, tile.vectors, tile.lanes, out.element(tile)
     held = e.local(element, len(acc) * lanes)
     for number, value in enumerate(acc):
         e.store(value, held.at(number * lanes, element))
@@ -172,8 +182,8 @@ def store_columns(
         one = held.at(column * (vectors * lanes), element)
         sums = [e.load(one.at(j * lanes, element), tile.kind) for j in range(vectors)]
         place = column * out.access.spatial[2]
-        residual = out.residual.at(place, element) if out.residual else None
-        there = replace(out, y=out.y.at(place, element), residual=residual)
+        residual = out.residual.at(place, of_y) if out.residual else None
+        there = replace(out, y=out.y.at(place, of_y), residual=residual)
         store_tile(e, tile, sums, there, channels)
 
 
@@ -187,24 +197,24 @@ def _store_vectors(
     known: int = 0,
 ) -> None:
     """Store vectors of channels; of `columns`, `known` are sure to exist."""
-    access, slope = out.access, out.slope
+    access, slope, of_y, kind = out.access, out.slope, out.element(tile), out.kind(tile)
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
         if live <= 0:
             continue
         slopes = e.load(slope.at(first, tile.element), tile.kind) if slope else None
-        y = out.y.at(access.channel(first), tile.element)
-        added = out.residual.at(access.channel(first), tile.element) if out.residual else None
+        y = out.y.at(access.channel(first), of_y)
+        added = out.residual.at(access.channel(first), of_y) if out.residual else None
         for i in range(len(acc) // tile.vectors):
             offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
             with columns.beyond(i, known) if columns else nullcontext():
                 other = None
                 if added:
-                    other = e.load_first(added.at(offset, tile.element), tile.kind, live)
-                value = finish(e, value, out.epilogue.activation, slopes, other)
-                e.store_first(value, y.at(offset, tile.element), live)
+                    other = e.load_first(added.at(offset, of_y), kind, live)
+                value = out.finished(e, tile, value, slopes, other)
+                e.store_first(value, y.at(offset, of_y), live)
 
 
 def _store_transposed(
@@ -242,17 +252,18 @@ def _store_square(
     if isinstance(access, PhasedAccess) and isinstance(live, int) and access.interleaves:
         _store_phases(e, tile, square, out, place, live)
         return
-    y = out.y.at(start * step, tile.element)
-    residual = out.residual.at(start * step, tile.element) if out.residual else None
+    of_y, kind = out.element(tile), out.kind(tile)
+    y = out.y.at(start * step, of_y)
+    residual = out.residual.at(start * step, of_y) if out.residual else None
     for channel, value in enumerate(square, first):
         offset = access.channel(channel)
         added, slopes = None, None
         if residual:
-            added = _load_row(e, residual.at(offset, tile.element), tile, start, live, step)
+            added = load_row(e, residual.at(offset, of_y), kind, start, live, step)
         if out.slope:
             slopes = e.broadcast(out.slope.at(channel, tile.element), tile.kind)
-        value = finish(e, value, out.epilogue.activation, slopes, added)
-        _store_row(e, value, y.at(offset, tile.element), tile, start, live, step)
+        value = out.finished(e, tile, value, slopes, added)
+        store_row(e, value, y.at(offset, of_y), start, live, step)
 
 
 def _store_phases(
@@ -264,7 +275,7 @@ def _store_phases(
     live: int,
 ) -> None:
     """As `_store_square`, where phases are channels: the columns of a row of phases interleave."""
-    access, (start, first) = out.access, place
+    access, (start, first), of_y = out.access, place, out.element(tile)
     assert isinstance(access, PhasedAccess)
     across = access.phases[1]
     for number in range(0, len(square), across):
@@ -279,52 +290,6 @@ def _store_phases(
                 break
             at, added = offset + index * tile.lanes, None
             if out.residual:
-                there = out.residual.at(at, tile.element)
-                added = e.load_first(there, tile.kind, count)
-            value = finish(e, value, out.epilogue.activation, slopes, added)
-            e.store_first(value, out.y.at(at, tile.element), count)
-
-
-def _each_column(
-    e: Function, tile: RegisterTile, start: int, live: Columns | int, carry: list[Value]
-) -> Iterator[int]:
-    """Emit the body for each lane of a row that begins at column `start`."""
-    for i in range(live if isinstance(live, int) else tile.lanes):
-        if isinstance(live, int):
-            yield i
-            continue
-        with e.when(live.count.compare("sgt", start + i), [carry]):
-            yield i
-
-
-def _load_row(
-    e: Function, address: Value, tile: RegisterTile, start: int, live: Columns | int, step: int
-) -> Value:
-    if step == 1:
-        if isinstance(live, int):
-            return e.load_first(address, tile.kind, live)
-        return e.masked_load(address, tile.kind, live.mask(start))
-    values = [e.zero(tile.kind)]
-    for i in _each_column(e, tile, start, live, values):
-        loaded = e.load(address.at(i * step, tile.element), tile.element)
-        values[0] = e.insert(values[0], loaded, i)
-    return values[0]
-
-
-def _store_row(
-    e: Function,
-    value: Value,
-    address: Value,
-    tile: RegisterTile,
-    start: int,
-    live: Columns | int,
-    step: int,
-) -> None:
-    if step > 1:
-        for i in _each_column(e, tile, start, live, []):
-            e.store(e.extract(value, i), address.at(i * step, tile.element))
-        e.barrier()
-    elif isinstance(live, int):
-        e.store_first(value, address, live)
-    else:
-        e.masked_store(value, address, live.mask(start))
+                added = e.load_first(out.residual.at(at, of_y), out.kind(tile), count)
+            value = out.finished(e, tile, value, slopes, added)
+            e.store_first(value, out.y.at(at, of_y), count)

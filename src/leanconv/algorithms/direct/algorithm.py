@@ -33,7 +33,7 @@ from leanconv.codegen.tiling import (
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
-from leanconv.types import Precision
+from leanconv.types import INT8, INT16, UINT8, UINT16, Precision
 
 _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
@@ -48,6 +48,8 @@ _DRAM_COLUMNS, _DRAM_TILE = 7, 24
 _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
+
+_NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
 
 _Ranked = tuple[tuple[float, Tile], ...]
 
@@ -255,8 +257,9 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
 
 
 def _takes(precision: Precision) -> bool:
-    """Floats of one type; integers whose sums are the output."""
-    return has_dot(precision) and precision.y == precision.accumulate
+    """Floats of one type; integers, whose sums are stored as they are or saturated."""
+    saturated = precision.accumulate.kind == "int" and precision.y in _NARROW
+    return has_dot(precision) and (saturated or precision.y == precision.accumulate)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:

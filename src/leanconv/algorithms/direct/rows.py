@@ -133,7 +133,9 @@ class _PanelRow:
                     e.prefetch(lines.at(i * conv.y.spatial[2], self.of_y), write=True)
         self._reduce(tile, acc, run, column, a)
         y = self.y.at(place, self.of_y)
-        output = TileOutput(conv.epilogue, conv.y, y, residual, self.slope)
+        types = conv.precision
+        stored = None if types.y == types.accumulate else types.y
+        output = TileOutput(conv.epilogue, conv.y, y, residual, self.slope, stored)
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, tile, acc, output, self.channels)
         else:

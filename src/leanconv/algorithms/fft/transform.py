@@ -22,9 +22,10 @@ from leanconv.algorithms.fft.network import (
     real_inverse,
 )
 from leanconv.algorithms.fft.tiles import Axis
+from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import tile_at

@@ -11,9 +11,10 @@ from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_ti
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
+from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.epilogue import Columns, TileOutput, store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.spec.format import ALIGNMENT, ceil_div
