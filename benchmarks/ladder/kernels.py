@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leanconv.codegen.activations import apply
-from leanconv.codegen.emitter import Function, Value, element_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
 from leanconv.spec import Activation
@@ -212,7 +212,13 @@ class ItemConv(Kernel):
         return e.finish()
 
     def _pixel(
-        self, e: Function, pointers: list[Value], k: Value, oy: Value, ox: Value, mask: Value | None
+        self,
+        e: Function,
+        pointers: list[Pointer],
+        k: Value,
+        oy: Value,
+        ox: Value,
+        mask: Value | None,
     ) -> None:
         """Emit one channel of a vector of items."""
         x, w, bias, y = pointers

@@ -12,11 +12,23 @@ from leanconv.codegen.lowered import View
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
 from leanconv.kernels.channel_blocks import channel_blocks
+from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.index_runs import IndexRun, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    UINT16,
+    UINT32,
+    DType,
+)
 from support.kernel_runner import run_kernel
 from support.nodes import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 
@@ -50,6 +62,34 @@ def test_reorder(target: Target, dtype: str, channels: int, spatial: tuple[int, 
     assert np.array_equal(from_memory(blocked, shape, block), x)
     again = run_kernel(back, blocked, np.full(shape, np.nan, dtype), target=target)
     assert np.array_equal(again, x)
+
+
+@targets
+@pytest.mark.parametrize("dtype", [BOOL, INT8, UINT16, INT32, INT64, FLOAT16])
+@pytest.mark.parametrize("channels", [1, 5, 16, 33, 64])
+def test_elements_of_all_widths_are_moved(target: Target, dtype: DType, channels: int) -> None:
+    shape, block = (2, channels, 5, 7), Format(target.channel_block(dtype))
+    x = np.random.default_rng(4).integers(0, 2 if dtype is BOOL else 100, shape).astype(dtype)
+    there, back = reorder(shape, dtype, PLAIN, block), reorder(shape, dtype, block, PLAIN)
+    result = np.full(block.physical_shape(shape), 1, dtype)
+    assert np.array_equal(run_kernel(there, x, result, target=target), to_format(x, block))
+    again = run_kernel(back, to_format(x, block), np.full(shape, 1, dtype), target=target)
+    assert np.array_equal(again, x)
+
+
+def test_types_of_one_width_are_moved_by_one_code() -> None:
+    block = Format(16)
+    texts = {
+        reorder((1, 20, 6, 6), dtype, PLAIN, block).emit(preset("znver4"))
+        for dtype in (FLOAT32, INT32, UINT32)
+    }
+    assert len(texts) == 1
+
+
+def test_numbers_are_written_in_the_type_of_the_elements() -> None:
+    fill = CopyTask("fill", (37,), 0, (), ((1,),), (0,), value=-7)
+    y = run_kernel(Copy(INT32, 0, (fill,)), np.zeros(37, np.int32))
+    assert (y == -7).all()
 
 
 def test_reorder_of_many_chunks() -> None:

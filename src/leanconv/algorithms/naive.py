@@ -19,7 +19,7 @@ from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.activations import finish
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.records import dataclass
@@ -82,7 +82,7 @@ class NaiveConv(GroupedConv):
         return e.finish()
 
     def _per_channel(
-        self, e: Function, pointers: dict[str, Value], role: str, k: Value
+        self, e: Function, pointers: dict[str, Pointer], role: str, k: Value
     ) -> Value | None:
         element = self.dtype.llvm
         return e.load(pointers[role].at(k, element), element) if role in pointers else None

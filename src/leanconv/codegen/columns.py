@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.target import Target
 
 
@@ -55,33 +55,31 @@ def _each_column(
 
 
 def load_row(
-    e: Function, address: Value, kind: str, start: int, live: Columns | int, step: int
+    e: Function, address: Pointer, kind: str, start: int, live: Columns | int, step: int
 ) -> Value:
     """Load a row of columns from `start` on, `step` elements apart; zero past the last of them."""
     if step == 1:
         if isinstance(live, int):
             return e.load_first(address, kind, live)
         return e.masked_load(address, kind, live.mask(start))
-    values, element = [e.zero(kind)], element_of(kind)
+    values = [e.zero(kind)]
     for i in _each_column(e, lanes_of(kind), start, live, values):
-        loaded = e.load(address.at(i * step, element), element)
-        values[0] = e.insert(values[0], loaded, i)
+        values[0] = e.insert(values[0], e.load(address.at(i * step)), i)
     return values[0]
 
 
 def store_row(
     e: Function,
     value: Value,
-    address: Value,
+    address: Pointer,
     start: int,
     live: Columns | int,
     step: int,
 ) -> None:
     """Store a row of columns from `start` on, `step` elements apart."""
     if step > 1:
-        element = element_of(value.kind)
         for i in _each_column(e, lanes_of(value.kind), start, live, []):
-            e.store(e.extract(value, i), address.at(i * step, element))
+            e.store(e.extract(value, i), address.at(i * step))
         e.barrier()
     elif isinstance(live, int):
         e.store_first(value, address, live)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import FLOATS, INT8, INT16, INT32, UINT8, DType, Precision
@@ -55,14 +55,14 @@ class Dot:
     group: int = 1
     way: Way = "fma"
 
-    def broadcast(self, e: Function, address: Value, kind: str) -> Parts:
+    def broadcast(self, e: Function, address: Pointer, kind: str) -> Parts:
         """Load one group of A for all lanes of sums of that type."""
         if self.way == "fma":
             return (e.broadcast(address, kind),)
         word = e.load(address, element_of(kind), align=self.a.bytes)
         return self._parts(e, e.splat(word, lanes_of(kind)), self.a)
 
-    def load(self, e: Function, address: Value, kind: str, live: int) -> Parts:
+    def load(self, e: Function, address: Pointer, kind: str, live: int) -> Parts:
         """Load a group of B for each of the first `live` lanes of sums of that type."""
         word = e.load_first(address, kind, live)
         return (word,) if self.way == "fma" else self._parts(e, word, self.b)

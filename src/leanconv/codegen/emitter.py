@@ -4,10 +4,10 @@ LLVM needs no pass over what comes out: loop-carried values become phis here, so
 promoted from memory, and the code generator alone (7 ms a kernel) gives the speed of `-O3`.
 
     e = Function("axpy", [("args", "ptr"), ("lo", "i64"), ("hi", "i64"), ("scratch", "ptr")])
-    x, y = e.pointer(0), e.pointer(1)
+    x, y = e.pointer(0, "float"), e.pointer(1, "float")
     with e.loop("i", e.hi, start=e.lo) as i:
-        v = e.load(x.at(i * 16, "float"), "<16 x float>")
-        e.store(v + v, y.at(i * 16, "float"))
+        v = e.load(x.at(i * 16), "<16 x float>")
+        e.store(v + v, y.at(i * 16))
     text = e.finish()
 """
 
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from leanconv.codegen.values import (
     Index,
     Number,
+    Pointer,
     Same,
     Value,
     bytes_of,
@@ -30,7 +31,17 @@ from leanconv.codegen.values import (
 )
 from leanconv.symbols import Symbol
 
-__all__ = ["Carry", "Function", "Index", "Value", "bytes_of", "element_of", "lanes_of", "vector"]
+__all__ = [
+    "Carry",
+    "Function",
+    "Index",
+    "Pointer",
+    "Value",
+    "bytes_of",
+    "element_of",
+    "lanes_of",
+    "vector",
+]
 
 Carry = list[Value]
 
@@ -74,17 +85,19 @@ class Function:
         return self.arguments[2]
 
     @property
-    def scratch(self) -> Value:
+    def scratch(self) -> Pointer:
         """This thread's scratch memory, aligned to 64 bytes."""
-        return self.arguments[3]
+        return Pointer(self, "ptr", self.arguments[3].text)
 
-    def pointer(self, index: int) -> Value:
-        """Load the address of operand `index` from the kernel's table."""
-        return self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
+    def pointer(self, index: int, element: str = "i8") -> Pointer:
+        """Load the address of operand `index`, of such elements, from the kernel's table."""
+        address = self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
+        return Pointer(self, "ptr", address.text, element)
 
     # -- building blocks -------------------------------------------------------------------
     def _made(self, kind: str, text: str) -> Value:
-        return Index(self, kind, text) if kind == "i64" else Value(self, kind, text)
+        made: type[Value] = {"i64": Index, "ptr": Pointer}.get(kind, Value)
+        return made(self, kind, text)
 
     def const(self, kind: str, value: Number | Symbol | Sequence[Number]) -> Value:
         """A constant, or a word of the table; a number is splatted over a vector's lanes."""
@@ -252,8 +265,11 @@ class Function:
         return self.define(f"insertelement {a}, {x}, i64 {lane}", a.kind)
 
     # -- memory ----------------------------------------------------------------------------
-    def load(self, address: Value, kind: str, align: int = 0) -> Value:
-        """Load a value; the alignment defaults to one element's."""
+    def load(self, address: Value, kind: str = "", align: int = 0) -> Value:
+        """Load a value, one element if no type is named; aligned as an element is by default."""
+        if not kind:
+            assert isinstance(address, Pointer), "a pointer that knows no element"
+            kind = address.element
         align = align or bytes_of(element_of(kind))
         return self.define(f"load {kind}, {address}, align {align}", kind)
 
@@ -344,22 +360,22 @@ class Function:
         """
         self.emit('fence syncscope("singlethread") acq_rel')
 
-    def local(self, element: str, count: int) -> Value:
+    def local(self, element: str, count: int) -> Pointer:
         """A small aligned array in this function's frame (at most 4 KiB)."""
         assert count * bytes_of(element) <= 4096, "a larger array belongs in the scratch"
         self._count += 1
         name = f"%local{self._count}"
         self._allocas.append(f"  {name} = alloca [{count} x {element}], align 64")
-        return Value(self, "ptr", name)
+        return Pointer(self, "ptr", name, element)
 
-    def table(self, values: Sequence[int]) -> Value:
+    def table(self, values: Sequence[int]) -> Pointer:
         """The address of constant i32 numbers."""
         name = f"@{self.name}.table{len(self._tables)}"
         numbers = ", ".join(f"i32 {value}" for value in values)
         self._tables.append(
             f"{name} = private unnamed_addr constant [{len(values)} x i32] [{numbers}], align 64"
         )
-        return Value(self, "ptr", name)
+        return Pointer(self, "ptr", name, "i32")
 
     # -- control ---------------------------------------------------------------------------
     @contextmanager

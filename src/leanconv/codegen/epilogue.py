@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
-from leanconv.codegen.emitter import Function, Value, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import interleave, transpose
@@ -69,17 +69,13 @@ class TileOutput:
 
     epilogue: Epilogue
     access: Access
-    y: Value
-    residual: Value | None
-    slope: Value | None
+    y: Pointer
+    residual: Pointer | None
+    slope: Pointer | None
     dtype: DType | None = None
 
-    def element(self, tile: RegisterTile) -> str:
-        """LLVM type of an element of y and of the residual."""
-        return self.dtype.llvm if self.dtype else tile.element
-
     def kind(self, tile: RegisterTile) -> str:
-        """LLVM type of a vector of them, with the lanes of one of sums."""
+        """LLVM type of a vector of y and of the residual, with the lanes of one of sums."""
         return vector(self.dtype.llvm, tile.lanes) if self.dtype else tile.kind
 
     def finished(
@@ -114,7 +110,7 @@ def narrowed(e: Function, value: Value, dtype: DType, narrower: DType) -> Value:
     return e.convert("trunc", value, vector(narrower.llvm, lanes_of(value.kind)))
 
 
-def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Value | None) -> list[Value]:
+def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Pointer | None) -> list[Value]:
     """The first values of a tile's accumulators, `[i * vectors + j]`.
 
     Args:
@@ -126,7 +122,7 @@ def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Value | None) -
     if bias is None:
         return [e.zero(tile.kind)] * (rows * tile.vectors)
     vectors = range(tile.vectors)
-    return [e.load(bias.at(j * tile.lanes, tile.element), tile.kind) for j in vectors] * rows
+    return [e.load(bias.at(j * tile.lanes), tile.kind) for j in vectors] * rows
 
 
 def store_tile(
@@ -147,6 +143,9 @@ def store_tile(
         channels: channels to store, at most `vectors * lanes`.
         columns: how many rows are stored; None: all of them.
     """
+    stored = out.dtype.llvm if out.dtype else tile.element
+    assert {p.element for p in (out.y, out.residual) if p} == {stored}, "addresses of others"
+    assert not out.slope or out.slope.element == tile.element, "slopes are of the sums' type"
     residual = out.residual.frozen() if out.residual else None
     out = replace(out, y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
@@ -174,16 +173,16 @@ def store_columns(
     first: Value | int,
 ) -> None:
     """As `store_tile`, but only the tile's columns from `first` on, one at least."""
-    element, vectors, lanes, of_y = tile.element, tile.vectors, tile.lanes, out.element(tile)
-    held = e.local(element, len(acc) * lanes)
+    vectors, lanes = tile.vectors, tile.lanes
+    held = e.local(tile.element, len(acc) * lanes)
     for number, value in enumerate(acc):
-        e.store(value, held.at(number * lanes, element))
+        e.store(value, held.at(number * lanes))
     with e.loop("column", len(acc) // vectors, start=first) as column:
-        one = held.at(column * (vectors * lanes), element)
-        sums = [e.load(one.at(j * lanes, element), tile.kind) for j in range(vectors)]
+        one = held.at(column * (vectors * lanes))
+        sums = [e.load(one.at(j * lanes), tile.kind) for j in range(vectors)]
         place = column * out.access.spatial[2]
-        residual = out.residual.at(place, of_y) if out.residual else None
-        there = replace(out, y=out.y.at(place, of_y), residual=residual)
+        residual = out.residual.at(place) if out.residual else None
+        there = replace(out, y=out.y.at(place), residual=residual)
         store_tile(e, tile, sums, there, channels)
 
 
@@ -197,24 +196,24 @@ def _store_vectors(
     known: int = 0,
 ) -> None:
     """Store vectors of channels; of `columns`, `known` are sure to exist."""
-    access, slope, of_y, kind = out.access, out.slope, out.element(tile), out.kind(tile)
+    access, slope, kind = out.access, out.slope, out.kind(tile)
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
         if live <= 0:
             continue
-        slopes = e.load(slope.at(first, tile.element), tile.kind) if slope else None
-        y = out.y.at(access.channel(first), of_y)
-        added = out.residual.at(access.channel(first), of_y) if out.residual else None
+        slopes = e.load(slope.at(first), tile.kind) if slope else None
+        y = out.y.at(access.channel(first))
+        added = out.residual.at(access.channel(first)) if out.residual else None
         for i in range(len(acc) // tile.vectors):
             offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
             with columns.beyond(i, known) if columns else nullcontext():
                 other = None
                 if added:
-                    other = e.load_first(added.at(offset, of_y), kind, live)
+                    other = e.load_first(added.at(offset), kind, live)
                 value = out.finished(e, tile, value, slopes, other)
-                e.store_first(value, y.at(offset, of_y), live)
+                e.store_first(value, y.at(offset), live)
 
 
 def _store_transposed(
@@ -252,18 +251,18 @@ def _store_square(
     if isinstance(access, PhasedAccess) and isinstance(live, int) and access.interleaves:
         _store_phases(e, tile, square, out, place, live)
         return
-    of_y, kind = out.element(tile), out.kind(tile)
-    y = out.y.at(start * step, of_y)
-    residual = out.residual.at(start * step, of_y) if out.residual else None
+    kind = out.kind(tile)
+    y = out.y.at(start * step)
+    residual = out.residual.at(start * step) if out.residual else None
     for channel, value in enumerate(square, first):
         offset = access.channel(channel)
         added, slopes = None, None
         if residual:
-            added = load_row(e, residual.at(offset, of_y), kind, start, live, step)
+            added = load_row(e, residual.at(offset), kind, start, live, step)
         if out.slope:
-            slopes = e.broadcast(out.slope.at(channel, tile.element), tile.kind)
+            slopes = e.broadcast(out.slope.at(channel), tile.kind)
         value = out.finished(e, tile, value, slopes, added)
-        store_row(e, value, y.at(offset, of_y), start, live, step)
+        store_row(e, value, y.at(offset), start, live, step)
 
 
 def _store_phases(
@@ -275,14 +274,14 @@ def _store_phases(
     live: int,
 ) -> None:
     """As `_store_square`, where phases are channels: the columns of a row of phases interleave."""
-    access, (start, first), of_y = out.access, place, out.element(tile)
+    access, (start, first) = out.access, place
     assert isinstance(access, PhasedAccess)
     across = access.phases[1]
     for number in range(0, len(square), across):
         offset = access.channel(first + number) + start * access.spatial[2]
         slope, slopes = out.slope, None
         if slope:
-            slopes = e.broadcast(slope.at(first + number, tile.element), tile.kind)
+            slopes = e.broadcast(slope.at(first + number), tile.kind)
         row = interleave(e, list(square[number : number + across]))
         for index, value in enumerate(row):
             count = min(tile.lanes, live * across - index * tile.lanes)
@@ -290,6 +289,6 @@ def _store_phases(
                 break
             at, added = offset + index * tile.lanes, None
             if out.residual:
-                added = e.load_first(out.residual.at(at, of_y), out.kind(tile), count)
+                added = e.load_first(out.residual.at(at), out.kind(tile), count)
             value = out.finished(e, tile, value, slopes, added)
-            e.store_first(value, out.y.at(at, of_y), count)
+            e.store_first(value, out.y.at(at), count)

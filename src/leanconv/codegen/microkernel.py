@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanconv.codegen.dot import Dot, Parts
-from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.records import cached_property, dataclass
 
 UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
@@ -90,10 +90,10 @@ class RegisterTile:
         """LLVM type of a vector of sums."""
         return vector(self.dot.accumulate.llvm, self.lanes)
 
-    def row(self, a: Value, i: int) -> Value:
+    def row(self, a: Pointer, i: int) -> Pointer:
         """The address of a row of A."""
         to_row = self.row_offsets[i] if self.row_offsets else i * self.row_stride
-        return a.at(to_row, self.dot.a.llvm)
+        return a.at(to_row)
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,16 @@ class Fetch:
         stride: elements from one step of the innermost loop to the next.
     """
 
-    address: Value
+    address: Pointer
     stride: int
 
-    def at(self, index: Value | int, element: str) -> Value:
+    def at(self, index: Value | int) -> Pointer:
         """The address of a step of the innermost loop."""
-        return self.address.at(index * self.stride, element)
+        return self.address.at(index * self.stride)
 
-    def moved(self, by: Value | int, element: str) -> Fetch:
+    def moved(self, by: Value | int) -> Fetch:
         """The same, `by` elements further."""
-        return Fetch(self.address.at(by, element), self.stride)
+        return Fetch(self.address.at(by), self.stride)
 
 
 def multiply_accumulate(
@@ -124,8 +124,8 @@ def multiply_accumulate(
     tile: RegisterTile,
     acc: Carry,
     rows: Sequence[int],
-    a: Value,
-    b: Value,
+    a: Pointer,
+    b: Pointer,
     loops: Sequence[ReductionLoop],
     unroll: int = UNROLL_LIMIT,
     fetch: Fetch | None = None,
@@ -137,18 +137,19 @@ def multiply_accumulate(
         tile: types and strides.
         acc: all accumulators of the tile.
         rows: the rows that take part; the others keep their values.
-        a, b: addresses at index zero of every loop.
+        a, b: addresses at index zero of every loop, of elements of `tile.dot.a` and `tile.dot.b`.
         loops: outermost first.
         unroll: most steps that are unrolled instead of looped over.
         fetch: what to prefetch in the loops; ignored in unrolled loops.
     """
+    dot = tile.dot
+    assert (a.element, b.element) == (dot.a.llvm, dot.b.llvm), "addresses of other elements"
     if not loops:
         _step(e, tile, acc, rows, a, b)
         return
     if tile.by_lane and not fetch:
         loops = _blocks_of_lanes(loops, tile.lanes)
     loop, inner = loops[0], loops[1:]
-    of_a, of_b = tile.dot.a.llvm, tile.dot.b.llvm
     steps = static_steps(loops)
     if steps is not None and steps <= unroll:
         assert isinstance(loop.extent, int)
@@ -158,16 +159,16 @@ def multiply_accumulate(
             _steps_by_lane(e, tile, acc, rows, a, b, loop.b_stride)
             return
         for i in range(loop.start, loop.extent):
-            a_i, b_i = a.at(i * loop.a_stride, of_a), b.at(i * loop.b_stride, of_b)
+            a_i, b_i = a.at(i * loop.a_stride), b.at(i * loop.b_stride)
             multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
         return
     with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
-        a_i = a.at(index * loop.a_stride, of_a)
-        b_i = b.at(index * loop.b_stride, of_b)
+        a_i = a.at(index * loop.a_stride)
+        b_i = b.at(index * loop.b_stride)
         if fetch and inner:
-            fetch = fetch.moved(index * loop.a_stride, of_a)
+            fetch = fetch.moved(index * loop.a_stride)
         elif fetch:
-            e.prefetch(fetch.at(index, of_a))
+            e.prefetch(fetch.at(index))
         multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll, fetch)
 
 
@@ -194,7 +195,7 @@ def _blocks_of_lanes(loops: Sequence[ReductionLoop], lanes: int) -> Sequence[Red
 
 
 def _step(
-    e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Value, b: Value
+    e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Pointer, b: Pointer
 ) -> None:
     _prefetch(e, tile, a, b)
     dot, kind, vectors = tile.dot, tile.kind, tile.vectors
@@ -210,8 +211,8 @@ def _steps_by_lane(
     tile: RegisterTile,
     acc: Carry,
     rows: Sequence[int],
-    a: Value,
-    b: Value,
+    a: Pointer,
+    b: Pointer,
     b_stride: int,
 ) -> None:
     """Emit one step for each lane: sums are as those of `_step`, bit by bit.
@@ -221,8 +222,8 @@ def _steps_by_lane(
     dot = tile.dot
     vectors = {i: e.load(tile.row(a, i), tile.kind) for i in rows}
     for lane in range(tile.lanes):
-        b_lane = b.at(lane * b_stride, dot.b.llvm)
-        _prefetch(e, tile, a.at(lane, dot.a.llvm), b_lane)
+        b_lane = b.at(lane * b_stride)
+        _prefetch(e, tile, a.at(lane), b_lane)
         for j in range(tile.vectors):
             operand = _operand(e, tile, b_lane, j)
             for i in rows:
@@ -231,18 +232,18 @@ def _steps_by_lane(
                 acc[slot] = dot.add(e, acc[slot], (x,), operand)
 
 
-def _prefetch(e: Function, tile: RegisterTile, a: Value, b: Value) -> None:
+def _prefetch(e: Function, tile: RegisterTile, a: Pointer, b: Pointer) -> None:
     for distance in tile.a_prefetch_offsets:
-        e.prefetch(a.at(distance, tile.dot.a.llvm))
+        e.prefetch(a.at(distance))
     for offset in tile.prefetch_offsets:
-        e.prefetch(b.at(offset, tile.dot.b.llvm), locality=2)
+        e.prefetch(b.at(offset), locality=2)
 
 
-def _operand(e: Function, tile: RegisterTile, b: Value, j: int) -> Parts:
+def _operand(e: Function, tile: RegisterTile, b: Pointer, j: int) -> Parts:
     """One vector of B, and a prefetch of a later one."""
     live = tile.tail_lanes if tile.tail_lanes and j == tile.vectors - 1 else tile.lanes
     dot, offset = tile.dot, j * tile.lanes * tile.dot.group
-    operand = dot.load(e, b.at(offset, dot.b.llvm), tile.kind, live)
+    operand = dot.load(e, b.at(offset), tile.kind, live)
     if tile.b_prefetch_distance:
-        e.prefetch(b.at(offset + tile.b_prefetch_distance, dot.b.llvm), locality=2)
+        e.prefetch(b.at(offset + tile.b_prefetch_distance), locality=2)
     return operand

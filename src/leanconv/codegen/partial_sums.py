@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
     Fetch,
@@ -33,8 +33,8 @@ def sum_in_two_parts(
     e: Function,
     tile: RegisterTile,
     start: Sequence[Value],
-    a: Value,
-    b: Value,
+    a: Pointer,
+    b: Pointer,
     loops: Sequence[ReductionLoop],
     unroll: int = UNROLL_LIMIT,
     fetch: Fetch | None = None,
@@ -52,22 +52,22 @@ def sum_in_two_parts(
     Returns:
         The sums, as `start`.
     """
-    loop, inner, element, dot = loops[0], loops[1:], tile.element, tile.dot
+    loop, inner, element = loops[0], loops[1:], tile.element
     assert isinstance(loop.extent, int)
     each = LENGTH // (static_steps(inner) or 1)
 
     def part(first: int, count: int, acc: list[Value]) -> list[Value]:
         by = first * (loop.a_stride if inner or not fetch else fetch.stride)
-        moved = fetch and fetch.moved(by, dot.a.llvm)
+        moved = fetch and fetch.moved(by)
         over = [replace(loop, extent=count), *inner]
-        a_i = a.at(first * loop.a_stride, dot.a.llvm)
-        b_i = b.at(first * loop.b_stride, dot.b.llvm)
+        a_i = a.at(first * loop.a_stride)
+        b_i = b.at(first * loop.b_stride)
         rows = range(len(start) // tile.vectors)
         multiply_accumulate(e, tile, acc, rows, a_i, b_i, over, unroll, moved)
         return acc
 
     stored = e.local(element, len(start) * tile.lanes)
-    places = [stored.at(slot * tile.lanes, element) for slot in range(len(start))]
+    places = [stored.at(slot * tile.lanes) for slot in range(len(start))]
     for value, place in zip(part(0, each, list(start)), places, strict=True):
         e.store(value, place)
     second = part(each, loop.extent - each, [e.zero(tile.kind)] * len(start))
@@ -96,14 +96,14 @@ class PartialSums:
         for slot, value in enumerate(start):
             e.store(value, self._place(slot))
 
-    def _place(self, slot: int) -> Value:
-        return self._totals.at(slot * self._tile.lanes, self._tile.element)
+    def _place(self, slot: int) -> Pointer:
+        return self._totals.at(slot * self._tile.lanes)
 
     def add(
         self,
         rows: Sequence[int],
-        a: Value,
-        b: Value,
+        a: Pointer,
+        b: Pointer,
         loops: Sequence[ReductionLoop],
         fetch: Fetch | None = None,
     ) -> None:
@@ -134,25 +134,24 @@ class PartialSums:
 
     def _moved(
         self,
-        a: Value,
-        b: Value,
+        a: Pointer,
+        b: Pointer,
         fetch: Fetch | None,
         loop: ReductionLoop,
         index: Value,
         nested: bool,
-    ) -> tuple[Value, Value, Fetch | None]:
+    ) -> tuple[Pointer, Pointer, Fetch | None]:
         """A, B and what is prefetched at one index of a loop; `nested` if it contains loops."""
-        of_a, of_b = self._tile.dot.a.llvm, self._tile.dot.b.llvm
         if fetch:
             stride = loop.a_stride if nested else fetch.stride
-            fetch = fetch.moved(index * stride, of_a)
-        return a.at(index * loop.a_stride, of_a), b.at(index * loop.b_stride, of_b), fetch
+            fetch = fetch.moved(index * stride)
+        return a.at(index * loop.a_stride), b.at(index * loop.b_stride), fetch
 
     def _add_one(
         self,
         rows: Sequence[int],
-        a: Value,
-        b: Value,
+        a: Pointer,
+        b: Pointer,
         loops: Sequence[ReductionLoop],
         fetch: Fetch | None,
     ) -> None:

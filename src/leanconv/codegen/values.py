@@ -5,6 +5,8 @@ Types are LLVM's own words: `"float"`, `"i64"`, `"ptr"`, `"<16 x float>"`. Value
 - `Value`: data, scalars or vectors. Integers are modulo 2^bits, as NumPy's are.
 - `Index`: signed integers that never overflow, mostly of 64 bits, made by loops, words of the
   table and `Function.i64`. LLVM is told so (`nsw`): it finds strides of addresses by that.
+- `Pointer`: an address that knows what lies there: `x.at(i)` steps in elements, and what is loaded
+  is one of them if nothing else is said. LLVM's `ptr` does not know.
 
 Operators give what their left operand is: `index + loaded` is an index, `loaded + index` is data.
 """
@@ -195,12 +197,9 @@ class Value:
         """
         return self.like(f"freeze {self}")
 
-    def at(self, index: Value | int, element: str = "i8") -> Value:
-        """The address `index` elements past this pointer."""
-        if isinstance(index, int) and index == 0:
-            return self
-        i = index if isinstance(index, Value) else self.function.i64(index)
-        return self.like(f"getelementptr {element}, ptr {self.text}, {i}")
+    def at(self, index: Value | int, element: str = "i8") -> Pointer:
+        """The address `index` elements past this one, which knows them; bytes if none is named."""
+        return Pointer(self.function, "ptr", self.text, element).at(index)
 
 
 _NO_OVERFLOW = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw"}
@@ -221,3 +220,32 @@ class Index(Value):
     def _arithmetic(self: Same, integer: str, floating: str, a: Value, b: Value) -> Same:
         del floating
         return self.like(f"{_NO_OVERFLOW.get(integer, integer)} {self.kind} {a.text}, {b.text}")
+
+
+class Pointer(Value):
+    """An address of elements of a type that it knows, of LLVM's."""
+
+    __slots__ = ("element",)
+
+    def __init__(self, function: Builder, kind: str, text: str, element: str = "i8") -> None:
+        self.function, self.kind, self.text, self.element = function, kind, text, element
+
+    def like(self, expression: str) -> Pointer:
+        """Append one instruction, whose result is an address of such elements, too."""
+        return Pointer(self.function, "ptr", self.function.named(expression), self.element)
+
+    def of(self, element: str) -> Pointer:
+        """The same address as one of other elements; no instruction."""
+        return Pointer(self.function, "ptr", self.text, element)
+
+    def at(self, index: Value | int, element: str = "") -> Pointer:
+        """The address `index` elements past this one; of other elements if one is named."""
+        element = element or self.element
+        if isinstance(index, int):
+            if index == 0:
+                return self if element == self.element else self.of(element)
+            place = f"i64 {index}"
+        else:
+            place = str(self.function.i64(index))
+        name = self.function.named(f"getelementptr {element}, ptr {self.text}, {place}")
+        return Pointer(self.function, "ptr", name, element)

@@ -13,6 +13,9 @@ A task's last extents are its body, which is one of
 - `lanes`: no extent: one vector, its lanes gathered from some vectors of the sources;
 - `scalar`: one extent, element by element.
 No mask is needed anywhere: the last vector of a run overlaps the one before it.
+
+Elements are bits: the code is that of their width, one for all types of four bytes. Only a kernel
+that writes a number other than zero has that of their type.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Literal
 
-from leanconv.codegen.emitter import Function, Value, bytes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
@@ -34,6 +37,7 @@ from leanconv.types import DType
 
 _UNROLL = 4
 _BLOCKS = (16, 8, 4, 2)
+_MOVED = {1: "i8", 2: "i16", 4: "float", 8: "double"}  # LLVM's type of elements, by their bytes
 WHOLE = (1, 0)  # steps along an axis that is not cut
 Body = Literal["run", "fill", "tile", "lanes", "scalar"]
 BODY_EXTENTS: dict[Body, int] = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
@@ -81,7 +85,7 @@ class Copy(Kernel):
     """All tasks of one result.
 
     Attributes:
-        dtype: NumPy's name of the elements.
+        dtype: of the elements.
         sources: number of source operands; the result is the last operand.
         tasks: boxes that do not overlap in the result.
     """
@@ -91,6 +95,12 @@ class Copy(Kernel):
     dtype: DType
     sources: int
     tasks: tuple[CopyTask, ...]
+
+    @property
+    def element(self) -> str:
+        """LLVM's type of an element of the code."""
+        numbers = any(task.value != 0.0 for task in self.tasks)
+        return self.dtype.llvm if numbers else _MOVED[self.dtype.bytes]
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -104,7 +114,7 @@ class Copy(Kernel):
         e = Function(self.NAME)
         base = 0
         for task in self.tasks:
-            _emit_task(e, task, base, self.sources, self.dtype.llvm, target)
+            _emit_task(e, task, base, self.sources, self.element, target)
             base += task.chunks
         return e.finish()
 
@@ -116,17 +126,17 @@ def _emit_task(
     first = e.smax(e.lo - base, 0)
     last = e.smin(e.hi - base, task.chunks)
     with e.when(first.compare("slt", last)):
-        streams = [e.pointer(operand) for operand in (*task.operands, sources)]
-        streams = [p.at(offset, element) for p, offset in zip(streams, task.offsets, strict=True)]
+        streams = [e.pointer(operand, element) for operand in (*task.operands, sources)]
+        streams = [p.at(offset) for p, offset in zip(streams, task.offsets, strict=True)]
         with e.loop("chunk", last, start=first) as chunk:
             places = list(streams)
             rest = chunk
             for axis in reversed(range(task.grid)):
                 index = rest if axis == 0 else rest % task.extents[axis]
-                places = _advance(places, task, axis, _place(e, task, axis, index), element)
+                places = _advance(places, task, axis, _place(e, task, axis, index))
                 if axis:
                     rest = rest // task.extents[axis]
-            _emit_nest(e, task, task.grid, places, element, target)
+            _emit_nest(e, task, task.grid, places, target)
 
 
 def _place(e: Function, task: CopyTask, axis: int, index: Value) -> Value:
@@ -135,24 +145,24 @@ def _place(e: Function, task: CopyTask, axis: int, index: Value) -> Value:
     return index if (step, last) == WHOLE else e.smin(index * step, last)
 
 
-def _advance(
-    places: list[Value], task: CopyTask, axis: int, index: Value | int, element: str
-) -> list[Value]:
+def _advance(places: list[Pointer], task: CopyTask, axis: int, index: Value | int) -> list[Pointer]:
     strides = (s[axis] for s in task.strides)
-    return [p.at(index * s, element) if s else p for p, s in zip(places, strides, strict=True)]
+    return [p.at(index * s) if s else p for p, s in zip(places, strides, strict=True)]
 
 
 def _emit_nest(
-    e: Function, task: CopyTask, axis: int, places: list[Value], element: str, target: Target
+    e: Function, task: CopyTask, axis: int, places: list[Pointer], target: Target
 ) -> None:
     """Loop over the extents that are neither spread over chunks nor the body's."""
     if axis == len(task.extents) - BODY_EXTENTS[task.body]:
-        lanes = target.vector_bytes // bytes_of(element)
-        _BODIES[task.body](e, task, places, element, lanes)
+        # Squares of narrow elements are no larger: a block of channels has a lane of sums for each.
+        least = 4 if task.body == "tile" else 1
+        lanes = target.vector_bytes // max(least, bytes_of(places[-1].element))
+        _BODIES[task.body](e, task, places, lanes)
         return
     with e.loop(f"i{axis}", task.extents[axis]) as index:
-        inner = _advance(places, task, axis, _place(e, task, axis, index), element)
-        _emit_nest(e, task, axis + 1, inner, element, target)
+        inner = _advance(places, task, axis, _place(e, task, axis, index))
+        _emit_nest(e, task, axis + 1, inner, target)
 
 
 def cover(
@@ -207,48 +217,44 @@ def _cover_extent(
         body(last + u * lanes, lanes)
 
 
-def _emit_run(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
+def _emit_run(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:
     x, y = places
     step = task.strides[0][-1]
 
     def body(at: Value | int, width: int) -> None:
-        kind = vector(element, width)
+        kind = vector(y.element, width)
         if step == 0:
             moved = e.broadcast(x, kind)
         elif step == 1:
-            moved = e.load(x.at(at, element), kind)
+            moved = e.load(x.at(at), kind)
         else:
             backwards = at * -1 - (width - 1) if isinstance(at, Value) else -at - (width - 1)
-            moved = e.load(x.at(backwards, element), kind)
+            moved = e.load(x.at(backwards), kind)
             if width > 1:
                 moved = e.shuffle(moved, None, range(width - 1, -1, -1))
-        e.store(moved, y.at(at, element))
+        e.store(moved, y.at(at))
 
     cover(e, task.extents[-1], lanes, body)
 
 
-def _emit_fill(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
+def _emit_fill(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:
     def body(at: Value | int, width: int) -> None:
-        e.store(e.const(vector(element, width), task.value), places[0].at(at, element))
+        e.store(e.const(vector(places[0].element, width), task.value), places[0].at(at))
 
     cover(e, task.extents[-1], lanes, body)
 
 
-def _emit_scalar(
-    e: Function, task: CopyTask, places: list[Value], element: str, _lanes: int
-) -> None:
+def _emit_scalar(e: Function, task: CopyTask, places: list[Pointer], _lanes: int) -> None:
     def body(at: Value | int, _width: int) -> None:
-        x, y = _advance(places, task, -1, at, element)
-        e.store(e.load(x, element), y)
+        x, y = _advance(places, task, -1, at)
+        e.store(e.load(x), y)
 
     cover(e, task.extents[-1], 1, body)
 
 
-def _emit_lanes(
-    e: Function, task: CopyTask, places: list[Value], element: str, _lanes: int
-) -> None:
+def _emit_lanes(e: Function, task: CopyTask, places: list[Pointer], _lanes: int) -> None:
     width = len(task.picks[0])
-    kind = vector(element, width)
+    kind = vector(places[-1].element, width)
     given = [any(picks[i] >= 0 for picks in task.picks) for i in range(width)]
     moved = e.const(kind, task.value)
     for number, picks in enumerate(task.picks):
@@ -264,22 +270,22 @@ def _step(stride: int) -> int:
     return next((block for block in _BLOCKS if stride == block), stride)
 
 
-def _emit_tile(e: Function, task: CopyTask, places: list[Value], element: str, lanes: int) -> None:
+def _emit_tile(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:
     across, along = task.extents[-2:]
     assert not task.zeros or across + task.zeros <= lanes, "zeros end the only row of tiles"
     x, y = places
     source_step, result_step = _step(task.strides[0][-2]), _step(task.strides[1][-1])
 
     def tile(j: Value | int, i: Value | int, rows: int, width: int) -> None:
-        kind = vector(element, width)
-        x0 = x.at(j * source_step, element).at(i, element)
-        y0 = y.at(i * result_step, element).at(j, element)
+        kind = vector(y.element, width)
+        x0 = x.at(j * source_step).at(i)
+        y0 = y.at(i * result_step).at(j)
         given = min(rows, across) if task.zeros else rows
-        loaded = [e.load(x0.at(r * source_step, element), kind) for r in range(given)]
+        loaded = [e.load(x0.at(r * source_step), kind) for r in range(given)]
         loaded += [e.zero(kind)] * (rows - given)
         made = min(width, along) if task.slack else width
         for c, column in enumerate(transpose(e, loaded, made)):
-            e.store(column, y0.at(c * result_step, element))
+            e.store(column, y0.at(c * result_step))
 
     def columns(j: Value | int, rows: int) -> None:
         length = along if along >= width else width
@@ -289,7 +295,7 @@ def _emit_tile(e: Function, task: CopyTask, places: list[Value], element: str, l
     cover(e, across + task.zeros, lanes, columns, unroll=1)
 
 
-_BODIES: dict[Body, Callable[[Function, CopyTask, list[Value], str, int], None]] = {
+_BODIES: dict[Body, Callable[[Function, CopyTask, list[Pointer], int], None]] = {
     "run": _emit_run,
     "fill": _emit_fill,
     "tile": _emit_tile,

@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -117,7 +117,7 @@ class _Nest:
 
     def emit(self) -> str:
         e, k = self.e, self.k
-        pointers = [e.pointer(i) for i in range(len(self.strides))]
+        pointers = [e.pointer(i, self.element) for i in range(len(self.strides))]
         values: list[Value | None] = [None] * len(k.strides)
         self._load(-1, pointers, values)
         if any(isinstance(extent, Symbol) for extent in k.extents):
@@ -128,7 +128,7 @@ class _Nest:
             self._row(row, piece, pointers, values)
         return e.finish()
 
-    def _pieces(self, pointers: list[Value], values: list[Value | None]) -> None:
+    def _pieces(self, pointers: list[Pointer], values: list[Value | None]) -> None:
         """Pieces of all axes: the same grid, in one code for all axes that could be cut.
 
         A last axis of less than a chunk is not cut unless it is the only one.
@@ -142,7 +142,7 @@ class _Nest:
             self._axis(0, pointers, values)
 
     def _row(
-        self, row: Value, piece: Value, pointers: list[Value], values: list[Value | None]
+        self, row: Value, piece: Value, pointers: list[Pointer], values: list[Value | None]
     ) -> None:
         """One row, or one piece of it: find where it starts, then run the remaining axes."""
         k, values = self.k, list(values)
@@ -156,16 +156,14 @@ class _Nest:
             self.ranges[k.cut] = self._range(k.cut, piece)
         self._axis(k.cut, pointers, values)
 
-    def _advance(self, axis: int, index: Value, pointers: list[Value]) -> list[Value]:
+    def _advance(self, axis: int, index: Value, pointers: list[Pointer]) -> list[Pointer]:
         steps = [s[axis] for s in self.strides]
-        return [
-            p.at(index * s, self.element) if s else p for p, s in zip(pointers, steps, strict=True)
-        ]
+        return [p.at(index * s) if s else p for p, s in zip(pointers, steps, strict=True)]
 
     def _load(
         self,
         axis: int,
-        pointers: list[Value],
+        pointers: list[Pointer],
         values: list[Value | None],
         count: int | None = None,
     ) -> None:
@@ -181,7 +179,7 @@ class _Nest:
             else:
                 values[i] = self.e.load_first(pointers[i], self.kind, count)
 
-    def _axis(self, axis: int, pointers: list[Value], values: list[Value | None]) -> None:
+    def _axis(self, axis: int, pointers: list[Pointer], values: list[Value | None]) -> None:
         """All of an axis, or its range."""
         if axis == self.inner:
             self._vectors(pointers, values)
@@ -197,7 +195,7 @@ class _Nest:
         start = piece * k.piece(axis)
         return start, self.e.smin(start + k.piece(axis), k.extents[axis])
 
-    def _vectors(self, pointers: list[Value], values: list[Value | None]) -> None:
+    def _vectors(self, pointers: list[Pointer], values: list[Value | None]) -> None:
         """The last axis: whole vectors, then what remains."""
         e, extent = self.e, self.k.extents[-1]
         if self.one_vector:
@@ -219,7 +217,7 @@ class _Nest:
 
     def _vector_loop(
         self,
-        pointers: list[Value],
+        pointers: list[Pointer],
         values: list[Value | None],
         start: Value | int,
         stop: Value | int,
@@ -229,14 +227,14 @@ class _Nest:
             self._load(self.inner, moved, inside)
             self._compute(moved, inside, self.lanes)
 
-    def _tail(self, pointers: list[Value], values: list[Value | None], count: int) -> None:
+    def _tail(self, pointers: list[Pointer], values: list[Value | None], count: int) -> None:
         e, inside = self.e, list(values)
         i = e.i64(self.k.extents[-1] - count)
         moved = self._advance(self.inner, i, pointers)
         self._load(self.inner, moved, inside, count)
         self._compute(moved, inside, count)
 
-    def _compute(self, pointers: list[Value], loaded: list[Value | None], count: int) -> None:
+    def _compute(self, pointers: list[Pointer], loaded: list[Value | None], count: int) -> None:
         e = self.e
         values = [v for v in loaded if v is not None]
         assert len(values) == len(loaded), "an operand was not loaded"

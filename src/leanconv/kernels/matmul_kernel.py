@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import prod
 
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
@@ -169,7 +169,7 @@ class _Emission:
                 self._rows(a, packed, c, y, columns, group)
         return e.finish()
 
-    def _shift(self, pointer: Value, batch: list[Value], strides: tuple[int, ...]) -> Value:
+    def _shift(self, pointer: Pointer, batch: list[Value], strides: tuple[int, ...]) -> Pointer:
         for index, stride in zip(batch, strides, strict=True):
             if stride:
                 pointer = pointer.at(index * stride, self.element)
@@ -179,13 +179,19 @@ class _Emission:
         """Whole panels and the last one, each under its condition."""
         raise NotImplementedError
 
-    def _panel(self, b: Value, panel: Value, columns: _Columns) -> Value:
+    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         """Address of the packed panel (k, vectors * lanes)."""
         raise NotImplementedError
 
     # -- tiles ---------------------------------------------------------------------------------
     def _rows(
-        self, a: Value, panel: Value, c: list[Value], y: Value, columns: _Columns, group: Value
+        self,
+        a: Pointer,
+        panel: Pointer,
+        c: list[Pointer],
+        y: Pointer,
+        columns: _Columns,
+        group: Value,
     ) -> None:
         """All rows of a chunk for one panel."""
         e, kernel = self.e, self.kernel
@@ -205,10 +211,10 @@ class _Emission:
 
     def _tile(
         self,
-        a: Value,
-        panel: Value,
-        c: list[Value],
-        y: Value,
+        a: Pointer,
+        panel: Pointer,
+        c: list[Pointer],
+        y: Pointer,
         row: Value,
         rows: int,
         columns: _Columns,
@@ -270,7 +276,7 @@ class _OfPanels(_Emission):
             offsets = tuple(range(0, columns, kernel.lanes))
             yield _Columns(panel * kernel.width, offsets, columns - offsets[-1])
 
-    def _panel(self, b: Value, panel: Value, columns: _Columns) -> Value:
+    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         del columns
         return b.at(panel * (self.kernel.k * self.kernel.width), self.element)
 
@@ -292,7 +298,7 @@ class _OfActivations(_Emission):
                 last = e.smin(first + (vectors - 1) * lanes, kernel.n - lanes)
                 yield _Columns(first, (*whole, last - first), lanes)
 
-    def _panel(self, b: Value, panel: Value, columns: _Columns) -> Value:
+    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         del panel
         e, kernel = self.e, self.kernel
         if kernel.b.column == 1:
@@ -303,14 +309,14 @@ class _OfActivations(_Emission):
                 for j, offset in enumerate(columns.offsets):
                     loaded = e.load_first(row.at(offset, self.element), self.kind, columns.lanes)
                     e.store(loaded, to.at(j * kernel.lanes, self.element))
-            return e.scratch
+            return e.scratch.of(self.element)
         assert kernel.b.row == 1, "one of the strides is one"
         for j, offset in enumerate(columns.offsets):
             column = columns.first + offset
             source = b.at(column * kernel.b.column, self.element)
             packed = e.scratch.at(j * kernel.lanes, self.element)
             self._pack_columns(source, packed, int(columns.lanes))
-        return e.scratch
+        return e.scratch.of(self.element)
 
     def _pack_columns(self, source: Value, packed: Value, count: int) -> None:
         """Transpose `count` columns, contiguous along k, into one vector per k."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Value, element_of
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of
 
 
 def pack_channels(values: np.ndarray, groups: int, width: int) -> np.ndarray:
@@ -17,7 +17,7 @@ def pack_channels(values: np.ndarray, groups: int, width: int) -> np.ndarray:
 
 
 def broadcast_channels(
-    e: Function, pointers: Mapping[str, Value], name: str, first: Value, count: int, kind: str
+    e: Function, pointers: Mapping[str, Pointer], name: str, first: Value, count: int, kind: str
 ) -> list[Value] | None:
     """An operand's numbers of `count` channels from `first` on, each in all lanes of a vector.
 

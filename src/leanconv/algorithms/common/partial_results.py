@@ -13,7 +13,7 @@ import numpy as np
 
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
@@ -89,7 +89,7 @@ class SumOfParts(Kernel):
         plane = self.pixels * self.lanes
         with e.chunks(self.batch, self.blocks) as (image, block):
             place = (image * self.blocks + block) * plane
-            there: dict[str, Value] = {
+            there: dict[str, Pointer] = {
                 name: pointers[name].at(place, element)
                 for name in ("part", "residual", "y")
                 if name in pointers
@@ -101,7 +101,7 @@ class SumOfParts(Kernel):
                 self._add(e, there, first * self.lanes, pixels)
         return e.finish()
 
-    def _add(self, e: Function, there: dict[str, Value], place: Value, pixels: int) -> None:
+    def _add(self, e: Function, there: dict[str, Pointer], place: Value, pixels: int) -> None:
         element, lanes = self.dtype.llvm, self.lanes
         kind = vector(element, lanes)
         access = Access(0, lanes, 0, (0, 0, lanes))

@@ -17,7 +17,7 @@ from leanconv.codegen.column_tiles import (
     written_tiles,
 )
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
@@ -126,7 +126,7 @@ class DepthwiseConv(GroupedConv):
     def emit_rows(
         self,
         e: Function,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         image: Value,
         block: Value,
         first: Value,
@@ -139,7 +139,7 @@ class DepthwiseConv(GroupedConv):
             with e.loop("row", last, start=first) as row:
                 body.row(row)
 
-    def _all_blocks(self, e: Function, pointers: dict[str, Value], n: Value, row: Value) -> None:
+    def _all_blocks(self, e: Function, pointers: dict[str, Pointer], n: Value, row: Value) -> None:
         for block, live in each_tile(e, "block", self.out_channels, self.width):
             _VectorRows(e, self, pointers, n, e.i64(block), live).row(row)
 
@@ -160,7 +160,7 @@ class _VectorRows:
         self,
         e: Function,
         conv: DepthwiseConv,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         n: Value,
         block: Value,
         live: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leanconv.algorithms.direct.rows import PanelRows
 from leanconv.algorithms.direct.shape import DirectShape
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -22,7 +22,7 @@ class DirectConv(DirectShape):
         self.emit_chunks(e, {name: e.pointer(i) for i, name in enumerate(self.operands)})
         return e.finish()
 
-    def emit_chunks(self, e: Function, pointers: dict[str, Value]) -> None:
+    def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
         panels = 1 if self.panels_inside else self.panels
         extents = self.phases * self.batch, self.groups, self.bands, panels, self.row_blocks
@@ -39,7 +39,7 @@ class DirectConv(DirectShape):
                 self._one_panel(e, body, panel, first, last)
 
     def emit_panels(
-        self, e: Function, pointers: dict[str, Value], first: Value | int, last: Value | int
+        self, e: Function, pointers: dict[str, Pointer], first: Value | int, last: Value | int
     ) -> None:
         """Emit the panels first … last - 1 (one at least) of all rows of image 0, group 0."""
         zero = e.i64(0)
@@ -50,7 +50,7 @@ class DirectConv(DirectShape):
     def emit_rows(
         self,
         e: Function,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         image: Value,
         panel: Value,
         first: Value,

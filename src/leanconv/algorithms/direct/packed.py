@@ -23,7 +23,7 @@ from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.panel_packing import PanelPacking
 from leanconv.codegen.dot import group_of
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
@@ -199,8 +199,8 @@ class PackedConv(GroupedConv):
         return pack_channels(values, self.groups, self.panels * self.panel_lanes)
 
     def of_phase(
-        self, e: Function, pointers: dict[str, Value], n: Value
-    ) -> tuple[dict[str, Value], Value]:
+        self, e: Function, pointers: dict[str, Pointer], n: Value
+    ) -> tuple[dict[str, Pointer], Value]:
         """The operands' addresses and the image, of index `n` over phases by images."""
         if self.phases == 1:
             return pointers, n

@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
@@ -105,7 +105,8 @@ class DirectPointwise(PackedConv):
         """Emit the loops: chunks, parts, tiles."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        element = self.dtype.llvm
+        pointers = {name: e.pointer(i, element) for i, name in enumerate(self.operands)}
         extents = self.phases * self.batch, self.groups, self.panels, self.blocks
         with e.chunks(*extents) as (n, g, panel, block):
             first = block * self.chunk_tiles
@@ -124,7 +125,7 @@ class _Chunk:
         self,
         e: Function,
         conv: DirectPointwise,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         place: tuple[Value, Value, Value],
         first: Value,
         last: Value,
@@ -135,13 +136,12 @@ class _Chunk:
         self.image, g, panel = place
         channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
         self.bias, self.slope = (
-            pointers[name].at(channel, self.element) if name in pointers else None
-            for name in ("bias", "slope")
+            pointers[name].at(channel) if name in pointers else None for name in ("bias", "slope")
         )
-        self.group_w = pointers["w"].at(g * conv.group_weights, self.element)
-        self.w = self.group_w.at(panel * (conv.inputs * conv.lanes), self.element)
+        self.group_w = pointers["w"].at(g * conv.group_weights)
+        self.w = self.group_w.at(panel * (conv.inputs * conv.lanes))
         x = self.image * conv.x.image + g * conv.x.channel(conv.inputs)
-        self.x = pointers["x"].at(x, self.element)
+        self.x = pointers["x"].at(x)
         y = self.image * conv.y.image + g * conv.y.channel(conv.outputs) + conv.y_offset
         self.out = y + panel * conv.y.channel(conv.lanes)
 
@@ -192,10 +192,10 @@ class _Chunk:
         length: Value | int = extent
         if conv.inputs % extent:
             length = e.smin(c + extent, conv.inputs) - c
-        a = self.x.at(c * conv.x.block_stride + pixel, self.element)
+        a = self.x.at(c * conv.x.block_stride + pixel)
         register = replace(self._register, prefetch_offsets=self._prefetch_offsets(tile))
         loops = [ReductionLoop("c", length, conv.x.block_stride, conv.lanes)]
-        b = self.w.at(c * conv.lanes, self.element)
+        b = self.w.at(c * conv.lanes)
         multiply_accumulate(e, register, acc, range(len(acc)), a, b, loops)
         return acc
 
@@ -228,8 +228,8 @@ class _Chunk:
         out = TileOutput(
             conv.epilogue,
             conv.y,
-            self.pointers["y"].at(place, self.element),
-            residual.at(place, self.element) if residual else None,
+            self.pointers["y"].at(place),
+            residual.at(place) if residual else None,
             self.slope,
         )
         store_tile(self.e, self._register, acc, out, channels)

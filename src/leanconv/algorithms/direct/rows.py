@@ -15,7 +15,7 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
     tiles_of_any_row,
 )
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import TileOutput, start_tile, store_columns, store_tile
 from leanconv.codegen.microkernel import (
     Fetch,
@@ -31,7 +31,7 @@ class PanelRows:
     """Emits rows of output columns, one panel of output channels each."""
 
     def __init__(
-        self, e: Function, conv: DirectShape, pointers: dict[str, Value], n: Value, g: Value
+        self, e: Function, conv: DirectShape, pointers: dict[str, Pointer], n: Value, g: Value
     ) -> None:
         self.e, self.conv = e, conv
         image = n * conv.x.image + g * conv.x.channel(conv.inputs)
@@ -44,12 +44,12 @@ class PanelRows:
         self.slope = self._channels(pointers.get("slope"), g)
         self.image, self.prefetched = n, pointers.get("prefetched")
 
-    def _output(self, pointer: Value, n: Value, g: Value) -> Value:
+    def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
         access = self.conv.y
         start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
         return pointer.at(start, self.conv.precision.y.llvm)
 
-    def _channels(self, pointer: Value | None, g: Value) -> Value | None:
+    def _channels(self, pointer: Pointer | None, g: Value) -> Pointer | None:
         if pointer is None:
             return None
         first = g * (self.conv.panels * self.conv.panel_lanes)
@@ -71,24 +71,21 @@ class _PanelRow:
 
     def __init__(self, of: PanelRows, row: Value, panel: Value, channels: int) -> None:
         self.e, self.conv = of.e, of.conv
-        types = of.conv.precision
-        self.of_x, self.of_w, self.of_y = types.x.llvm, types.w.llvm, types.y.llvm
-        of_sums = types.accumulate.llvm
         self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
         conv, window = self.conv, self.conv.window
         od, oh = self.e.split(row, *window.out[:2])
         self.oh = oh
-        self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes), self.of_w).frozen()
+        self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes)).frozen()
         first = panel * conv.panel_lanes
-        self.bias = of.bias.at(first, of_sums) if of.bias else None
-        self.slope = of.slope.at(first, of_sums) if of.slope else None
+        self.bias = of.bias.at(first) if of.bias else None
+        self.slope = of.slope.at(first) if of.slope else None
         channel = conv.y.panel(panel, conv.panel_lanes)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
-        self.y = of.y.at(place, self.of_y)
-        self.residual = of.residual.at(place, self.of_y) if of.residual else None
+        self.y = of.y.at(place)
+        self.residual = of.residual.at(place) if of.residual else None
         self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-        self.x = of.x.at(starts[0] + starts[1], self.of_x)
+        self.x = of.x.at(starts[0] + starts[1])
         self.first_tile = (of.image * conv.row_count + row) * conv.tiles_across
 
     def emit(self) -> None:
@@ -121,18 +118,18 @@ class _PanelRow:
             by_lane=conv.by_lane,
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
-        a = self.x.at(first, self.of_x).frozen()
+        a = self.x.at(first).frozen()
         acc = start_tile(e, tile, run.pixels, self.bias)
         place = column * conv.y.spatial[2]
-        residual = self.residual.at(place, self.of_y) if self.residual else None
+        residual = self.residual.at(place) if self.residual else None
         if conv.prefetches_residual and residual:
             for j in range(vectors):
-                lines = residual.at(conv.y.channel(j * conv.lanes), self.of_y)
+                lines = residual.at(conv.y.channel(j * conv.lanes))
                 for i in range(run.pixels):
                     # For writing: the output usually takes the residual's place.
-                    e.prefetch(lines.at(i * conv.y.spatial[2], self.of_y), write=True)
+                    e.prefetch(lines.at(i * conv.y.spatial[2]), write=True)
         self._reduce(tile, acc, run, column, a)
-        y = self.y.at(place, self.of_y)
+        y = self.y.at(place)
         types = conv.precision
         stored = None if types.y == types.accumulate else types.y
         output = TileOutput(conv.epilogue, conv.y, y, residual, self.slope, stored)
@@ -160,7 +157,7 @@ class _PanelRow:
         return prefetch_offsets(self.e, conv, self.prefetched, self.group_w, tiles, tile)
 
     def _reduce(
-        self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Value
+        self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Pointer
     ) -> None:
         """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
         conv, e, window = self.conv, self.e, self.conv.window
@@ -184,13 +181,13 @@ class _PanelRow:
         if across:
             runs = [(across.low, across.high, (0,))]
 
-        def columns(a: Value, b: Value) -> None:
+        def columns(a: Pointer, b: Pointer) -> None:
             step = window.dilation[2] * conv.x.spatial[2]
             for low, high, pixels in runs:
                 kw = ReductionLoop("kw", high, step, per_column, start=low)
                 for offset, channels in self._channel_loops(width):
-                    a_c = a.at(conv.x.channel(offset), self.of_x)
-                    b_c = b.at(offset * width, self.of_w)
+                    a_c = a.at(conv.x.channel(offset))
+                    b_c = b.at(offset * width)
                     loops = [kw, *channels]
                     fetch = self._next_input(run.pixels, channels[-1], a_c)
                     if parts:
@@ -210,7 +207,7 @@ class _PanelRow:
         if parts:
             acc[:] = parts.values()
 
-    def _next_input(self, pixels: int, loop: ReductionLoop, a: Value) -> Fetch | None:
+    def _next_input(self, pixels: int, loop: ReductionLoop, a: Pointer) -> Fetch | None:
         """What the next tiles read in this innermost loop, if their channels are neighbours."""
         step = self.conv.window.stride[2] * self.conv.x.spatial[2]
         assert isinstance(loop.extent, int)
@@ -218,17 +215,17 @@ class _PanelRow:
             return None
         if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
             blocks = self.conv.x.block > 1
-            return Fetch(a.at(pixels * step, self.of_x), step) if blocks else None
+            return Fetch(a.at(pixels * step), step) if blocks else None
         end = (pixels - 1) * step + loop.extent
-        return Fetch(a.at(end, self.of_x), ceil_div(pixels * step, loop.extent))
+        return Fetch(a.at(end), ceil_div(pixels * step, loop.extent))
 
     def _nest(
         self,
         loops: list[ReductionLoop],
         acc: list[Value],
-        a: Value,
-        b: Value,
-        inside: Callable[[Value, Value], None],
+        a: Pointer,
+        b: Pointer,
+        inside: Callable[[Pointer, Pointer], None],
     ) -> None:
         if not loops:
             inside(a, b)
@@ -238,8 +235,8 @@ class _PanelRow:
             self._nest(loops[1:], acc, a, b, inside)
             return
         with self.e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
-            a_i = a.at(index * loop.a_stride, self.of_x)
-            b_i = b.at(index * loop.b_stride, self.of_w)
+            a_i = a.at(index * loop.a_stride)
+            b_i = b.at(index * loop.b_stride)
             self._nest(loops[1:], acc, a_i, b_i, inside)
 
     def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:

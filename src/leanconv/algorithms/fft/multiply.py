@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.math import negate
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tails import each_tile
@@ -41,7 +41,7 @@ def multiply(e: Function, layout: FftLayout, w: Value) -> None:
             _multiply_panels(e, layout, x, weights, y)
 
 
-def _multiply_panels(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
+def _multiply_panels(e: Function, layout: FftLayout, x: Pointer, w: Pointer, y: Pointer) -> None:
     element, vectors = layout.dtype.llvm, layout.tile.vectors
     size = layout.bin_weights // layout.output_vectors  # weights of one vector of outputs
     for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
@@ -61,7 +61,7 @@ class _PanelProducts:
         self.width = vectors * layout.lanes
         self.loops = _loops(layout, self.width)
 
-    def emit(self, x: Value, w: Value, y: Value) -> None:
+    def emit(self, x: Pointer, w: Pointer, y: Pointer) -> None:
         """Emit the loops over tiles; the addresses are those of the panel."""
         e, layout, element = self.e, self.layout, self.element
         per_tile, products = (2, self._four) if layout.products == 4 else (1, self._three)
@@ -76,7 +76,7 @@ class _PanelProducts:
                 a = x_line.at(first * layout.x_tile, element)
                 products(a, w, y_line.at(first * (2 * layout.y_row), element), rows)
 
-    def _four(self, a: Value, b: Value, out: Value, rows: int) -> None:
+    def _four(self, a: Pointer, b: Pointer, out: Pointer, rows: int) -> None:
         """Four multiplications: rows are real and imaginary parts of tiles in turn."""
         e, vectors, row = self.e, self.vectors, self.layout.x_row
         acc: Carry = [e.zero(self.kind)] * (rows * vectors)
@@ -90,7 +90,7 @@ class _PanelProducts:
             i, j = divmod(number, vectors)
             e.store(value, out.at(i * self.layout.y_row + j * self.layout.lanes, self.element))
 
-    def _three(self, a: Value, b: Value, out: Value, rows: int) -> None:
+    def _three(self, a: Pointer, b: Pointer, out: Pointer, rows: int) -> None:
         """Three multiplications (Gauss): rows are tiles."""
         e, layout = self.e, self.layout
 
@@ -118,11 +118,11 @@ class _PanelProducts:
         for value, place in zip(acc, real, strict=True):
             e.store(value, place)
 
-    def _weights(self, b: Value, number: int) -> Value:
+    def _weights(self, b: Pointer, number: int) -> Pointer:
         """Address of the weights of a pass of the reduction."""
         return b.at(number * self.layout.reduction_steps * self.width, self.element)
 
-    def _accumulate(self, acc: Carry, a: Value, b: Value, rows: int, row: int) -> None:
+    def _accumulate(self, acc: Carry, a: Pointer, b: Pointer, rows: int, row: int) -> None:
         """Emit one pass of the reduction; rows are `row` elements apart."""
         tile = RegisterTile(fma(self.layout.dtype), self.layout.lanes, self.vectors, row)
         multiply_accumulate(self.e, tile, acc, range(rows), a, b, self.loops)

@@ -24,7 +24,7 @@ from leanconv.algorithms.fft.network import (
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
@@ -79,7 +79,7 @@ class Transforms:
         e: Function,
         layout: FftLayout,
         target: Target,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         outer: Value,
         split: Value,
         block: Sequence[Value],
@@ -406,7 +406,7 @@ class Transforms:
             self._store([sums[i] for i in range(len(sums))], at, slope, stored, number)
 
     def _store(
-        self, sums: list[Value], at: Value, slope: Value | None, columns: Columns, number: Value
+        self, sums: list[Value], at: Value, slope: Pointer | None, columns: Columns, number: Value
     ) -> None:
         """Store as many columns and channels as there are."""
         e, layout = self.e, self.layout

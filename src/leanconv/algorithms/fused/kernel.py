@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
-from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.records import dataclass
@@ -133,7 +133,7 @@ class FusedChain(Kernel):
         return begin, [e.select(has_before, before, none[0]), e.select(has_after, after, none[1])]
 
     def _rows(
-        self, e: Function, pointers: dict[str, Value], image: Value, part: Value
+        self, e: Function, pointers: dict[str, Pointer], image: Value, part: Value
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
         block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes

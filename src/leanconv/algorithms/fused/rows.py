@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
@@ -152,13 +152,13 @@ class Rows:
             those of y.
     """
 
-    start: Value
+    start: Pointer
     ring: int
     stride: int
     element: str
     block_gap: int = 0
 
-    def at(self, row: Value) -> Value:
+    def at(self, row: Value) -> Pointer:
         """Where row 0 would lie so that this row is found `row * stride` behind it."""
         if not self.ring:
             return self.start
@@ -187,9 +187,9 @@ class BlockRows:
         self,
         e: Function,
         block: BlockKernels,
-        operands: Mapping[str, Value],
+        operands: Mapping[str, Pointer],
         tensors: Mapping[str, Rows],
-        scratch: Value,
+        scratch: Pointer,
         image: Value,
         image_out: Value,
     ) -> None:
@@ -197,7 +197,7 @@ class BlockRows:
         self.image, self.image_out = image, image_out
         self.element = block.depthwise.dtype.llvm
         self.expanded, self.filtered = scratch, scratch.at(block.expanded_bytes)
-        self.local: dict[str, dict[str, Value]] = {stage: {} for stage in block.stages}
+        self.local: dict[str, dict[str, Pointer]] = {stage: {} for stage in block.stages}
         for name in block.operands:
             stage, _, operand = name.partition(".")
             self.local[stage][operand] = operands[name]
@@ -240,7 +240,7 @@ class BlockRows:
 
     def _expand(
         self, expand: DirectConv, panel: Value, low: Value, begin: Value, high: Value
-    ) -> Value:
+    ) -> Pointer:
         """Emit expanded rows begin … high - 1 of a panel; return where row 0, channel 0 is."""
         e, block, x = self.e, self.block, self.tensors["x"]
         if block.keeps_expanded:
@@ -260,7 +260,7 @@ class BlockRows:
         return start
 
     def _depthwise(
-        self, x: Value, image: Value, y: Value, index: Value, first: Value, last: Value
+        self, x: Pointer, image: Value, y: Pointer, index: Value, first: Value, last: Value
     ) -> None:
         pointers = {"x": x, "y": y, **self.local["depthwise"]}
         self.block.depthwise.emit_rows(self.e, pointers, image, index, first, last)
@@ -292,7 +292,7 @@ class BlockRows:
         self._prefetch(block.projects[0], zero, slot, slots, self.local["project0"]["w"])
 
     def _prefetch(
-        self, kernel: DirectConv, panel: Value, slot: Value, slots: int, w: Value
+        self, kernel: DirectConv, panel: Value, slot: Value, slots: int, w: Pointer
     ) -> None:
         """Prefetch one of some equal shares of a panel's weights: they are read only once.
 
@@ -301,7 +301,7 @@ class BlockRows:
         e = self.e
         panel_bytes = kernel.reduction * kernel.panel_lanes * kernel.dtype.bytes
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
-        first = w.at(panel * panel_bytes + slot * (lines * ALIGNMENT))
+        first = w.of("i8").at(panel * panel_bytes + slot * (lines * ALIGNMENT))
         if isinstance(lines, int):
             for line in range(lines):
                 e.prefetch(first.at(line * ALIGNMENT), locality=2)

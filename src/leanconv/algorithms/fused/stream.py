@@ -19,7 +19,7 @@ import numpy as np
 
 from leanconv.algorithms.fused.kernel import pack_part
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
-from leanconv.codegen.emitter import Carry, Function, Value
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
@@ -159,7 +159,7 @@ class BlockStream(Kernel):
                 )
             done[i] = e.smax(done[i], stop)
 
-    def _blocks(self, e: Function, pointers: dict[str, Value], image: Value) -> list[BlockRows]:
+    def _blocks(self, e: Function, pointers: dict[str, Pointer], image: Value) -> list[BlockRows]:
         element = self.blocks[0].depthwise.dtype.llvm
         scratch = e.scratch.at(sum(self.ring_bytes))
         x, place, made = Rows(pointers["x"], 0, 0, element), 0, []

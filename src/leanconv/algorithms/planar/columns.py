@@ -15,7 +15,7 @@ from typing import NamedTuple
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import finish
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -315,7 +315,7 @@ class ColumnOutput:
         conv: GroupedConv,
         target: Target,
         kind: str,
-        pointers: Mapping[str, Value],
+        pointers: Mapping[str, Pointer],
         channel: Value,
         count: int,
     ) -> None:

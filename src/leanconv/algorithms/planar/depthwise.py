@@ -29,7 +29,7 @@ from leanconv.algorithms.planar.columns import (
     each_tile_of_row,
     shared_loads,
 )
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.records import dataclass
@@ -123,7 +123,7 @@ class _PlaneTiles:
         e: Function,
         conv: PlanarDepthwise,
         target: Target,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         n: Value,
         channel: Value,
     ) -> None:

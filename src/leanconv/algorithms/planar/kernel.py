@@ -19,7 +19,7 @@ from leanconv.algorithms.planar.columns import (
     each_tile_of_row,
     shared_loads,
 )
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.shuffles import interleave
@@ -81,7 +81,7 @@ class _ChannelRows:
         e: Function,
         conv: PlanarConv,
         target: Target,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         n: Value,
         g: Value,
         channel: Value,

@@ -19,7 +19,7 @@ from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import (
     Fetch,
@@ -129,7 +129,7 @@ class _PanelTiles:
         e: Function,
         conv: PlanarPointwise,
         target: Target,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         n: Value,
         g: Value,
         block: Value,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Count, Extent, Sizes
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
@@ -215,7 +215,7 @@ class BlockConv(Kernel):
         return e.finish()
 
     def _block(
-        self, e: Function, pointers: dict[str, Value], block: Block, chunk: tuple[Value, ...]
+        self, e: Function, pointers: dict[str, Pointer], block: Block, chunk: tuple[Value, ...]
     ) -> None:
         n, g, d, row, column, part = chunk
         first = (row * self.whole.rows, column * self.whole.columns)
@@ -223,7 +223,7 @@ class BlockConv(Kernel):
         self.multiply(e, pointers, block, (n, g, d, *first), part)
 
     def unfold(
-        self, e: Function, pointers: dict[str, Value], block: Block, place: tuple[Value, ...]
+        self, e: Function, pointers: dict[str, Pointer], block: Block, place: tuple[Value, ...]
     ) -> None:
         """Emit the unfolding of the block at image, group, depth, row and column."""
         n, g, d, first_row, first_column = place
@@ -240,7 +240,7 @@ class BlockConv(Kernel):
     def multiply(
         self,
         e: Function,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         block: Block,
         place: tuple[Value, ...],
         part: Value,

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import reduce
 from math import prod
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Strides
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
@@ -120,7 +120,7 @@ class Mover:
         self.kind = vector(self.element, unfolding.lanes)
 
     def row(
-        self, x: Value, y: Value, d: Value | int, h: Value, first: Value | int, count: int
+        self, x: Pointer, y: Pointer, d: Value | int, h: Value, first: Value | int, count: int
     ) -> None:
         """Emit `count` columns from `first` on of the row at position (d, h).
 
@@ -180,7 +180,7 @@ class Mover:
         place = self._value(p) * view.stride[axis] - view.pad[axis]
         return place + k * view.dilation[axis]
 
-    def _source(self, x: Value, d: Value | int, h: Value, p: Value | int) -> Value:
+    def _source(self, x: Pointer, d: Value | int, h: Value, p: Value | int) -> Pointer:
         """The address of tap zero at a position."""
         for axis, index in enumerate((d, h, p)):
             x = x.at(self._coordinate(axis, index, 0) * self.u.x.spatial[axis], self.element)
@@ -189,8 +189,8 @@ class Mover:
     # -- columns whose taps all exist -------------------------------------------------------
     def _inside(
         self,
-        x: Value,
-        y: Value,
+        x: Pointer,
+        y: Pointer,
         d: Value | int,
         h: Value,
         begin: Value | int,
@@ -207,15 +207,15 @@ class Mover:
         }
         bodies[self.u.run](x, y, count)
 
-    def _tap(self, x: Value, y: Value, axis: int, k: Value | int) -> tuple[Value, Value]:
+    def _tap(self, x: Pointer, y: Pointer, axis: int, k: Value | int) -> tuple[Pointer, Pointer]:
         source = self.view.dilation[axis] * self.u.x.spatial[axis]
         return x.at(k * source, self.element), y.at(k * self.u.tap[axis], self.element)
 
-    def _column(self, x: Value, y: Value, p: Value | int) -> tuple[Value, Value]:
+    def _column(self, x: Pointer, y: Pointer, p: Value | int) -> tuple[Pointer, Pointer]:
         step = self.view.stride[2] * self.u.x.spatial[2]
         return x.at(p * step, self.element), y.at(p * self.u.position[2], self.element)
 
-    def _channel_runs(self, x: Value, y: Value, count: int) -> None:
+    def _channel_runs(self, x: Pointer, y: Pointer, count: int) -> None:
         u, kernel = self.u, self.view.kernel
         one_run = u.x.block == 1 and u.tap[2] == u.inputs
         one_run = one_run and self.view.dilation[2] * u.x.spatial[2] == u.inputs
@@ -230,7 +230,7 @@ class Mover:
             else:
                 self._copy_channels(x, y)
 
-    def _tap_runs(self, x: Value, y: Value, count: int) -> None:
+    def _tap_runs(self, x: Pointer, y: Pointer, count: int) -> None:
         kernel = self.view.kernel
         loops = [("p", count), ("c", self.u.inputs), ("kd", kernel[0]), ("kh", kernel[1])]
         with nest(self.e, loops) as (p, c, kd, kh):
@@ -239,13 +239,13 @@ class Mover:
             x, y = self._channel(x, y, c)
             self._copy(x, y, kernel[2])
 
-    def _channel(self, x: Value, y: Value, c: Value | int) -> tuple[Value, Value]:
+    def _channel(self, x: Pointer, y: Pointer, c: Value | int) -> tuple[Pointer, Pointer]:
         return (
             x.at(c * self.u.x.block_stride, self.element),
             y.at(c * self.u.channel, self.element),
         )
 
-    def _single(self, x: Value, y: Value, count: int) -> None:
+    def _single(self, x: Pointer, y: Pointer, count: int) -> None:
         kernel = self.view.kernel
         loops = [("p", count), ("kd", kernel[0]), ("kh", kernel[1]), ("kw", kernel[2])]
         with nest(self.e, loops) as (p, kd, kh, kw):
@@ -254,7 +254,7 @@ class Mover:
                 x, y = self._tap(x, y, axis, k)
             self._copy_channels(x, y)
 
-    def _squares(self, x: Value, y: Value, count: int) -> None:
+    def _squares(self, x: Pointer, y: Pointer, count: int) -> None:
         """Squares of columns by channels (or by taps along the height), transposed in registers."""
         u, view, kernel = self.u, self.view, self.view.kernel
         if u.channel == 1:
@@ -283,14 +283,14 @@ class Mover:
             return 0
         return self.e.smin(block * self.u.lanes, count - self.u.lanes)
 
-    def _square(self, x: Value, y: Value, step: int, columns: int, rows: int) -> None:
+    def _square(self, x: Pointer, y: Pointer, step: int, columns: int, rows: int) -> None:
         e, u = self.e, self.u
         loaded = [self._load(x.at(q * step, self.element), columns) for q in range(rows)]
         loaded += [e.poison(self.kind)] * (u.lanes - rows)
         for p, column in enumerate(transpose(e, loaded)[:columns]):
             e.store_first(column, y.at(p * u.position[2], self.element), rows)
 
-    def _interleave(self, x: Value, y: Value, step: int, rows: int) -> None:
+    def _interleave(self, x: Pointer, y: Pointer, step: int, rows: int) -> None:
         """The same where the columns of the unfolded tensor follow each other: whole vectors."""
         e, lanes = self.e, self.u.lanes
         loaded = [self._load(x.at(q * step, self.element), lanes) for q in range(rows)]
@@ -305,7 +305,7 @@ class Mover:
                 result = e.shuffle(result, row, picks)
             e.store(result, y.at(part * lanes, self.element))
 
-    def _load(self, x: Value, count: int) -> Value:
+    def _load(self, x: Pointer, count: int) -> Value:
         """Load every stride-th column, `count` of them, without reading past the last."""
         e, lanes, step = self.e, self.u.lanes, self.view.stride[2]
         if step == 1:
@@ -325,8 +325,8 @@ class Mover:
     # -- columns some of whose taps may lie in the padding -----------------------------------
     def _edges(
         self,
-        x: Value,
-        y: Value,
+        x: Pointer,
+        y: Pointer,
         d: Value | int,
         h: Value,
         begin: Value | int,
@@ -357,7 +357,7 @@ class Mover:
                     self._zero_channels(y_p)
 
     # -- runs --------------------------------------------------------------------------------
-    def _copy_channels(self, x: Value, y: Value) -> None:
+    def _copy_channels(self, x: Pointer, y: Pointer) -> None:
         u = self.u
         if u.run != "channels":
             with nest(self.e, [("c", u.inputs)]) as (c,):
@@ -376,7 +376,7 @@ class Mover:
             at = x.at(blocks * u.x.block_stride, self.element)
             self._copy(at, y.at(blocks * u.x.block, self.element), rest)
 
-    def _zero_channels(self, y: Value) -> None:
+    def _zero_channels(self, y: Pointer) -> None:
         if self.u.channel == 1:
 
             def clear(at: Value | int, n: int) -> None:
@@ -388,7 +388,7 @@ class Mover:
         with nest(self.e, [("c", self.u.inputs)]) as (c,):
             self.e.store(self.e.zero(self.element), y.at(c * self.u.channel, self.element))
 
-    def _copy(self, x: Value, y: Value, count: int) -> None:
+    def _copy(self, x: Pointer, y: Pointer, count: int) -> None:
         def move(at: Value | int, n: int) -> None:
             value = self.e.load(x.at(at, self.element), vector(self.element, n))
             self.e.store(value, y.at(at, self.element))

@@ -14,7 +14,7 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.records import dataclass
 from leanconv.target import Target
 
@@ -149,7 +149,7 @@ class WindowDot(GroupedConv):
             value = value + e.extract(total, 1)
         e.store(e.load(result, element) + value, result)
 
-    def _finish(self, e: Function, pointers: dict[str, Value], row: Value, k: Value) -> None:
+    def _finish(self, e: Function, pointers: dict[str, Pointer], row: Value, k: Value) -> None:
         element = self.dtype.llvm
         slope = pointers["slope"].at(k, element) if "slope" in pointers else None
         slopes = e.load(slope, element) if slope else None

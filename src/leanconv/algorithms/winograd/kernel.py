@@ -24,7 +24,7 @@ from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.products import Products
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -117,8 +117,8 @@ class WinogradConv(Kernel):
         return e.select(few, block % 2, e.i64(0))
 
     def _with_offsets(
-        self, e: Function, pointers: dict[str, Value], index: Value | None = None
-    ) -> dict[str, Value]:
+        self, e: Function, pointers: dict[str, Pointer], index: Value | None = None
+    ) -> dict[str, Pointer]:
         """The operands' addresses for the residue of this index; None if there is only one."""
         if index is None:
             return pointers

@@ -13,7 +13,7 @@ from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
 from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
@@ -65,7 +65,7 @@ class OutputTransform:
         e: Function,
         conv: WinogradShape,
         target: Target,
-        pointers: dict[str, Value],
+        pointers: dict[str, Pointer],
         group: Value,
         m: Value,
         between: Value,

@@ -23,7 +23,7 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
@@ -158,7 +158,7 @@ class PointProducts(Kernel):
         return e.finish()
 
     def _chunk(
-        self, e: Function, pointers: dict[str, Value], conv: DirectConv, chunk: tuple[Value, ...]
+        self, e: Function, pointers: dict[str, Pointer], conv: DirectConv, chunk: tuple[Value, ...]
     ) -> None:
         point, part, block = chunk
         element = conv.dtype.llvm
