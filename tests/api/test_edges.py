@@ -280,6 +280,24 @@ def test_a_gpu_refuses_them_by_name() -> None:
         DeviceBackend(model_, driver)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), ("n", 3)])
+@pytest.mark.parametrize("dtype", [None, FLOAT64])
+def test_outputs_that_are_shapes_and_constants_of_any_type(
+    shape: Sequence[int | str], dtype: str | None
+) -> None:
+    nodes = [node("Relu", "x", "y"), node("Shape", "x", "s"), node("Identity", "b", "k")]
+    held = np.array([True, False, True])
+    proto = network(nodes, shape, b=held)
+    for name, kind in (("s", "int64"), ("k", "bool")):
+        proto.graph.output.append(helper.make_tensor_value_info(name, TYPES[kind], None))
+    found, x = lc.load(proto, threads=1, dtype=dtype), np.ones((2, 3), dtype or "f4")
+    assert [each.dtype for each in found.outputs] == [dtype or FLOAT32, "int64", "bool"]
+    y = found.run({"x": x})
+    assert [array.dtype for array in y.values()] == [each.dtype for each in found.outputs]
+    assert y["s"].tolist() == [2, 3]
+    np.testing.assert_array_equal(y["k"], held)
+
+
 # -- places of extremes ------------------------------------------------------------------------
 
 

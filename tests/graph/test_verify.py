@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DType
 from support.graph_builder import Builder
 
 
@@ -88,9 +88,21 @@ def test_two_outputs(sound: Graph) -> None:
     refused(replace(sound, nodes=(sound.nodes[0], node)), "2 outputs")
 
 
-def test_two_dtypes(sound: Graph) -> None:
-    types = {**sound.types, "x1": TensorType((2,), FLOAT32)}
-    refused(replace(sound, inputs=("x0", "x1"), types=types), "float32, float64")
+def test_values_of_several_dtypes_beside_each_other(sound: Graph) -> None:
+    types = {**sound.types, "x1": TensorType((2,), FLOAT32), "x2": TensorType((), BOOL)}
+    mixed = replace(sound, inputs=("x0", "x1", "x2"), types=types)
+    assert verify(mixed) is mixed
+    assert mixed.dtype == FLOAT64
+
+
+@pytest.mark.parametrize("dtype", [INT64, BOOL, FLOAT16])
+def test_an_operation_that_does_not_take_a_dtype(dtype: DType) -> None:
+    types = frozen({n: TensorType((3,), dtype) for n in "xy"})
+    graph = Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), name="act"),), types, frozen({}))
+    with pytest.raises(UnsupportedError, match=rf"'act' \(Relu\): Relu reads {dtype}\[3\].*float"):
+        verify(graph)
+    moved = Node("Reshape", ("x",), ("y",), frozen({"shape": (3,)}))
+    assert verify(replace(graph, nodes=(moved,)))
 
 
 def test_a_pass_that_breaks_a_graph_is_named(sound: Graph) -> None:
@@ -107,11 +119,20 @@ def test_a_pass_that_breaks_a_graph_is_named(sound: Graph) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(FLOAT32, FLOAT64), (FLOAT64, FLOAT32)])
 def test_the_dtype_of_a_graph_is_its_first_inputs(first: str, second: str) -> None:
-    """Whatever order a set of both would have; a graph of both is refused."""
+    """Whatever order a set of both would have, where no node gives a float."""
     types = frozen({"x": TensorType((1,), first), "y": TensorType((1,), second)})
     mixed = Graph(("x", "y"), ("x",), (), types, frozen({}))
     assert mixed.dtype == first
-    refused(mixed, "values of dtypes float32, float64 flow at run time")
+    whole = replace(mixed, types={**types, "x": TensorType((1,), INT64)})
+    assert whole.dtype == second
+    assert replace(whole, inputs=("x",)).dtype == FLOAT32
+
+
+def test_the_dtype_of_a_graph_is_that_of_its_first_node() -> None:
+    types = {"x": FLOAT32, "y": FLOAT64, "z": FLOAT64}
+    nodes = (Node("Relu", ("y",), ("z",)),)
+    kinds = frozen({name: TensorType((1,), dtype) for name, dtype in types.items()})
+    assert Graph(("x", "y"), ("z",), nodes, kinds, frozen({})).dtype == FLOAT64
 
 
 def test_the_dtype_of_a_graph_of_constants() -> None:

@@ -19,7 +19,7 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64, as_dtype
+from leanconv.types import FLOAT32, FLOAT64, DType, as_dtype
 from support.kernel_runner import Guard, guarded_operand, run_kernel
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
@@ -37,6 +37,11 @@ def integers(shape: tuple[int, ...], dtype: str, seed: int = 0, most: int = 9) -
 def distinct(shape: tuple[int, ...], dtype: str, start: int = 0) -> np.ndarray:
     """Numbers that are all different, so that a misplaced element shows."""
     return np.arange(start, start + int(np.prod(shape)), dtype=dtype).reshape(shape)
+
+
+def unset(size: int, dtype: DType) -> np.ndarray:
+    """What a result's memory holds before: NaN; the largest number of a type that has none."""
+    return np.full(size, np.nan if dtype.is_float else dtype.high, dtype.numpy)
 
 
 def to_memory(array: np.ndarray, form: Format) -> np.ndarray:
@@ -139,7 +144,7 @@ def run_lowered(
     sizes = {name: size // item for name, size in lowered.temporaries.items()}
     results = {n: formats[n].elements(graph.types[n].shape) for n in graph.nodes[0].outputs}
     for name, size in {**sizes, **results}.items():
-        memory[name] = np.full(size, np.nan, kind.dtype)
+        memory[name] = unset(size, as_dtype(kind.dtype))
     for call in lowered.calls:
         chunks = call.kernel.chunks
         memory[call.results[0]] = run_kernel(

@@ -9,6 +9,7 @@ import numpy as np
 from leanconv.errors import InputError, memory_reported
 from leanconv.forks import imported
 from leanconv.graph.conversions import result_dtype, result_shape
+from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
@@ -55,18 +56,26 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
 
 
 def output_specs(
-    model: Model, dtype: DType, shapes: Sequence[Shape] | None = None
+    model: Model, dtype: DType, computed: Sequence[TensorType] | None = None
 ) -> tuple[InputSpec, ...]:
     """What a network gives.
 
     Args:
         model: what the file says.
         dtype: that the network computes in.
-        shapes: of the outputs as they are computed; None for what the file says of them.
+        computed: types of the outputs in a plan; None for what the file says of them.
     """
     steps = model.output_casts or ((),) * len(model.outputs)
-    known = model.output_shapes if shapes is None else map(result_shape, steps, shapes)
-    dtypes = [result_dtype(each, dtype) for each in steps]
+    if computed is None:
+        known = model.output_shapes
+        kinds = tuple(
+            dtype if declared is None or declared.is_float else declared  # shapes and constants
+            for declared in model.output_dtypes
+        )
+    else:
+        known = tuple(map(result_shape, steps, (kind.shape for kind in computed)))
+        kinds = tuple(kind.dtype for kind in computed)
+    dtypes = map(result_dtype, steps, kinds)
     return tuple(InputSpec(*each) for each in zip(model.outputs, known, dtypes, strict=True))
 
 

@@ -54,7 +54,7 @@ class Network:
         static = [i.static_shape for i in model.inputs]
         if None not in static:
             compiled = self._for_shapes(tuple(s for s in static if s is not None))
-            computed = [kind.shape for kind in compiled.plan.outputs.values()]
+            computed = tuple(compiled.plan.outputs.values())
             self.outputs = output_specs(model, dtype, computed)
         else:
             for shapes in backend.prepare():

@@ -139,6 +139,7 @@ def usual_network(name: str) -> Model:
         inputs=(ModelInput("x", FLOAT32, _IMAGE),),
         outputs=(y.name,),
         output_shapes=(("N", _CLASSES),),
+        output_dtypes=(FLOAT32,),
         opset=_OPSET,
         nodes=tuple(builder.nodes),
         constants=builder.constants,

@@ -11,7 +11,7 @@ import numpy as np
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits
-from leanconv.graph.ops import OPS, evaluate, infer
+from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
@@ -54,13 +54,11 @@ class Builder:
     """Collects nodes; `emit` checks, simplifies and folds, `finish` names and prunes.
 
     Attributes:
-        dtype: of everything that flows at run time.
         single: what the file's float32 becomes: float64 when the model is promoted.
         budget: what folding may cost.
     """
 
-    def __init__(self, dtype: DType, single: DType, limits: Limits, model_bytes: int) -> None:
-        self.dtype = dtype
+    def __init__(self, single: DType, limits: Limits, model_bytes: int) -> None:
         self.single = single
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
@@ -113,7 +111,7 @@ class Builder:
 
         Raises:
             ModelError: the inputs do not fit the operation, or folding costs too much.
-            UnsupportedError: something other than the run-time dtype would flow.
+            UnsupportedError: the operation does not compute on such data.
         """
         types = [value.type if value else None for value in inputs]
         results = infer(op, types, attributes)
@@ -126,12 +124,7 @@ class Builder:
             return tuple(map(Value, results, made))
         if all(value is None or value.array is not None for value in inputs):
             return self._fold(op, inputs, results, attributes)
-        for result in results:
-            if result.dtype != self.dtype:
-                raise UnsupportedError(
-                    f"computes a tensor {result}, which is not supported on data yet; expected "
-                    f"{self.dtype} only: compute it from constants, or cast it in the network"
-                )
+        check_dtypes(op, types)
         outputs = tuple(map(Value, results))
         self._nodes.append(
             _Emitted(op, tuple(inputs), outputs, MappingProxyType(dict(attributes)), source)

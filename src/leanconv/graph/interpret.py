@@ -22,7 +22,7 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
         inputs: one array for every graph input, of its type.
 
     Returns:
-        The outputs by name, of the graph's dtype.
+        The outputs by name.
 
     Raises:
         InputError: an input is missing, unknown, or of another shape or dtype.

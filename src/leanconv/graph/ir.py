@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from leanconv.expressions import Values
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Trace
-from leanconv.types import FLOAT32, DType
+from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.units import type_text
 
 Attributes = Mapping[str, Any]
@@ -122,10 +123,15 @@ class Graph:
     open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     origin: Origin | None = None
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
-        """Of all values that flow at run time, which the verifier holds alike."""
-        return self.types[self.inputs[0]].dtype if self.inputs else FLOAT32
+        """The float type that is computed in: the first that a node gives, or else an input has.
+
+        Values of it may be in blocks of channels, and errors are counted in its roundoff.
+        """
+        computed = (name for node in self.nodes for name in node.outputs)
+        kinds = (self.types[name].dtype for name in chain(computed, self.inputs))
+        return next((kind for kind in kinds if kind in FLOATS), FLOAT32)
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

@@ -56,6 +56,7 @@ class FileModel:
     inputs: tuple[FileInput, ...]
     outputs: tuple[str, ...]
     output_shapes: tuple[Extents | None, ...]
+    output_dtypes: tuple[DType | None, ...]
     nodes: tuple[FileNode, ...]
     constants: dict[str, Array]
     metadata: dict[str, str]
@@ -98,6 +99,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         inputs=tuple(each for each in inputs if each is not None),
         outputs=names,
         output_shapes=tuple(_declared_shape(each, reader) for each in outputs),
+        output_dtypes=tuple(_declared_dtype(each, reader) for each in outputs),
         nodes=tuple(decoded(each, reader, files) for each in raw),
         constants={
             name: initializer(name, data, reader, files)
@@ -181,6 +183,17 @@ def _declared_shape(value: Message, reader: Reader) -> Extents | None:
         kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
         tensor = kind.get("tensor_type", memoryview(b""))
         return _shape(reader.message(tensor, schema.TENSOR_TYPE, "output"), reader, "output")
+    except LeanConvError:
+        return None
+
+
+def _declared_dtype(value: Message, reader: Reader) -> DType | None:
+    """The element type that the file declares for an output, which may be damaged, too."""
+    try:
+        kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
+        tensor = kind.get("tensor_type", memoryview(b""))
+        held = reader.message(tensor, schema.TENSOR_TYPE, "output")
+        return dtype_of_number(held.get("elem_type", 0), "output")
     except LeanConvError:
         return None
 

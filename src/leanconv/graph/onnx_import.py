@@ -63,7 +63,8 @@ class Model:
     Attributes:
         inputs: what the user gives.
         outputs: names of what the user gets.
-        output_shapes: their shapes as the file declares them, unchecked.
+        output_shapes, output_dtypes: theirs as the file declares them, unchecked; None where it
+            does not.
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
@@ -77,6 +78,7 @@ class Model:
     inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
     output_shapes: tuple[tuple[int | str | None, ...] | None, ...]
+    output_dtypes: tuple[DType | None, ...]
     opset: int
     nodes: tuple[FileNode, ...]
     constants: Mapping[str, Array]
@@ -112,7 +114,7 @@ class Model:
         computed = self.runtime_dtype(dtype)
         single = FLOAT64 if computed != self.dtype else FLOAT32
         bound = self._bound_shapes(shapes or {})
-        builder = Builder(computed, single, self.limits, self.bytes)
+        builder = Builder(single, self.limits, self.bytes)
         inputs = {name: Value(TensorType(shape, computed)) for name, shape in bound.items()}
         scope = Scope(builder, self.opset, self.constants, inputs)
         outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
@@ -261,6 +263,7 @@ def _read(
         inputs=inputs,
         outputs=file.outputs,
         output_shapes=file.output_shapes,
+        output_dtypes=file.output_dtypes,
         opset=file.opset,
         nodes=edges.nodes,
         constants=MappingProxyType(file.constants),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import infer_node, label
+from leanconv.graph.ops import check_dtypes, infer_node, label
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
-from leanconv.types import FLOATS, as_dtype
+from leanconv.types import as_dtype
 from leanconv.units import counted, shape_text
 
 
 def verify(graph: Graph) -> Graph:
     """Check a graph in normal form and return it.
 
-    Every value is defined once and before its use, every type is what the operation gives,
-    everything that flows at run time is of one float dtype, and every output exists.
+    Every value is defined once and before its use, every type is what the operation gives and
+    takes, and every output exists.
 
     Raises:
         ModelError: the first rule that is broken, naming the node or value.
+        UnsupportedError: an operation does not compute on what one of its inputs holds.
     """
     defined: set[str] = set()
     for name in (*graph.inputs, *graph.constants):
@@ -39,7 +40,6 @@ def verify(graph: Graph) -> Graph:
     lost = [name for name in graph.outputs if name not in defined]
     if lost:
         raise ModelError(f"output {lost[0]!r} is defined by nothing; expected a node that does")
-    _check_dtypes(graph)
     return graph
 
 
@@ -51,16 +51,9 @@ def check_flowing(graph: Graph, *, empty_outputs: bool = True) -> Graph:
         empty_outputs: whether outputs may have no elements.
 
     Raises:
-        UnsupportedError: an output holds no floats, a node reads a value without elements,
-            or a BatchNormalization is left, which only happens when folding would make many times
-            the file's constants.
+        UnsupportedError: a node reads a value without elements, or a BatchNormalization is left,
+            which only happens when folding would make many times the file's constants.
     """
-    for name in graph.outputs:
-        if graph.types[name].dtype not in FLOATS:
-            raise UnsupportedError(
-                f"output {name!r} holds {graph.types[name].dtype}; expected {' or '.join(FLOATS)}; "
-                "leave it out, or cast it in the network"
-            )
     names = [name for node in graph.nodes for name in (*node.outputs, *node.inputs) if name]
     for name in dict.fromkeys((*names, *(() if empty_outputs else graph.outputs))):
         if not graph.types[name].elements:
@@ -88,6 +81,10 @@ def _define(name: str, defined: set[str], graph: Graph) -> None:
 def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
     """Check that a node's outputs are what its operation gives, and define them."""
     found = infer_node(node, graph.types)
+    try:
+        check_dtypes(node.op, [graph.types[name] if name else None for name in node.inputs])
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{label(node)}: {error}") from error
     if len(found) != len(node.outputs):
         raise ModelError(
             f"{label(node)} has {counted(len(node.outputs), 'output')}; expected {len(found)}"
@@ -99,13 +96,3 @@ def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
                 f"{label(node)} gives {kind}; expected {graph.types[name]}, the type of its output "
                 f"{name!r}"
             )
-
-
-def _check_dtypes(graph: Graph) -> None:
-    running = [*graph.inputs, *(name for node in graph.nodes for name in node.outputs)]
-    dtypes = {graph.types[name].dtype for name in running}
-    if len(dtypes) > 1 or not dtypes <= set(FLOATS):
-        raise ModelError(
-            f"values of dtypes {', '.join(sorted(dtypes))} flow at run time; expected one of "
-            f"{' or '.join(FLOATS)}"
-        )

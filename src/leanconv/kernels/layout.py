@@ -209,7 +209,7 @@ def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]
         row_major(shapes[0]),
         row_major(result),
         _pad_maps(node, shapes[0]),
-        float(node.attributes["value"]),
+        node.attributes["value"],
     )
 
 
@@ -270,7 +270,7 @@ def _blocked(
     if node.op == "Concat":
         channels = [(o, run) for o, shape in enumerate(shapes) for run in whole(shape[1])]
     perm = node.attributes["perm"] if node.op == "Transpose" else None
-    value = float(node.attributes["value"]) if node.op == "Pad" else 0.0
+    value = node.attributes["value"] if node.op == "Pad" else 0.0
     around = [maps[0], *maps[2:]]
     return blocked_tasks(shapes, result, block, channels, around, dtype, value, perm)
 

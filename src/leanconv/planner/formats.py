@@ -16,7 +16,7 @@ class FormatRules:
 
     Attributes:
         graph: the network.
-        blocked: the blocked format of the graph's dtype.
+        blocked: the blocked format of the graph's dtype; values of others are plain.
     """
 
     graph: Graph
@@ -24,6 +24,8 @@ class FormatRules:
 
     def accepts_blocked(self, node: Node) -> bool:
         """Whether all of a node's images may be in blocks of channels."""
+        if not all(map(self._may_be_blocked, (*node.inputs, *node.outputs))):
+            return False
         return operator_of(node).accepts_blocked(node, self.graph, self.blocked.block)
 
     def accepts_mixed(self, node: Node) -> bool:
@@ -59,7 +61,17 @@ class FormatRules:
 
     def is_image(self, name: str) -> bool:
         """Whether a value can be in blocks: it has channels, and is not constant."""
-        return name not in self.graph.constants and len(self.graph.types[name].shape) >= 3
+        graph = self.graph
+        if name in graph.constants or len(graph.types[name].shape) < 3:
+            return False
+        return graph.types[name].dtype == graph.dtype
+
+    def _may_be_blocked(self, name: str) -> bool:
+        """Whether blocks are no question, as without channels, or a value can be in them."""
+        graph = self.graph
+        if not name or name in graph.constants or len(graph.types[name].shape) < 3:
+            return True
+        return graph.types[name].dtype == graph.dtype
 
 
 def choose_formats(

@@ -22,7 +22,7 @@ from leanconv.planner.plan_file import (
 from leanconv.planner.storage import Storage
 from leanconv.records import cached_property, dataclass
 from leanconv.runtime.unpicklable import Unpicklable
-from leanconv.types import FLOAT32
+from leanconv.types import DType
 from leanconv.units import format_bytes
 
 
@@ -168,7 +168,7 @@ class NetworkPlan(Unpicklable):
             merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,
-            dtype=next(iter(self.inputs.values())).dtype if self.inputs else FLOAT32,
+            dtype=self.dtype,
             reproducible=planner.accuracy.reproducible,
             memory_limit=self.limit,
             max_error=planner.max_error,
@@ -195,6 +195,11 @@ class NetworkPlan(Unpicklable):
             InputError: it cannot be written.
         """
         write_plan(self.file(), path)
+
+    @property
+    def dtype(self) -> DType:
+        """The float type that is computed in."""
+        return self.planner.graph.dtype
 
     @property
     def predicted_error(self) -> float:

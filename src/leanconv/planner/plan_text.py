@@ -7,7 +7,6 @@ from leanconv.operators import convolution
 from leanconv.operators.accuracy import network_error
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes
 
 
@@ -61,7 +60,7 @@ def error_text(plan: NetworkPlan) -> str:
     if plan.measured_error is not None:
         return f"error measured on samples {stated:.3g}: for other data it is an estimate"
     text = f"expected error {stated:.1e}"
-    aim = network_error(next((kind.dtype for kind in plan.inputs.values()), FLOAT32))
+    aim = network_error(plan.dtype)
     if planner.max_error is not None or stated <= aim:
         return (
             f"{text}, an estimate: it takes a layer's error to grow up to 5 times on its way to "

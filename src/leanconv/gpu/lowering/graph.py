@@ -15,7 +15,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.views import Views
 from leanconv.records import dataclass
-from leanconv.types import FLOATS, DType
+from leanconv.types import DType
 
 Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {
@@ -77,10 +77,10 @@ def lower_graph(
             )
         kinds = [graph.types[name] for name in node.outputs]
         for kind in kinds:
-            if kind.dtype not in FLOATS:
+            if kind.dtype != graph.dtype:
                 raise UnsupportedError(
-                    f"{label(node)} computes {kind}; expected float32 or float64 on a GPU; use "
-                    "device='cpu'"
+                    f"{label(node)} computes {kind}; expected {graph.dtype} throughout on a GPU; "
+                    "use device='cpu'"
                 )
         if not any(kind.elements for kind in kinds):
             for name in node.outputs:

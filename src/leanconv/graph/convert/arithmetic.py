@@ -269,8 +269,8 @@ def _cast(call: Call) -> list[Value]:
         target = call.builder.single
     if x.array is None and target != x.type.dtype:
         raise UnsupportedError(
-            f"casts to {target}, which is not supported on data yet; expected "
-            f"{call.builder.dtype} throughout"
+            f"casts to {target}, which is not supported on data yet; expected {x.type.dtype} "
+            "throughout"
         )
     if x.array is None or target == x.type.dtype:
         return [x]

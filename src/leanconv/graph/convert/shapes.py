@@ -198,12 +198,13 @@ def _pad(call: Call) -> list[Value]:
     mode = call.attribute("mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise ModelError(f"attribute mode is {mode!r}; expected constant, reflect, edge or wrap")
-    value = call.attribute("value", 0.0)
+    value: int | float = call.attribute("value", 0.0)
     pads = call.attribute("pads" if call.opset >= 2 else "paddings", ())
     axes: Sequence[int] = range(rank)
     if call.opset >= 11:
         pads = call.integers(1, 2 * MAX_RANK)
-        value = float(call.scalar(2)) if call.optional(2) is not None else 0.0
+        held = call.scalar(2) if call.optional(2) is not None else 0.0
+        value = int(held) if x.type.dtype.is_integer else float(held)  # int64 exactly
         if call.optional(3) is not None:
             axes = call.axes(call.integers(3), rank)
     if len(pads) != 2 * len(axes):

@@ -40,11 +40,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import algebra, chain, conv, movement, pointwise, pooling, resize
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
+from leanconv.types import HALVES
 
 __all__ = [
     "BINARY",
@@ -52,6 +53,7 @@ __all__ = [
     "UNARY",
     "Op",
     "activate",
+    "check_dtypes",
     "evaluate",
     "evaluate_node",
     "infer",
@@ -95,6 +97,25 @@ def infer(op: str, types: Types, attributes: Attributes) -> tuple[TensorType, ..
     if absent:
         raise ModelError(f"attributes {', '.join(absent)} are missing; expected all of them")
     return entry.infer(types, attributes)
+
+
+def check_dtypes(op: str, types: Types) -> None:
+    """Raise unless an operation computes on run-time data of its inputs' types.
+
+    Raises:
+        UnsupportedError: it does not compute on the dtype of one of them.
+    """
+    taken = OPS[op].dtypes
+    refused = next((kind for kind in types if kind and kind.dtype not in taken), None)
+    if refused is None:
+        return
+    mend = "cast it in the network"
+    if refused.dtype in HALVES:  # all of the network is, and a Cast would not help
+        mend = "export the float32 network (in PyTorch model.float())"
+    raise UnsupportedError(
+        f"{op} reads {refused}, which is not supported on data yet; expected "
+        f"{' or '.join(taken)}: {mend}"
+    )
 
 
 def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:

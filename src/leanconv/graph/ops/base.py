@@ -12,7 +12,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
-from leanconv.types import INT64, DType, as_dtype
+from leanconv.types import FLOATS, INT64, DType, as_dtype
 from leanconv.units import shape_text
 
 Array = npt.NDArray[Any]
@@ -39,6 +39,7 @@ class Op:
         work: multiply-adds or comparisons beyond one per element read and written.
         takes_symbols: whether `evaluate` gives of integers with symbols among them, arrays of
             objects, what it gives of the numbers; to other operations symbols are their numbers.
+        dtypes: what its inputs may hold at run time; of constants it computes everything.
     """
 
     infer: Infer
@@ -48,6 +49,7 @@ class Op:
     attributes: tuple[str, ...] = ()
     work: Work | None = None
     takes_symbols: bool = False
+    dtypes: tuple[DType, ...] = FLOATS
 
 
 def single(
@@ -58,12 +60,13 @@ def single(
     attributes: tuple[str, ...] = (),
     work: Callable[[Types, Attributes, TensorType], int] | None = None,
     takes_symbols: bool = False,
+    dtypes: tuple[DType, ...] = FLOATS,
 ) -> Op:
     """An operation with one output, made of functions of that one.
 
     Args:
         infer, evaluate, work: as `Op` has them, but of one type and one array.
-        least, most, attributes, takes_symbols: as `Op` has them.
+        least, most, attributes, takes_symbols, dtypes: as `Op` has them.
     """
 
     def infer_all(types: Types, given: Attributes) -> tuple[TensorType, ...]:
@@ -77,7 +80,7 @@ def single(
         return work(types, given, results[0])
 
     shown = None if work is None else work_of
-    return Op(infer_all, evaluate_all, least, most, attributes, shown, takes_symbols)
+    return Op(infer_all, evaluate_all, least, most, attributes, shown, takes_symbols, dtypes)
 
 
 def given(items: Sequence[Any], index: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -21,6 +23,7 @@ from leanconv.graph.ops.base import (
     same_dtype,
     single,
 )
+from leanconv.types import DTYPES
 from leanconv.units import shape_text
 
 
@@ -187,19 +190,27 @@ def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: At
     return op in ("Reshape", "Expand", "Pad", "Split")
 
 
+def _move(
+    infer: Callable[[Types, Attributes], TensorType],
+    evaluate: Callable[[Arrays, Attributes], Array],
+    *attributes: str,
+) -> Op:
+    """An operation that gives elements of any type back as they are."""
+    return single(infer, evaluate, attributes=attributes, takes_symbols=True, dtypes=DTYPES)
+
+
 OPS: dict[str, Op] = {
-    "Reshape": single(_infer_reshape, _evaluate_reshape, attributes=("shape",), takes_symbols=True),
-    "Transpose": single(
-        _infer_transpose, _evaluate_transpose, attributes=("perm",), takes_symbols=True
-    ),
-    "Concat": single(_infer_concat, _evaluate_concat, 1, 1 << 31, ("axis",), takes_symbols=True),
-    "Slice": single(
-        _infer_slice,
-        _evaluate_slice,
-        attributes=("starts", "steps", "sizes"),
+    "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape"),
+    "Transpose": _move(_infer_transpose, _evaluate_transpose, "perm"),
+    "Concat": replace(_move(_infer_concat, _evaluate_concat, "axis"), most=1 << 31),
+    "Slice": _move(_infer_slice, _evaluate_slice, "starts", "steps", "sizes"),
+    "Split": Op(
+        _infer_split,
+        _evaluate_split,
+        attributes=("axis", "sizes"),
         takes_symbols=True,
+        dtypes=DTYPES,
     ),
-    "Split": Op(_infer_split, _evaluate_split, attributes=("axis", "sizes"), takes_symbols=True),
-    "Pad": single(_infer_pad, _evaluate_pad, attributes=("pads", "mode", "value")),
-    "Expand": single(_infer_expand, _evaluate_expand, attributes=("shape",), takes_symbols=True),
+    "Pad": replace(_move(_infer_pad, _evaluate_pad, "pads", "mode", "value"), takes_symbols=False),
+    "Expand": _move(_infer_expand, _evaluate_expand, "shape"),
 }
