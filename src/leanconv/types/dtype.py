@@ -126,6 +126,7 @@ FLOAT64 = _float("float64", "double", 11, "fp64", digits=53)
 
 DTYPES: tuple[DType, ...] = tuple(_TYPES.values())
 FLOATS = (FLOAT32, FLOAT64)  # in which a CPU computes
+NUMBERS = (*(each for each in DTYPES if each.is_integer), *FLOATS)  # of which it has arithmetic
 HALVES = (FLOAT16, BFLOAT16)
 _ACCUMULATORS: dict[DType, DType] = {
     **dict.fromkeys((BOOL, INT8, UINT8, INT16, UINT16, UINT32), INT32),

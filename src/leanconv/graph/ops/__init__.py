@@ -11,6 +11,7 @@ pads (all begins, all ends), dilations, group, activation |
 | BlockChain | x, absent, then w and bias? of each stage of each block | blocks: ChainBlocks |
 | ConvTranspose | x, w (C, O/group, kernel), bias?, absent, slope? | as Conv, output_padding |
 | MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
+| MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |
 | ReduceMean, ReduceMax, ReduceMin, ReduceSum | x | axes (not negative), keepdims |
 | Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
 | LeakyRelu, Elu | x | alpha |
@@ -18,7 +19,16 @@ pads (all begins, all ends), dilations, group, activation |
 | Gelu | x | approximate ("none" or "tanh") |
 | Clip | x | min, max (floats, infinite where open) |
 | PRelu | x, slope (broadcasts to x) | |
+| Sign, Floor, Ceil, Round | x | |
 | Add, Sub, Mul, Div, Pow, Min, Max | a, b (broadcast) | |
+| Mod | a, b (broadcast) | fmod (whether it has the sign of a, not of b) |
+| Cast | x | to |
+| Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor | a, b (broadcast); gives bool | |
+| Not, IsNaN | x; gives bool | |
+| IsInf | x; gives bool | positive, negative (which infinities count) |
+| Where | condition (bool), a, b (broadcast) | |
+| ArgMax, ArgMin | x; gives int64 | axis (not negative), keepdims, last (of equal numbers) |
+| TopK | x; the values, and their places as int64 | axis (not negative), k, largest, sorted |
 | Softmax, LogSoftmax | x | axis (not negative) |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
@@ -42,7 +52,17 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Node, TensorType
-from leanconv.graph.ops import algebra, chain, conv, movement, pointwise, pooling, resize
+from leanconv.graph.ops import (
+    algebra,
+    chain,
+    conv,
+    extremes,
+    movement,
+    pointwise,
+    pooling,
+    resize,
+    typed,
+)
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
 from leanconv.types import HALVES
@@ -70,6 +90,8 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **algebra.OPS,
         **movement.OPS,
         **resize.OPS,
+        **typed.OPS,
+        **extremes.OPS,
     }
 )
 

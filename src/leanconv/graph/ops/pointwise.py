@@ -25,6 +25,7 @@ from leanconv.graph.ops.base import (
 )
 from leanconv.graph.ops.integers import quotient
 from leanconv.spec.activation import Activation
+from leanconv.types import FLOATS, NUMBERS, DType
 
 _erf_each = np.frompyfunc(math.erf, 1, 1)
 
@@ -127,12 +128,19 @@ def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
 
-def _unary(function: Callable[..., Array], *names: str, takes_symbols: bool = False) -> Op:
+def _unary(
+    function: Callable[..., Array],
+    *names: str,
+    takes_symbols: bool = False,
+    dtypes: tuple[DType, ...] = FLOATS,
+) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(_infer_same, evaluate, attributes=names, takes_symbols=takes_symbols)
+    return single(
+        _infer_same, evaluate, attributes=names, takes_symbols=takes_symbols, dtypes=dtypes
+    )
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -140,12 +148,19 @@ def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
     return checked(broadcast(first(types).shape, required(types, 1).shape), dtype)
 
 
-def _binary(function: Callable[[Array, Array], Array], *, takes_symbols: bool = True) -> Op:
+def _binary(
+    function: Callable[[Array, Array], Array],
+    *,
+    takes_symbols: bool = True,
+    dtypes: tuple[DType, ...] = NUMBERS,
+) -> Op:
     def evaluate(arrays: Arrays, _attributes: Attributes) -> Array:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(_infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols)
+    return single(
+        _infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols, dtypes=dtypes
+    )
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -171,8 +186,9 @@ def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
     return prelu(x, array(arrays, 1)).astype(x.dtype, copy=False)
 
 
+_SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 UNARY: dict[str, Op] = {
-    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True),
+    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True, dtypes=_SIGNED),
     "LeakyRelu": _unary(_leaky_relu, "alpha"),
     "Sigmoid": _unary(sigmoid),
     "HardSigmoid": _unary(_hard_sigmoid, "alpha", "beta"),
@@ -186,8 +202,12 @@ UNARY: dict[str, Op] = {
     "Exp": _unary(np.exp),
     "Log": _unary(np.log),
     "Erf": _unary(erf),
-    "Neg": _unary(np.negative, takes_symbols=True),
-    "Abs": _unary(np.abs, takes_symbols=True),
+    "Neg": _unary(np.negative, takes_symbols=True, dtypes=_SIGNED),
+    "Abs": _unary(np.abs, takes_symbols=True, dtypes=_SIGNED),
+    "Sign": _unary(np.sign, dtypes=NUMBERS),
+    "Floor": _unary(np.floor),
+    "Ceil": _unary(np.ceil),
+    "Round": _unary(np.round),
     "Reciprocal": _unary(np.reciprocal),
     "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype))),
 }
@@ -196,7 +216,7 @@ BINARY: dict[str, Op] = {
     "Sub": _binary(np.subtract),
     "Mul": _binary(np.multiply),
     "Div": _binary(_divide),
-    "Pow": _binary(_power, takes_symbols=False),
+    "Pow": _binary(_power, takes_symbols=False, dtypes=FLOATS),
     "Min": _binary(np.minimum),
     "Max": _binary(np.maximum),
 }

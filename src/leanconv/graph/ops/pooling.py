@@ -23,6 +23,7 @@ from leanconv.graph.ops.base import (
 from leanconv.graph.ops.conv import MAX_STEP, check_window
 from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.spec.conv import effective_extent
+from leanconv.types import INT64
 
 
 def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
@@ -70,6 +71,45 @@ def _evaluate_max(arrays: Arrays, attributes: Attributes) -> Array:
     for axis in range(2, y.ndim):
         y = reduce(np.maximum, _axis_windows(y, axis, attributes, least))
     return np.asarray(y, order="C")
+
+
+def _infer_max_places(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    if attributes["storage_order"] not in (0, 1):
+        raise ModelError(
+            f"attribute storage_order is {attributes['storage_order']}; expected 0 or 1"
+        )
+    values = _infer_pool(types, attributes)
+    return values, checked(values.shape, INT64)
+
+
+def _evaluate_max_places(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
+    """Of equal numbers in a window, the first in row-major order counts; padding never does."""
+    x = y = array(arrays)
+    places = np.arange(x.size).reshape(x.shape)
+    for axis in range(2, x.ndim):
+        values = _axis_windows(y, axis, attributes, -np.inf)
+        y, places = reduce(
+            _larger, zip(values, _axis_windows(places, axis, attributes, -1), strict=True)
+        )
+    if attributes["storage_order"]:
+        places = _column_major(places, x.shape)
+    return np.asarray(y, order="C"), np.asarray(places, order="C")
+
+
+def _larger(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The larger of numbers with their places; of equal ones that of the earlier place."""
+    (x, i), (y, j) = a, b
+    taken = (y > x) | ((y == x) & (j >= 0) & ((i < 0) | (j < i)))
+    return np.where(taken, y, x), np.where(taken, j, i)
+
+
+def _column_major(places: Array, shape: tuple[int, ...]) -> Array:
+    """Places in a row-major tensor as those where the spatial axes of each image are reversed."""
+    pixels = math.prod(shape[2:])
+    inside = np.unravel_index(places % pixels, shape[2:])
+    steps = [math.prod(shape[2 : 2 + axis]) for axis in range(len(inside))]
+    moved = sum(index * step for index, step in zip(inside, steps, strict=True))
+    return np.asarray(places // pixels * pixels + moved)
 
 
 def _axis_counts(extent: int, axis: int, attributes: Attributes) -> list[int]:
@@ -147,6 +187,12 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 OPS: dict[str, Op] = {
     "MaxPool": single(_infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool),
+    "MaxPoolWithIndices": Op(
+        _infer_max_places,
+        _evaluate_max_places,
+        attributes=(*_WINDOW, "storage_order"),
+        work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
+    ),
     "AveragePool": single(_infer_pool, _evaluate_average, attributes=_WINDOW, work=_work_pool),
     "LRN": single(
         _infer_lrn, _evaluate_lrn, attributes=("size", "alpha", "beta", "bias"), work=_work_lrn

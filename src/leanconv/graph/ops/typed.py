@@ -1,0 +1,152 @@
+"""Operations between types: Cast, comparisons, logic, Where; and Mod, which types define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    broadcast,
+    checked,
+    first,
+    required,
+    same_dtype,
+    single,
+)
+from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
+from leanconv.types import BFLOAT16, BOOL, DTYPES, HALVES, INT64, NUMBERS, DType
+
+HELD = tuple(each for each in DTYPES if each != BFLOAT16)  # of arrays that NumPy has
+_COUNTED = tuple(each for each in HELD if each != BOOL)
+
+
+def _infer_cast(types: Types, attributes: Attributes) -> TensorType:
+    return checked(first(types).shape, attributes["to"])
+
+
+def _evaluate_cast(arrays: Arrays, attributes: Attributes) -> Array:
+    """By ONNX's rules: to integers towards zero; what they do not hold is any number."""
+    x, to = array(arrays), attributes["to"]
+    if x.dtype == object:  # integers, with symbols among them
+        return x if to in SYMBOLIC_DTYPES else numbers(x, INT64).astype(to)
+    return x.astype(to)
+
+
+def _same_taken(types: Types, taken: Sequence[DType]) -> tuple[int, ...]:
+    """The common shape of two inputs, which must be of one of some dtypes."""
+    dtype = same_dtype(types)
+    if dtype not in taken:
+        raise ModelError(f"got inputs of {dtype}; expected {' or '.join(taken)}")
+    return broadcast(first(types).shape, required(types, 1).shape)
+
+
+def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...]) -> Op:
+    """A function of two elements of one dtype that gives a bool."""
+
+    def infer(types: Types, _attributes: Attributes) -> TensorType:
+        return checked(_same_taken(types, taken), BOOL)
+
+    def evaluate(arrays: Arrays, _attributes: Attributes) -> Array:
+        return np.asarray(function(array(arrays), array(arrays, 1)), dtype=bool)
+
+    running = tuple(each for each in taken if each not in HALVES)
+    return single(infer, evaluate, least=2, most=2, takes_symbols=True, dtypes=running)
+
+
+def _infer_not(types: Types, _attributes: Attributes) -> TensorType:
+    x = first(types)
+    if x.dtype != BOOL:
+        raise ModelError(f"the input holds {x.dtype}; expected bool")
+    return x
+
+
+def _evaluate_not(arrays: Arrays, _attributes: Attributes) -> Array:
+    return np.asarray(np.logical_not(array(arrays)))
+
+
+def _infer_where(types: Types, _attributes: Attributes) -> TensorType:
+    condition, a, b = (required(types, index) for index in range(3))
+    if condition.dtype != BOOL or a.dtype != b.dtype:
+        raise ModelError(
+            f"got {condition.dtype}, {a.dtype}, {b.dtype}; expected bool and two alike"
+        )
+    return checked(broadcast(condition.shape, a.shape, b.shape), a.dtype)
+
+
+def _evaluate_where(arrays: Arrays, _attributes: Attributes) -> Array:
+    return np.where(array(arrays), array(arrays, 1), array(arrays, 2))
+
+
+def _infer_modulo(types: Types, _attributes: Attributes) -> TensorType:
+    return checked(_same_taken(types, _COUNTED), first(types).dtype)
+
+
+def _evaluate_modulo(arrays: Arrays, attributes: Attributes) -> Array:
+    a, b, towards_zero = array(arrays), array(arrays, 1), attributes["fmod"]
+    if a.dtype.kind == "f":
+        return np.asarray((np.fmod if towards_zero else np.mod)(a, b))
+    return remainder(a, b, towards_zero)
+
+
+def _float_test(function: Callable[..., Any], *names: str) -> Op:
+    """A bool for each float."""
+
+    def infer(types: Types, _attributes: Attributes) -> TensorType:
+        x = first(types)
+        if not x.dtype.is_float:
+            raise ModelError(f"the input holds {x.dtype}; expected floats")
+        return checked(x.shape, BOOL)
+
+    def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+        return np.asarray(function(array(arrays), *(attributes[name] for name in names)))
+
+    return single(infer, evaluate, attributes=names)
+
+
+def _infinite(x: Array, positive: bool, negative: bool) -> Array:
+    return np.asarray((np.isposinf(x) & positive) | (np.isneginf(x) & negative))
+
+
+COMPARISONS: dict[str, Op] = {
+    "Equal": _predicate(np.equal, HELD),
+    "Less": _predicate(np.less, _COUNTED),
+    "LessOrEqual": _predicate(np.less_equal, _COUNTED),
+    "Greater": _predicate(np.greater, _COUNTED),
+    "GreaterOrEqual": _predicate(np.greater_equal, _COUNTED),
+}
+LOGIC: dict[str, Op] = {
+    "And": _predicate(np.logical_and, (BOOL,)),
+    "Or": _predicate(np.logical_or, (BOOL,)),
+    "Xor": _predicate(np.logical_xor, (BOOL,)),
+}
+OPS: dict[str, Op] = {
+    "Cast": single(
+        _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD
+    ),
+    **COMPARISONS,
+    **LOGIC,
+    "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,)),
+    "Where": single(
+        _infer_where, _evaluate_where, least=3, most=3, takes_symbols=True, dtypes=HELD
+    ),
+    "Mod": single(
+        _infer_modulo,
+        _evaluate_modulo,
+        least=2,
+        most=2,
+        attributes=("fmod",),
+        takes_symbols=True,
+        dtypes=NUMBERS,
+    ),
+    "IsNaN": _float_test(np.isnan),
+    "IsInf": _float_test(_infinite, "positive", "negative"),
+}
