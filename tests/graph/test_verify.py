@@ -99,7 +99,9 @@ def test_values_of_several_dtypes_beside_each_other(sound: Graph) -> None:
 def test_an_operation_that_does_not_take_a_dtype(dtype: DType) -> None:
     types = frozen({n: TensorType((3,), dtype) for n in "xy"})
     graph = Graph(("x",), ("y",), (Node("Sigmoid", ("x",), ("y",), name="act"),), types, frozen({}))
-    with pytest.raises(UnsupportedError, match=rf"'act' \(Relu\): Relu reads {dtype}\[3\].*float"):
+    with pytest.raises(
+        UnsupportedError, match=rf"'act' \(Sigmoid\): Sigmoid reads {dtype}\[3\].*float"
+    ):
         verify(graph)
     moved = Node("Reshape", ("x",), ("y",), frozen({"shape": (3,)}))
     assert verify(replace(graph, nodes=(moved,)))
