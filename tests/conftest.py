@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support import machines
+from support import machines, object_store
 
 # Now, because other conftest.py, which come next, import leanconv.
+OBJECTS = object_store.chosen_folder()
 MACHINE = machines.describe_host()
 GUARDED = os.environ.get("TEST_GUARDED", "")
 
@@ -27,18 +28,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which machine this one is taken for, and which side of buffers is guarded."""
-    guarded = [f"guard pages: at the {GUARDED} of every buffer"] if GUARDED else []
+    """Say which machine this one is taken for, where objects are kept, which side is guarded."""
+    without = "none are kept" if OBJECTS is None else object_store.why_not(OBJECTS)
+    facts = [f"objects: {without or OBJECTS}"]
+    if GUARDED:
+        facts.append(f"guard pages: at the {GUARDED} of every buffer")
     if MACHINE is None:
-        return guarded
+        return facts
     from leanconv.codegen.host import host
 
     here = host()
     return [
         f"machine: {MACHINE}, {here.isa}, {here.fma_units:g} FMA units, "
         f"L1 {here.l1_bytes >> 10} KiB, L2 {here.l2_bytes >> 10} KiB, L3 {here.l3_bytes >> 20} MiB",
-        *guarded,
+        *facts,
     ]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Bound what sessions keep, once their workers have ended."""
+    if OBJECTS is not None and not hasattr(session.config, "workerinput"):
+        object_store.keep_within(OBJECTS)
+
+
+@pytest.fixture
+def real_compiler() -> Iterator[None]:
+    """LLVM makes all code of this test: what the compiler does is tested, not what it gives."""
+    with object_store.left_out():
+        yield
 
 
 class _Defects(logging.Handler):

@@ -31,7 +31,10 @@ HAS_OWNERS = hasattr(os, "geteuid")
 root_only = pytest.mark.skipif(
     not HAS_OWNERS or os.geteuid() != 0, reason="only root can give files to other users"
 )
-pytestmark = pytest.mark.skipif(not HAS_OWNERS, reason="this system has no owners and modes")
+pytestmark = [
+    pytest.mark.skipif(not HAS_OWNERS, reason="this system has no owners and modes"),
+    pytest.mark.usefixtures("real_compiler"),
+]
 
 
 @pytest.fixture

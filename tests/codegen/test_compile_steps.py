@@ -16,6 +16,8 @@ from leanconv.codegen.keys import key_of
 from leanconv.codegen.linking import Batch
 from support.small_kernels import conv_kernel
 
+pytestmark = pytest.mark.usefixtures("real_compiler")
+
 SHORT = conv_kernel("ic16ih30iw30oc16oh30ow30kh3ph1", host())
 HIGH = conv_kernel("ic16ih34iw30oc16oh34ow30kh3ph1", host())  # of the same form
 WIDE = conv_kernel("ic16ih30iw31oc16oh30ow31kh3sh2ph1", host())  # of another one

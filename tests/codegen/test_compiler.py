@@ -27,6 +27,8 @@ from support.cache_check import python_path, run_program
 from support.kernel_runner import run_kernel
 from support.small_kernels import Scale, conv_kernel
 
+pytestmark = pytest.mark.usefixtures("real_compiler")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -22,6 +22,8 @@ from leanconv.codegen.host import host
 from support.kernel_runner import run_kernel
 from support.small_kernels import Scale
 
+pytestmark = pytest.mark.usefixtures("real_compiler")
+
 TEXT = "define i64 @answer() { ret i64 42 }"
 MANY = 4 * linking._LIBRARIES
 

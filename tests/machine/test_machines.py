@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from leanconv.codegen import host
-from leanconv.target import PRESETS, Target, preset
+from leanconv.target import PRESETS, preset
 from support import machines
 
 WIDE = replace(preset("znver5"), name="host", cpu="a wide one", features="+its,+own")
@@ -68,33 +66,3 @@ def test_an_unknown_machine_lists_those_that_exist(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TEST_MACHINE", "pentium")
     with pytest.raises(LookupError, match="'pentium'; expected one of sapphirerapids, haswell"):
         machines.describe_host()
-
-
-def test_equal_texts_for_an_equal_processor_share_an_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_OBJECTS", str(tmp_path))
-    module, seen = ModuleType("code"), []
-
-    def compile_text(text: str, target: Target) -> bytes:
-        seen.append(text)
-        return text.upper().replace("@K", "@k").encode()
-
-    module.compile_text = compile_text
-    machines._objects_shared(module)
-    names = ["12" * 20, "34" * 20]
-    texts = [f"define @k{name}() of one" for name in names]
-    monkeypatch.delenv("TEST_MACHINE", raising=False)
-    first = module.compile_text(texts[0], WIDE)
-    assert module.compile_text(texts[0], WIDE) == first
-    assert len(seen) == 2, "where this machine is itself, all are compiled"
-    monkeypatch.setenv("TEST_MACHINE", "znver4")
-    assert module.compile_text(texts[1], replace(WIDE, l2_bytes=7)) == first.replace(
-        names[0].encode(), names[1].encode()
-    )
-    assert len(seen) == 2
-    module.compile_text(texts[1] + " another", WIDE)
-    module.compile_text(texts[1], replace(WIDE, cpu="another"))
-    module.compile_text("define @plain()", WIDE)
-    module.compile_text("define @plain()", WIDE)
-    assert len(seen) == 6

@@ -10,13 +10,10 @@ module of the host is changed as it is imported.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.abc
 import importlib.util
 import os
-import re
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -24,14 +21,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from support import object_store
+
 if TYPE_CHECKING:
     from leanconv.target import Target
 
 VARIABLE = "TEST_MACHINE"
-OBJECTS = "TEST_OBJECTS"  # a folder
 STARTUP = str(Path(__file__).parent / "startup")  # on PYTHONPATH, it describes the host
 _HOST, _CODE = "leanconv.codegen.host", "leanconv.codegen.machine_code"
-_KEY = re.compile(r"@k([0-9a-f]{40})\(")
 # By the preset that each begins with: what differs from it, bytes.
 MACHINES: dict[str, dict[str, int]] = {
     # A virtual machine on a server of 2 sockets states the L3 of more cores than it has.
@@ -58,8 +55,9 @@ def describe_host() -> str | None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return name or None
     changes = {_HOST: _host_described} if name else {}
-    if os.environ.get(OBJECTS):
-        changes[_CODE] = _objects_shared
+    folder = object_store.chosen_folder()
+    if folder is not None:
+        changes[_CODE] = functools.partial(object_store.install, folder=folder)
     assert not changes.keys() & sys.modules.keys(), "others may hold the unchanged module already"
     sys.meta_path.insert(0, _Finder(changes))
     if not name:
@@ -111,34 +109,6 @@ def _host_described(module: ModuleType) -> None:
 
     host.__wrapped__ = true
     module.host = host
-
-
-def _objects_shared(module: ModuleType) -> None:
-    """Keep the objects of equal texts for equal processors, for sessions of other machines.
-
-    Each machine has keys of its own, which are the names of the functions: they are put in place
-    of one another, in the text and in the object. Half of a session's time is LLVM's. Where this
-    machine is taken for itself, objects are kept for the others, and LLVM makes every one.
-    """
-    compiled, folder = module.compile_text, Path(os.environ[OBJECTS])
-
-    @functools.wraps(compiled)
-    def compile_text(text: str, target: Target) -> bytes:
-        found = _KEY.search(text)
-        if found is None or not os.access(folder, os.W_OK | os.X_OK):  # a test is another user
-            return bytes(compiled(text, target))
-        name, any_name = found[1], "0" * 40
-        facts = target.cpu, target.features, target.triple, text.replace(name, any_name)
-        file = folder / hashlib.sha256(repr(facts).encode()).hexdigest()
-        if VARIABLE in os.environ and file.exists():
-            return file.read_bytes().replace(any_name.encode(), name.encode())
-        body: bytes = compiled(text, target)
-        part = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        part.write_bytes(body.replace(name.encode(), any_name.encode()))
-        part.replace(file)
-        return body
-
-    module.compile_text = compile_text
 
 
 class _Finder(importlib.abc.MetaPathFinder):
