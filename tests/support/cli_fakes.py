@@ -47,6 +47,7 @@ class FakeNetwork:
             steps=(step,),
             threads=2,
             predicted_ns=2280,
+            dtype=FLOAT32,
             inputs={"x": SimpleNamespace(dtype=FLOAT32)},
             planner=SimpleNamespace(target=preset("znver4")),
         )
