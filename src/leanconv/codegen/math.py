@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lanes_of, vector
+from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 
 _LOG2_E = 1.4426950408889634
@@ -170,6 +171,34 @@ def larger(e: Function, a: Value, b: Value) -> Value:
 def smaller(e: Function, a: Value, b: Value) -> Value:
     """The smaller of two; NaN where either is NaN."""
     return e.select(a.compare("uno", a), a, e.minimum(a, b))
+
+
+def sign(e: Function, x: Value) -> Value:
+    """1, -1, or x itself where it is zero or NaN."""
+    below = e.select(x.compare("olt", 0.0), e.const(x.kind, -1.0), x)
+    return e.select(x.compare("ogt", 0.0), e.const(x.kind, 1.0), below)
+
+
+def remainder(e: Function, a: Value, b: Value) -> Value:
+    """C's `fmod`: what is left of a by b, exactly, with the sign of a; b is no subnormal number.
+
+    Each step takes as many bits from the quotient as make a product and a difference exact.
+    """
+    c = _numbers(a)
+    integer = vector(c.integer, lanes_of(a.kind))
+    x, y = e.unary("fabs", a), e.unary("fabs", b)
+    bits = e.convert("bitcast", y, integer)
+    exponents = 2 * c.bias + c.mantissa  # their largest difference
+    left: list[Value] = [x]
+    with e.loop("step", exponents // (c.mantissa - 1) + 2, [left]):
+        above = e.convert("bitcast", left[0], integer) - bits
+        shift = e.smax(above - ((c.mantissa - 1) << c.mantissa), 0)
+        divisor = e.convert("bitcast", bits + (shift & -(1 << c.mantissa)), a.kind)
+        quotient = e.unary("floor", left[0] / divisor)
+        rest = e.fma(negate(e, quotient), divisor, left[0])
+        rest = e.select(rest.compare("olt", 0.0), rest + divisor, rest)
+        left[0] = e.select(quotient.compare("oeq", 0.0), left[0], rest)
+    return e.intrinsic(f"llvm.copysign.{mangled(a.kind)}", a.kind, left[0], a)
 
 
 def polynomial(e: Function, x: Value, coefficients: Sequence[float]) -> Value:

@@ -8,6 +8,9 @@ and an operand of one channel has stride 0 along it. Axes with the same strides 
 so two tensors of one shape become a single axis, and a bias per channel at most four. Along the
 last axis a vector is loaded (stride 1) or one element is broadcast (stride 0); what an inner loop
 does not move is loaded outside of it.
+
+Operands and the result may be of different types. A vector has as many lanes as a register has of
+the widest type; values of narrower ones are parts of registers in memory order.
 """
 
 from __future__ import annotations
@@ -23,18 +26,21 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
+from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import FLOATS, DType
 
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
 PIECE = 16384
 
-OPS: tuple[str, ...] = (*UNARY, *BINARY)
+OPS: tuple[str, ...] = tuple(dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS)))
+_LEAST_LANE = 4  # bytes: masks of narrower elements are registers of bits, or branches
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,12 @@ class Elementwise(Kernel):
     The grid: axis `cut` is cut into pieces, for each row of the axes before it.
 
     Attributes:
-        dtype: `float32` or `float64`.
+        dtype: the widest type; that of `numbers`.
         extents: of the result, axes merged, at least one.
         strides: in elements, one tuple per operand; 0 or 1 along the last axis.
         numbers: constants of the expression.
         steps: the expression; the last one is stored.
+        types: of each operand and of the result; empty where all are `dtype`.
     """
 
     VARIES = True
@@ -58,6 +65,7 @@ class Elementwise(Kernel):
     strides: tuple[Extents, ...]
     numbers: Scalars
     steps: tuple[Step, ...]
+    types: tuple[DType, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -99,9 +107,10 @@ class _Nest:
 
     def __init__(self, kernel: Elementwise, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
-        self.element = kernel.dtype.llvm
+        self.types = kernel.types or (kernel.dtype,) * (len(kernel.strides) + 1)
         self.lanes = target.lanes(kernel.dtype)
-        self.kind = vector(self.element, self.lanes)
+        if not target.masks_are_bits:
+            self.lanes = min(self.lanes, target.vector_bytes // _LEAST_LANE)
         self.inner = len(kernel.extents) - 1
         line = kernel.extents[-1]
         self.one_vector = not (self.inner == 0 and isinstance(line, Symbol)) and line <= self.lanes
@@ -117,7 +126,7 @@ class _Nest:
 
     def emit(self) -> str:
         e, k = self.e, self.k
-        pointers = [e.pointer(i, self.element) for i in range(len(self.strides))]
+        pointers = [e.pointer(i, in_memory(dtype)) for i, dtype in enumerate(self.types)]
         values: list[Value | None] = [None] * len(k.strides)
         self._load(-1, pointers, values)
         if any(isinstance(extent, Symbol) for extent in k.extents):
@@ -174,10 +183,12 @@ class _Nest:
         for i, home in enumerate(self.homes):
             if home != axis:
                 continue
+            kind = vector(in_memory(self.types[i]), self.lanes)
             if self.strides[i][-1] == 0:
-                values[i] = self.e.broadcast(pointers[i], self.kind)
+                loaded = self.e.broadcast(pointers[i], kind)
             else:
-                values[i] = self.e.load_first(pointers[i], self.kind, count)
+                loaded = self.e.load_first(pointers[i], kind, count)
+            values[i] = from_memory(self.e, loaded, self.types[i])
 
     def _axis(self, axis: int, pointers: list[Pointer], values: list[Value | None]) -> None:
         """All of an axis, or its range."""
@@ -238,10 +249,11 @@ class _Nest:
         e = self.e
         values = [v for v in loaded if v is not None]
         assert len(values) == len(loaded), "an operand was not loaded"
-        values += [e.const(self.kind, number) for number in self.k.numbers]
+        kind = vector(self.k.dtype.llvm, self.lanes)
+        values += [e.const(kind, number) for number in self.k.numbers]
         for step in self.k.steps:
             values.append(step.apply(e, values))
-        e.store_first(values[-1], pointers[-1], count)
+        e.store_first(to_memory(e, values[-1], self.types[-1]), pointers[-1], count)
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -257,46 +269,82 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
+class _Operands:
+    """What a kernel reads: tensors, once each, and constants of one value as numbers in it."""
+
+    def __init__(
+        self, node: Node, graph: Graph, formats: Mapping[str, Format], dtype: DType
+    ) -> None:
+        self.shape, self.format = graph.types[node.output].shape, formats[node.output]
+        self.prefix, self.dtype = node.output, dtype
+        self.constants: dict[str, np.ndarray] = {}
+        self.names: list[str] = []
+        self.types: list[DType] = []
+        self.strides: list[tuple[int, ...]] = []
+        self.numbers: list[float] = []
+        self.sources: list[tuple[bool, int]] = []  # (is a number, index among its own)
+        for position, name in enumerate(node.inputs):
+            kind, array = graph.types[name], graph.constants.get(name)
+            if array is None:
+                self._add(name, kind.dtype, kind.shape, formats.get(name, Format()))
+            else:
+                self._add_constant(position, kind.dtype, array)
+
+    def _add(self, name: str, dtype: DType, shape: tuple[int, ...], form: Format) -> None:
+        if name not in self.names:
+            self.names.append(name)
+            self.types.append(dtype)
+            self.strides.append(broadcast_strides(shape, self.shape, form, self.format))
+        self.sources.append((False, self.names.index(name)))
+
+    def _add_constant(self, position: int, dtype: DType, array: np.ndarray) -> None:
+        shape, form = (1,) * (len(self.shape) - array.ndim) + array.shape, Format()
+        if array.size and (array == array.flat[0]).all():
+            if dtype == self.dtype and dtype in FLOATS:
+                self.numbers.append(float(array.flat[0]))
+                self.sources.append((True, len(self.numbers) - 1))
+                return
+            array = array.reshape(-1)[:1]
+            shape = (1,) * len(self.shape)
+        elif self.format.block and shape[1] > 1:
+            array, form = to_blocks(array.reshape(shape), self.format.block), self.format
+        name = f"{self.prefix}.constant{position}"
+        self.constants[name] = np.ascontiguousarray(array)
+        self._add(name, dtype, shape, form)
+
+    @property
+    def args(self) -> tuple[int, ...]:
+        """As `Step.args`."""
+        return tuple(len(self.names) + i if number else i for number, i in self.sources)
+
+    @property
+    def exponent(self) -> float | None:
+        """The last operand where it is one known number."""
+        return self.numbers[-1] if self.sources[-1][0] else None
+
+
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel; constants of one value become numbers in it, others are packed like the result.
 
-    The result may take over the memory of an operand of its own shape.
+    The result may take over the memory of an operand of its own shape whose elements are as large.
     """
     del target
     out = node.output
     kind, output = graph.types[out], formats[out]
-    constants: dict[str, np.ndarray] = {}
-    names: list[str] = []
-    strides: list[tuple[int, ...]] = []
-    numbers: list[float] = []
-    sources: list[tuple[bool, int]] = []  # (is a number, index among its own)
-    for position, name in enumerate(node.inputs):
-        array = graph.constants.get(name)
-        if array is not None and array.size and (array == array.flat[0]).all():
-            numbers.append(float(array.flat[0]))
-            sources.append((True, len(numbers) - 1))
-            continue
-        shape, form = graph.types[name].shape, formats.get(name, Format())
-        if array is not None:
-            name, form = f"{out}.constant{position}", Format()
-            shape = (1,) * (len(kind.shape) - len(shape)) + shape
-            if output.block and shape[1] > 1:
-                array, form = to_blocks(array.reshape(shape), output.block), output
-            constants[name] = np.ascontiguousarray(array)
-        if name not in names:
-            names.append(name)
-            strides.append(broadcast_strides(shape, kind.shape, form, output))
-        sources.append((False, names.index(name)))
+    types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)
+    widest = max(types, key=lambda dtype: (dtype.bytes, dtype.is_float))
+    operands = _Operands(node, graph, formats, widest)
     memory = output.physical_shape(kind.shape)
-    args = tuple(len(names) + i if number else i for number, i in sources)
-    exponent = numbers[-1] if sources[-1][0] else None
-    step = step_of(node, args, exponent)
-    extents, steps = merged(memory, [*strides, row_major(memory)])
-    kernel = Elementwise(kind.dtype, extents, steps[:-1], tuple(numbers), (step,))
+    step = step_of(node, operands.args, types, operands.exponent)
+    extents, steps = merged(memory, [*operands.strides, row_major(memory)])
+    held = (*operands.types, kind.dtype) if step.types else ()
+    kernel = Elementwise(widest, extents, steps[:-1], tuple(operands.numbers), (step,), held)
     in_place = tuple(
         i
-        for i, (name, s) in enumerate(zip(names, strides, strict=True))
-        if name not in constants and s == row_major(memory)
+        for i, (name, s) in enumerate(zip(operands.names, operands.strides, strict=True))
+        if name not in operands.constants
+        and s == row_major(memory)
+        and operands.types[i].bytes == kind.dtype.bytes
     )
-    call = Call(kernel, (*names, out), in_place)
-    return Lowered((call,), constants, algorithm="elementwise")
+    call = Call(kernel, (*operands.names, out), in_place)
+    return Lowered((call,), operands.constants, algorithm="elementwise")

@@ -8,8 +8,10 @@ from leanconv.codegen import activations, math
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
+from leanconv.kernels import typed_steps
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
+from leanconv.types import DType
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Sqrt": lambda e, x: e.unary("sqrt", x),
@@ -20,6 +22,10 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Abs": lambda e, x: e.unary("fabs", x),
     "Reciprocal": lambda _, x: 1.0 / x,
     "Softplus": math.softplus,
+    "Floor": lambda e, x: e.unary("floor", x),
+    "Ceil": lambda e, x: e.unary("ceil", x),
+    "Round": lambda e, x: e.unary("rint", x),
+    "Sign": math.sign,
     "Square": lambda _, x: x * x,
     "Cube": lambda _, x: x * x * x,
     "Add": lambda _, a, b: a + b,
@@ -27,12 +33,17 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Mul": lambda _, a, b: a * b,
     "Div": lambda _, a, b: a / b,
     "Pow": math.power,
+    "Mod": math.remainder,
     "Min": math.smaller,
     "Max": math.larger,
     "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
 }
-BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
-UNARY = (*UNARY_ACTIVATIONS, "Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
+BINARY = ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "PRelu")
+UNARY = (
+    *UNARY_ACTIVATIONS,
+    *("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus"),
+    *("Floor", "Ceil", "Round", "Sign"),
+)
 _POWERS = {2.0: "Square", 3.0: "Cube", 0.5: "Sqrt", -1.0: "Reciprocal"}
 
 
@@ -44,32 +55,43 @@ class Step:
         op: a kind of activation, or a key of the table of functions above.
         args: which values it takes: the operands come first, then the kernel's numbers, then the
             results of the steps before.
-        parameters: the activation's.
+        parameters: the activation's, or a typed step's.
+        types: of the last operand and of the result; empty where all are floats of one type.
     """
 
     op: str
     args: tuple[int, ...]
     parameters: tuple[float, ...] = ()
+    types: tuple[DType, ...] = ()
 
     def apply(self, e: Function, values: Sequence[Value]) -> Value:
         """Append the code of this step."""
         args = [values[i] for i in self.args]
+        if self.types:
+            return typed_steps.apply(e, self.op, args, self.types, *self.parameters)
         if self.op in KINDS:
             return activations.apply(e, args[0], Activation(self.op, self.parameters), *args[1:])
         return _FUNCTIONS[self.op](e, *args)
 
 
-def step_of(node: Node, args: tuple[int, ...], exponent: float | None = None) -> Step:
+def step_of(
+    node: Node, args: tuple[int, ...], types: tuple[DType, ...], exponent: float | None = None
+) -> Step:
     """The step that a node of the graph is.
 
     Args:
-        node: its operation is one of `UNARY` or `BINARY`.
+        node: its operation is one of `UNARY`, `BINARY` or `typed_steps.OPS`.
         args: as `Step.args`.
+        types: of the node's inputs and of its output.
         exponent: the exponent of a `Pow` where it is one known number.
     """
-    if node.op == "Pow" and exponent in _POWERS:
+    op = node.op
+    if op not in (*UNARY, *BINARY) or not types[-1].is_float:
+        parameters = typed_steps.parameters_of(op, node.attributes)
+        return Step(op, args, parameters, types[-2:])
+    if op == "Pow" and exponent in _POWERS:
         return Step(_POWERS[exponent], args[:1])
-    activation = activation_of(node) if node.op in UNARY_ACTIVATIONS else None
+    activation = activation_of(node) if op in UNARY_ACTIVATIONS else None
     if activation is None:
-        return Step(node.op, args)
+        return Step(op, args)
     return Step(activation.kind, args, activation.parameters)

@@ -1,0 +1,219 @@
+"""Steps of elementwise expressions between element types: casts, comparisons, logic, integers.
+
+In registers a bool is a bit (`i1`), and a float16 is the float that it converts to exactly;
+everything else is as in memory. Every step gives the same bits for the same numbers,
+whether they lie in whole vectors or in a tail, on every target, and none traps:
+
+- integers are modulo 2^bits; quotients go towards zero, and division by zero gives 0;
+- from floats to integers numbers are truncated. What int32 (int64 for wider results and uint32)
+  cannot hold becomes its nearest number, NaN 0; of that the low bits are kept;
+- from integers to float16 numbers are rounded to float32 first, as NumPy does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
+
+from leanconv.codegen.emitter import Function, Value, lanes_of, vector
+from leanconv.codegen.values import Predicate, mangled
+from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType
+
+# By kind of number: floats, signed integers, and all others.
+_PREDICATES: Mapping[str, tuple[Predicate, Predicate, Predicate]] = MappingProxyType(
+    {
+        "Equal": ("oeq", "eq", "eq"),
+        "Less": ("olt", "slt", "ult"),
+        "LessOrEqual": ("ole", "sle", "ule"),
+        "Greater": ("ogt", "sgt", "ugt"),
+        "GreaterOrEqual": ("oge", "sge", "uge"),
+    }
+)
+
+
+# -- memory and registers -----------------------------------------------------------------------
+def in_memory(dtype: DType) -> str:
+    """LLVM's type with which an element is loaded and stored."""
+    return f"i{8 * dtype.bytes}" if dtype == FLOAT16 else dtype.llvm
+
+
+def from_memory(e: Function, x: Value, dtype: DType) -> Value:
+    """What was loaded, as it is computed with."""
+    if dtype == BOOL:
+        return x.compare("ne", 0)
+    if dtype == FLOAT16:
+        return e.convert("fpext", _cast(e, "bitcast", x, FLOAT16.llvm), _kind(FLOAT32.llvm, x))
+    return x
+
+
+def to_memory(e: Function, x: Value, dtype: DType) -> Value:
+    """What was computed, as it is stored."""
+    if dtype == BOOL:
+        return _cast(e, "zext", x, BOOL.llvm)
+    if dtype == FLOAT16:
+        return _cast(e, "bitcast", _cast(e, "fptrunc", x, FLOAT16.llvm), "i16")
+    return x
+
+
+def _kind(element: str, x: Value) -> str:
+    return vector(element, lanes_of(x.kind))
+
+
+def _cast(e: Function, op: str, x: Value, element: str) -> Value:
+    return e.convert(op, x, _kind(element, x))
+
+
+# -- casts --------------------------------------------------------------------------------------
+def cast(e: Function, x: Value, source: DType, target: DType) -> Value:
+    """Convert between types; the rules are at the top."""
+    if source == target:
+        return x
+    if target == BOOL:
+        return x.compare("une" if source.is_float else "ne", 0)
+    if source.is_float and target.is_float:
+        return _between_floats(e, x, source, target)
+    if target.is_float:
+        op = "sitofp" if source.kind == "int" else "uitofp"
+        return _cast(e, op, x, FLOAT32.llvm if target == FLOAT16 else target.llvm)
+    if source.is_float:
+        return _to_integer(e, x, target)
+    if source != BOOL and source.bytes == target.bytes:
+        return x
+    if source.bytes > target.bytes:
+        return _cast(e, "trunc", x, target.llvm)
+    return _cast(e, "sext" if source.kind == "int" else "zext", x, target.llvm)
+
+
+def _between_floats(e: Function, x: Value, source: DType, target: DType) -> Value:
+    if target == FLOAT64:
+        return _cast(e, "fpext", x, target.llvm)
+    if source == FLOAT64:
+        return _to_odd(e, x) if target == FLOAT16 else _cast(e, "fptrunc", x, target.llvm)
+    return x if target == FLOAT32 else from_memory(e, to_memory(e, x, target), target)
+
+
+def _to_integer(e: Function, x: Value, target: DType) -> Value:
+    wide = INT32 if target.bytes <= 2 or target == INT32 else INT64
+    sign = "u" if target.kind == "uint" and target.bytes == 8 else "s"
+    kind = _kind(wide.llvm, x)
+    found = e.intrinsic(f"llvm.fpto{sign}i.sat.{mangled(kind)}.{mangled(x.kind)}", kind, x)
+    return found if target.bytes == wide.bytes else _cast(e, "trunc", found, target.llvm)
+
+
+def _to_odd(e: Function, x: Value) -> Value:
+    """A double as float, rounded to odd: to round that once more is to round the double once."""
+    near = _cast(e, "fptrunc", x, FLOAT32.llvm)
+    back = e.convert("fpext", near, x.kind)
+    bits = _cast(e, "bitcast", near, "i32")
+    larger = e.unary("fabs", back).compare("ogt", e.unary("fabs", x))
+    bits = e.select(larger, bits - 1, bits)
+    inexact = e.convert("zext", back.compare("one", x), bits.kind)
+    return e.convert("bitcast", bits | inexact, near.kind)
+
+
+# -- integers -----------------------------------------------------------------------------------
+def _divided(e: Function, op: str, a: Value, b: Value, dtype: DType) -> Value:
+    """`op` is `div` or `rem`; what would trap is divided by 1, and the quotient by zero is 0.
+
+    Besides zero that is -1 below the least number, whose quotient, modulo 2^bits, is itself.
+    """
+    zero = b.compare("eq", 0)
+    traps = zero
+    if dtype.kind == "int":
+        traps = zero | (a.compare("eq", int(dtype.low)) & b.compare("eq", -1))
+    divisor = e.select(traps, e.const(b.kind, 1), b)
+    sign = "s" if dtype.kind == "int" else "u"
+    return e.select(zero, a.zero(), e.define(f"{sign}{op} {a}, {divisor.text}", a.kind))
+
+
+def _quotient(e: Function, dtype: DType, a: Value, b: Value) -> Value:
+    return _divided(e, "div", a, b, dtype)
+
+
+def _remainder(e: Function, dtype: DType, a: Value, b: Value, towards_zero: bool) -> Value:
+    left = _divided(e, "rem", a, b, dtype)
+    if dtype.kind == "uint" or towards_zero:
+        return left
+    other_sign = (left ^ b).compare("slt", 0) & left.compare("ne", 0)
+    return e.select(other_sign, left + b, left)
+
+
+def _extreme(e: Function, dtype: DType, op: str, a: Value, b: Value) -> Value:
+    name = f"llvm.{'s' if dtype.kind == 'int' else 'u'}{op}.{mangled(a.kind)}"
+    return e.intrinsic(name, a.kind, a, b)
+
+
+def _absolute(e: Function, dtype: DType, x: Value) -> Value:
+    if dtype.kind != "int":
+        return x
+    return e.intrinsic(f"llvm.abs.{mangled(x.kind)}", x.kind, x, e.const("i1", 0))
+
+
+def _sign(e: Function, dtype: DType, x: Value) -> Value:
+    above = e.convert("zext", x.compare("ne" if dtype.kind == "uint" else "sgt", 0), x.kind)
+    if dtype.kind == "uint":
+        return above
+    return above - e.convert("zext", x.compare("slt", 0), x.kind)
+
+
+def _is_infinite(x: Value, positive: bool, negative: bool) -> Value:
+    above, below = x.compare("oeq", inf), x.compare("oeq", -inf)
+    if positive and negative:
+        return above | below
+    return above if positive else below if negative else above.zero()
+
+
+# Of the function, the type of the operands, the operands, and the step's parameters.
+_OF_INTEGERS: dict[str, Callable[..., Value]] = {
+    "Add": lambda _, __, a, b: a + b,
+    "Sub": lambda _, __, a, b: a - b,
+    "Mul": lambda _, __, a, b: a * b,
+    "Div": _quotient,
+    "Mod": _remainder,
+    "Min": lambda e, dtype, a, b: _extreme(e, dtype, "min", a, b),
+    "Max": lambda e, dtype, a, b: _extreme(e, dtype, "max", a, b),
+    "Neg": lambda _, __, x: x.zero() - x,
+    "Abs": _absolute,
+    "Relu": lambda e, dtype, x: _extreme(e, dtype, "max", x, x.zero()),
+    "Sign": _sign,
+}
+_OF_ANY: dict[str, Callable[..., Value]] = {
+    "And": lambda _, __, a, b: a & b,
+    "Or": lambda _, __, a, b: a | b,
+    "Xor": lambda _, __, a, b: a ^ b,
+    "Not": lambda _, __, x: x ^ 1,
+    "IsNaN": lambda _, __, x: x.compare("uno", x),
+    "IsInf": lambda _, __, x, *signs: _is_infinite(x, *signs),
+    "Where": lambda e, _, chosen, a, b: e.select(chosen, a, b),
+}
+# The attributes that are a step's parameters.
+_PARAMETERS: dict[str, tuple[str, ...]] = {"Mod": ("fmod",), "IsInf": ("positive", "negative")}
+OPS: tuple[str, ...] = ("Cast", *_PREDICATES, *_OF_ANY, *_OF_INTEGERS)
+
+
+def parameters_of(op: str, attributes: Mapping[str, object]) -> tuple[bool, ...]:
+    """What of a node's attributes its step needs, besides types."""
+    return tuple(bool(attributes[name]) for name in _PARAMETERS.get(op, ()))
+
+
+def apply(
+    e: Function, op: str, args: Sequence[Value], types: Sequence[DType], *parameters: object
+) -> Value:
+    """Append the code of a step.
+
+    Args:
+        e: the function under construction.
+        op: one of `OPS`.
+        args: as registers hold them.
+        types: of the last operand, and of the result.
+        *parameters: as `parameters_of` gives them.
+    """
+    takes, gives = types
+    if op == "Cast":
+        return cast(e, args[0], takes, gives)
+    if op in _PREDICATES:
+        which = 0 if takes.is_float else 1 if takes.kind == "int" else 2
+        return args[0].compare(_PREDICATES[op][which], args[1])
+    assert op in _OF_ANY or not takes.is_float, f"{op} of {takes} is no typed step"
+    return (_OF_ANY.get(op) or _OF_INTEGERS[op])(e, takes, *args, *parameters)

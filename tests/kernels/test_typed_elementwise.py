@@ -1,0 +1,295 @@
+"""Elementwise kernels between element types, exactly as NumPy computes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.graph.ops.typed import HELD
+from leanconv.kernels import elementwise
+from leanconv.kernels.elementwise import Elementwise
+from leanconv.kernels.expression import Step
+from leanconv.kernels.typed_steps import OPS
+from leanconv.target import Target, preset
+from leanconv.types import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NUMBERS,
+    UINT8,
+    UINT16,
+    UINT64,
+    DType,
+)
+from support.kernel_runner import run_kernel
+from support.nodes import Case, run_in_place, run_node
+
+# This machine, and AVX2 where it can run that.
+RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
+TARGETS = pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
+INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
+COMPARED = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+
+def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
+    """Numbers of a type: its ends, some that are equal, some small ones; NaN and infinities."""
+    generator = np.random.default_rng(seed)
+    if dtype == BOOL:
+        return generator.integers(0, 2, shape).astype(bool)
+    if dtype.is_float:
+        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, dtype.high, dtype.low, 1.0]
+        x = np.round(generator.normal(size=shape) * 30) / 4
+    else:
+        special = [dtype.low, dtype.low + 1, dtype.high, dtype.high - 1, 0, 1]
+        x = generator.integers(max(dtype.low, -9), 9, shape)
+    x = x.astype(dtype)
+    chosen = generator.integers(0, 3, shape) == 0
+    return np.where(chosen, generator.choice(np.array(special, dtype), shape), x).astype(dtype)
+
+
+def check(case: Case, target: Target) -> None:
+    found, wanted = case.run(target, False), case.expected()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+    if found.dtype == bool:
+        assert set(np.unique(found.view(np.uint8))) <= {0, 1}
+
+
+def castable(x: np.ndarray, source: DType, to: DType) -> np.ndarray:
+    """Without the numbers of which ONNX does not say what becomes of them."""
+    if not source.is_float or to.is_float or to == BOOL:
+        return x
+    wide = x.astype(np.float64)
+    fits = (np.trunc(wide) >= to.low) & (np.trunc(wide) <= to.high) & (np.trunc(wide) < 2**62)
+    return np.where(fits, x, x.dtype.type(3.75))
+
+
+@TARGETS
+@pytest.mark.parametrize("to", HELD)
+@pytest.mark.parametrize("source", HELD)
+def test_casts(source: DType, to: DType, target: Target) -> None:
+    x = castable(numbers((3, 47), source), source, to)
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, "Cast", [x], {"to": to}), target)
+
+
+@TARGETS
+def test_doubles_are_rounded_to_halves_once(target: Target) -> None:
+    steps = np.arange(-300, 300) * 2.0**-30
+    near = np.concatenate([(1 + k * 2.0**-11) * (1 + steps) for k in range(5)])
+    x = np.concatenate([near, -near * 2.0**-15, near * 2.0**-20, near * 32000, [7e4, 1e-300]])
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, "Cast", [x], {"to": FLOAT16}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("to", [*INTEGERS, UINT64])
+@pytest.mark.parametrize("source", [FLOAT16, *FLOATS])
+def test_numbers_out_of_range_are_the_same_wherever_they_lie(
+    source: DType, to: DType, target: Target
+) -> None:
+    with np.errstate(all="ignore"):
+        odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 4e9, -3e9, 70000.5, -5.5], source)
+    lanes = [Case(elementwise, "Cast", [np.full(67, x)], {"to": to}) for x in odd]
+    for case in lanes:
+        assert len(set(case.run(target, False).tolist())) == 1
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("op", COMPARED)
+def test_comparisons(op: str, dtype: DType, target: Target) -> None:
+    a, b = numbers((5, 41), dtype), numbers((5, 41), dtype, 1)
+    check(Case(elementwise, op, [a, b], {}), target)
+    check(Case(elementwise, op, [a, numbers((5, 1), dtype, 2)], {}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("op", ["Equal", "And", "Or", "Xor", "Not"])
+def test_logic(op: str, target: Target) -> None:
+    operands = [numbers((7, 37), BOOL), numbers((37,), BOOL, 1)][: 1 if op == "Not" else 2]
+    check(Case(elementwise, op, operands, {}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", HELD)
+def test_where(dtype: DType, target: Target) -> None:
+    chosen, a, b = numbers((5, 37), BOOL), numbers((5, 37), dtype), numbers((5, 1), dtype, 1)
+    check(Case(elementwise, "Where", [chosen, a, b], {}), target)
+    check(Case(elementwise, "Where", [chosen[:, :1], b, a], {}), target)
+    check(Case(elementwise, "Where", [chosen, a, b[:1]], {}, constants=(2,)), target)
+    check(Case(elementwise, "Where", [chosen, a[:1], b], {}, constants=(0, 1)), target)
+
+
+BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", BINARY)
+def test_integers_are_numbers_modulo_their_range(op: str, dtype: DType, target: Target) -> None:
+    a, b = numbers((5, 41), dtype), numbers((5, 41), dtype, 1)
+    if op == "Div":
+        b = np.where(b == 0, dtype.high, b).astype(dtype)
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, op, [a, b], {}), target)
+        check(Case(elementwise, op, [a, b[:, :1]], {}, constants=(1,)), target)
+        check(Case(elementwise, op, [a, b[:1, :1]], {}, constants=(1,)), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("towards_zero", [False, True])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_remainders(dtype: DType, towards_zero: bool, target: Target) -> None:
+    a, b = numbers((5, 41), dtype), numbers((5, 41), dtype, 1)
+    b = np.where(b == 0, 7, b).astype(dtype)
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, "Mod", [a, b], {"fmod": towards_zero}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_remainders_of_floats(dtype: DType, target: Target) -> None:
+    a, b = numbers((9, 41), dtype), numbers((9, 41), dtype, 1)
+    generator = np.random.default_rng(3)
+    wide = generator.normal(size=(2, 2000)) * 10.0 ** generator.integers(-36, 36, (2, 2000))
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, "Mod", [a, b], {"fmod": True}), target)
+        check(Case(elementwise, "Mod", list(wide.astype(dtype)), {"fmod": True}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_nothing_traps(op: str, dtype: DType, target: Target) -> None:
+    """By zero the quotient is zero, and so is the remainder; the least number by -1 is itself."""
+    attributes = {"fmod": False} if op == "Mod" else {}
+    a, b = numbers((67,), dtype), np.zeros(67, dtype)
+    assert not Case(elementwise, op, [a, b], attributes).run(target, False).any()
+    if dtype.kind == "int":
+        least, minus = np.full(67, dtype.low, dtype), np.full(67, -1, dtype)
+        found = Case(elementwise, op, [least, minus], attributes).run(target, False)
+        assert set(found.tolist()) == {dtype.low if op == "Div" else 0}
+
+
+@TARGETS
+@pytest.mark.parametrize("op", ["Neg", "Abs", "Relu", "Sign"])
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_unary(op: str, dtype: DType, target: Target) -> None:
+    if dtype.kind == "uint" and op != "Sign":
+        return
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, op, [numbers((5, 41), dtype)], {}), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_of_floats(dtype: DType, target: Target) -> None:
+    x = numbers((5, 41), dtype)
+    for op in ("Floor", "Ceil", "Round", "IsNaN"):
+        check(Case(elementwise, op, [x], {}), target)
+    for signs in ((True, True), (True, False), (False, True), (False, False)):
+        attributes = dict(zip(("positive", "negative"), signs, strict=True))
+        check(Case(elementwise, "IsInf", [x], attributes), target)
+
+
+SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 16384, 16385, 40001)
+PAIRS = [(FLOAT32, BOOL), (BOOL, INT64), (UINT8, INT8), (FLOAT64, FLOAT16), (INT16, FLOAT32)]
+
+
+@TARGETS
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes(size: int, pair: tuple[DType, DType], target: Target) -> None:
+    x = castable(numbers((size,), pair[0]), *pair)
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, "Cast", [x], {"to": pair[1]}), target)
+
+
+SHAPES = [
+    ((2, 3, 4, 5), (5,), (4, 1)),
+    ((), (7,), (1,)),
+    ((3, 129), (1, 129), (3, 1)),
+    ((129, 3), (3,), (129, 1)),
+    ((300, 200), (300, 1), ()),
+    ((1, 1), (1,), ()),
+    ((3, 20000), (20000,), (3, 1)),
+    ((2, 1, 1, 9000), (1, 3, 4, 1), (4, 1)),
+]
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", [BOOL, UINT8, FLOAT16, FLOAT32, INT64])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_broadcasting(shapes: tuple[tuple[int, ...], ...], dtype: DType, target: Target) -> None:
+    for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        chosen, a, b = (shapes[i] for i in order)
+        operands = [numbers(chosen, BOOL), numbers(a, dtype, 1), numbers(b, dtype, 2)]
+        check(Case(elementwise, "Where", operands, {}), target)
+
+
+def test_a_chain_of_steps_between_types() -> None:
+    """int32((x < z) ? x : 2.5), with no memory between the steps."""
+    x, z = numbers((3, 40), FLOAT32), numbers((3, 1), FLOAT32, 1)
+    x = np.where(np.abs(x) < 100, x, 1).astype("f4")
+    steps = (
+        Step("Less", (0, 1), types=(FLOAT32, BOOL)),
+        Step("Where", (3, 0, 2), types=(FLOAT32, FLOAT32)),
+        Step("Add", (4, 2)),
+        Step("Cast", (5,), types=(FLOAT32, INT32)),
+    )
+    kernel = Elementwise(
+        FLOAT32, (3, 40), ((40, 1), (1, 0)), (2.5,), steps, (FLOAT32, FLOAT32, INT32)
+    )
+    y = run_kernel(kernel, x, z, np.full(x.shape, -1, np.int32))
+    np.testing.assert_array_equal(y, (np.where(x < z, x, 2.5) + 2.5).astype(np.int32))
+
+
+def test_memory_is_taken_over_by_elements_of_one_size() -> None:
+    a, b = numbers((40, 50), INT32), numbers((40, 50), INT32, 1)
+    outcome = run_node(elementwise.lower, "Max", {"a": a, "b": b})
+    assert outcome.lowered.calls[0].in_place == (0, 1)
+    np.testing.assert_array_equal(run_in_place(outcome, 1, a, b), np.maximum(a, b))
+    less = run_node(elementwise.lower, "Less", {"a": a, "b": b})
+    assert less.lowered.calls[0].in_place == ()
+    cast = run_node(elementwise.lower, "Cast", {"a": a}, to=FLOAT32)
+    assert cast.lowered.calls[0].in_place == (0,)
+    np.testing.assert_array_equal(run_in_place(cast, 0, a).view("f4"), a.astype("f4"))
+
+
+def test_large_constants_are_exact() -> None:
+    x = np.full(19, 2**53, np.int64)
+    check(Case(elementwise, "Add", [x, np.full(19, 2**53 + 1)], {}, constants=(1,)), host())
+
+
+@pytest.mark.parametrize("name", ["neoverse-n1", "icelake-server", "haswell"])
+@pytest.mark.parametrize("op", OPS)
+def test_nothing_is_called(op: str, name: str) -> None:
+    """On any machine the code is complete: no function of a library is left to be linked."""
+    target = preset(name)
+    floats = op in ("IsNaN", "IsInf")
+    for dtype in (FLOAT64,) if floats else (INT8, UINT16, INT64):
+        if op in ("And", "Or", "Xor", "Not"):
+            dtype = BOOL
+        count = {"Cast": 1, "Where": 2}.get(op, 2 if op in (*BINARY, *COMPARED, "Mod") else 1)
+        count = 2 if op in ("And", "Or", "Xor") else count
+        operands = [numbers((21,), dtype)] * count
+        if op == "Where":
+            operands = [numbers((21,), BOOL), *operands]
+        attributes = {
+            "Cast": {"to": FLOAT16},
+            "Mod": {"fmod": False},
+            "IsInf": {"positive": True, "negative": True},
+        }.get(op, {})
+        case = Case(elementwise, op, operands, attributes)
+        text = assembly(case.lower(target, False).calls[0].kernel, target)
+        assert "call" not in text
+        assert "\tbl\t" not in text
