@@ -23,7 +23,7 @@ Number = int | float
 Same = TypeVar("Same", bound="Value")
 # LLVM's comparisons. Integers: signed and unsigned; floats: ordered (false for a NaN) and not.
 _OfIntegers = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
-_OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "uno", "une"]
+_OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "ord", "uno", "une"]
 Predicate = _OfIntegers | _OfFloats
 
 _BYTES = {"float": 4, "double": 8, "ptr": 8, "half": 2, "bfloat": 2}

@@ -11,7 +11,17 @@ from collections.abc import Mapping
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
-from leanconv.kernels import elementwise, layout, lrn, matmul, pool, reduce, resize, softmax
+from leanconv.kernels import (
+    elementwise,
+    extreme_places,
+    layout,
+    lrn,
+    matmul,
+    pool,
+    reduce,
+    resize,
+    softmax,
+)
 from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
@@ -43,7 +53,7 @@ OPERATORS: Mapping[str, Operator] = _table(
     CONV_CHAIN,
     BLOCK_CHAIN,
     SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
-    *map(SingleKernel, (elementwise, layout, lrn, matmul, reduce, resize, softmax)),
+    *map(SingleKernel, (elementwise, extreme_places, layout, lrn, matmul, reduce, resize, softmax)),
 )
 
 

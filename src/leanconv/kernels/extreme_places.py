@@ -1,0 +1,190 @@
+"""ArgMax and ArgMin: where along an axis the largest or smallest number is.
+
+    y[o, i] = the r of the largest x[o, r, i]                 of equal ones the first, or the last
+
+NaN is beyond all numbers, as in NumPy. Two loop nests:
+
+- other axes behind (`inner` > 1): lanes run along them, in tiles of 64 columns; a vector of numbers
+  and a vector of places are kept for each vector of results;
+- none behind: lanes run along the axis. Each lane finds its own, then the lanes are compared, by
+  number and place, then what is left of the axis, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
+from leanconv.codegen.extents import Extent
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import where_any
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.lane_reduce import TILE, each_column
+from leanconv.kernels.ordering import precedes, precedes_at
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+from leanconv.types import INT32, INT64, DType
+
+PIECE = 16384  # elements that one chunk reads
+
+OPS = ("ArgMax", "ArgMin")
+
+
+@dataclass(frozen=True)
+class ExtremePlaces(Kernel):
+    """Places along the middle one of three axes.
+
+    Attributes:
+        dtype: of the numbers; places are int64.
+        least: the smallest instead of the largest number.
+        last: of equal numbers the last instead of the first.
+        outer, count, inner: extents before the axis, of it, and behind it; at least 1.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    least: bool
+    last: bool
+    outer: Extent
+    count: Extent
+    inner: Extent
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def items(self) -> int:
+        """Tiles of results."""
+        return self.outer * ceil_div(self.inner, TILE)
+
+    @property
+    def group(self) -> int:
+        """Tiles of results in one chunk."""
+        return ceil_div(PIECE * self.items, self.outer * self.count * self.inner)
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.items, self.group)
+
+    @property
+    def flops(self) -> int:
+        return self.outer * self.count * self.inner
+
+    def emit(self, target: Target) -> str:
+        return _Nest(self, target).emit()
+
+
+class _Nest:
+    """The loops of one kernel while they are written."""
+
+    def __init__(self, kernel: ExtremePlaces, target: Target) -> None:
+        self.k, self.e, self.target = kernel, Function(kernel.NAME), target
+        # Places are wider than most numbers: a vector of either is a few registers.
+        self.step = kernel.dtype if kernel.dtype.bytes >= INT32.bytes else INT32
+        self.lanes = target.lanes(self.step)
+        self.kind = vector(kernel.dtype.llvm, self.lanes)
+        self.places = vector(INT64.llvm, self.lanes)
+
+    def emit(self) -> str:
+        e, k = self.e, self.k
+        x, y = e.pointer(0, k.dtype.llvm), e.pointer(1, INT64.llvm)
+        with e.chunks(k.chunks) as (chunk,):
+            first = chunk * k.group
+            with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
+                if k.inner == 1:
+                    e.store(self._row(x.at(item * k.count)), y.at(item))
+                else:
+                    self._tile(x, y, item)
+        return e.finish()
+
+    # -- lanes along the axes behind --------------------------------------------------------------
+    def _tile(self, x: Pointer, y: Pointer, item: Value) -> None:
+        k, columns = self.k, ceil_div(self.k.inner, TILE)
+        row, tile = item // columns, item % columns
+        source, out = x.at(row * (k.count * k.inner)), y.at(row * k.inner)
+
+        def body(offset: Value, count: int) -> None:
+            self._columns(source.at(offset), out.at(offset), count)
+
+        each_column(self.e, tile, k.inner, self.step, self.target, body)
+
+    def _columns(self, source: Pointer, out: Pointer, count: int) -> None:
+        """The results of the first `count` lanes."""
+        e, k = self.e, self.k
+        best = [e.load_first(source, self.kind, count), e.const(self.places, 0)]
+        for _ in where_any(e, k.count - 1, [best]):
+            with e.loop("r", k.count, [best], start=1) as r:
+                x = e.load_first(source.at(r * k.inner), self.kind, count)
+                self._take(best, x, e.splat(r, self.lanes))
+        e.store_first(best[1], out, count)
+
+    # -- lanes along the axis ---------------------------------------------------------------------
+    def _row(self, source: Pointer) -> Value:
+        """The place of one row."""
+        e, k = self.e, self.k
+        whole, left = k.count // self.lanes, k.count % self.lanes
+        best = [e.load(source), e.i64(0)]
+        for _ in where_any(e, whole, [best]):
+            best[:] = self._across_lanes(self._vectors(source, whole))
+        for _ in where_any(e, left, [best]):
+            with e.loop("r", k.count, [best], start=e.i64(whole * self.lanes)) as r:
+                self._take(best, e.load(source.at(r)), r)
+        return best[1]
+
+    def _vectors(self, source: Pointer, whole: int) -> list[Value]:
+        """What each lane finds in whole vectors."""
+        e = self.e
+        lane = e.const(self.places, range(self.lanes))
+        best = [e.load(source, self.kind), lane]
+        for _ in where_any(e, whole - 1, [best]):
+            with e.loop("v", whole, [best], start=1) as v:
+                first = v * self.lanes
+                x = e.load(source.at(first), self.kind)
+                self._take(best, x, lane + e.splat(first, self.lanes))
+        return best
+
+    def _across_lanes(self, best: list[Value]) -> list[Value]:
+        e, k = self.e, self.k
+        while (lanes := lanes_of(best[0].kind)) > 1:
+            low, high = range(lanes // 2), range(lanes // 2, lanes)
+            if lanes == 2:
+                (a, i), (b, j) = ([e.extract(each, lane) for each in best] for lane in (0, 1))
+            else:
+                (a, i), (b, j) = ([e.shuffle(each, None, p) for each in best] for p in (low, high))
+            taken = precedes_at(k.dtype, (b, j), (a, i), least=k.least, last=k.last)
+            best = [e.select(taken, b, a), e.select(taken, j, i)]
+        return best
+
+    def _take(self, best: list[Value], x: Value, place: Value) -> None:
+        """Replace what was found before by what lies behind it, where that precedes it."""
+        e, k = self.e, self.k
+        taken = precedes(k.dtype, x, best[0], least=k.least, ties=k.last)
+        best[:] = [e.select(taken, x, best[0]), e.select(taken, place, best[1])]
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Never: the result is no image of floats."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel."""
+    del formats, target
+    (x,), y = node.inputs, node.output
+    kind, axis = graph.types[x], node.attributes["axis"]
+    outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])
+    kernel = ExtremePlaces(
+        kind.dtype,
+        node.op == "ArgMin",
+        bool(node.attributes["last"]),
+        outer,
+        kind.shape[axis],
+        inner,
+    )
+    return Lowered((Call(kernel, (x, y)),), algorithm="extreme places")

@@ -1,0 +1,88 @@
+"""ArgMax and ArgMin, exactly as NumPy gives them: all types, axes, ties and NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.kernels import extreme_places
+from leanconv.target import Target, preset
+from leanconv.types import FLOAT32, FLOATS, INT64, NUMBERS, DType
+from support.nodes import Case
+
+# This machine, and AVX2 where it can run that.
+RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
+TARGETS = pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
+WAYS = [(op, last) for op in ("ArgMax", "ArgMin") for last in (False, True)]
+
+
+def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
+    """A few different ones, so that there are ties, and the ends of the type."""
+    generator = np.random.default_rng(seed)
+    x = generator.integers(0, 6, shape).astype(dtype)
+    ends = [np.inf, -np.inf] if dtype.is_float else [dtype.low, dtype.high]
+    chosen = generator.integers(0, 20, shape) == 0
+    return np.where(chosen, generator.choice(np.array(ends, dtype), shape), x).astype(dtype)
+
+
+def check(x: np.ndarray, axis: int, target: Target, **changes: Any) -> None:
+    for op, last in WAYS:
+        attributes = {"axis": axis, "keepdims": False, "last": last, **changes}
+        case = Case(extreme_places, op, [x], attributes)
+        found, wanted = case.run(target, False), case.expected()
+        assert found.dtype == INT64
+        np.testing.assert_array_equal(found, wanted, err_msg=f"{op} last={last}")
+
+
+@TARGETS
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_types_and_axes(dtype: DType, axis: int, target: Target) -> None:
+    check(numbers((5, 7, 37), dtype), axis, target)
+    check(numbers((5, 7, 37), dtype, 1), axis, target, keepdims=True)
+
+
+@TARGETS
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 1000])
+def test_sizes(size: int, target: Target) -> None:
+    for dtype in (FLOAT32, INT64):
+        check(numbers((size,), dtype), 0, target)
+        check(numbers((3, size), dtype, 1), 1, target)
+        check(numbers((3, size), dtype, 2), 0, target)
+        check(numbers((2, size, 3), dtype, 3), 1, target)
+        check(numbers((1, size, 1), dtype, 4), 0, target)
+
+
+@TARGETS
+def test_many_chunks(target: Target) -> None:
+    check(numbers((300, 150), FLOAT32), 1, target)
+    check(numbers((40, 20, 200), FLOAT32), 1, target)
+    check(numbers((3, 20000), FLOAT32), 1, target)
+    check(numbers((20000, 3), FLOAT32), 0, target)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("places", [(0,), (1,), (17, 18), (32,), (39, 3), tuple(range(40))])
+def test_nan_is_beyond_all_numbers(places: tuple[int, ...], dtype: DType, target: Target) -> None:
+    x = numbers((3, 40), dtype)
+    x[1, list(places)] = np.nan
+    x[2, 5] = np.inf
+    check(x, 1, target)
+    check(x.T.copy(), 0, target)
+
+
+def test_nothing_is_called_on_any_machine() -> None:
+    for name in ("neoverse-n1", "icelake-server", "haswell"):
+        target = preset(name)
+        for dtype in NUMBERS:
+            for axis in (0, 1):
+                attributes = {"axis": axis, "keepdims": False, "last": False}
+                case = Case(extreme_places, "ArgMax", [numbers((37, 37), dtype)], attributes)
+                text = assembly(case.lower(target, False).calls[0].kernel, target)
+                assert "call" not in text
+                assert "\tbl\t" not in text
