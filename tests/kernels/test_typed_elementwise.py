@@ -156,14 +156,19 @@ def test_remainders(dtype: DType, towards_zero: bool, target: Target) -> None:
 
 
 @TARGETS
+@pytest.mark.parametrize("towards_zero", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_remainders_of_floats(dtype: DType, target: Target) -> None:
+def test_remainders_of_floats(dtype: DType, towards_zero: bool, target: Target) -> None:
     a, b = numbers((9, 41), dtype), numbers((9, 41), dtype, 1)
     generator = np.random.default_rng(3)
     wide = generator.normal(size=(2, 2000)) * 10.0 ** generator.integers(-36, 36, (2, 2000))
     with np.errstate(all="ignore"):
-        check(Case(elementwise, "Mod", [a, b], {"fmod": True}), target)
-        check(Case(elementwise, "Mod", list(wide.astype(dtype)), {"fmod": True}), target)
+        for operands in ([a, b], list(wide.astype(dtype))):
+            case = Case(elementwise, "Mod", operands, {"fmod": towards_zero})
+            check(case, target)
+            found, wanted = case.run(target, False), case.expected()
+            signs = np.signbit(found) == np.signbit(wanted)
+            assert np.all(signs | np.isnan(wanted))
 
 
 @TARGETS

@@ -198,7 +198,22 @@ def remainder(e: Function, a: Value, b: Value) -> Value:
         rest = e.fma(negate(e, quotient), divisor, left[0])
         rest = e.select(rest.compare("olt", 0.0), rest + divisor, rest)
         left[0] = e.select(quotient.compare("oeq", 0.0), left[0], rest)
-    return e.intrinsic(f"llvm.copysign.{mangled(a.kind)}", a.kind, left[0], a)
+    return e.intrinsic(_copysign(a), a.kind, left[0], a)
+
+
+def modulo(e: Function, a: Value, b: Value, towards_zero: bool) -> Value:
+    """What is left of a by b: of the sign of b, or of a where quotients go towards zero."""
+    left = remainder(e, a, b)
+    if towards_zero:
+        return left
+    zero = left.compare("oeq", 0.0)
+    other_sign = left.compare("olt", 0.0) ^ b.compare("olt", 0.0)
+    found = e.select(other_sign, left + b, left)
+    return e.select(zero, e.intrinsic(_copysign(a), a.kind, left, b), found)
+
+
+def _copysign(x: Value) -> str:
+    return f"llvm.copysign.{mangled(x.kind)}"
 
 
 def polynomial(e: Function, x: Value, coefficients: Sequence[float]) -> Value:

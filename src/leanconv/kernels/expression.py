@@ -33,7 +33,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Mul": lambda _, a, b: a * b,
     "Div": lambda _, a, b: a / b,
     "Pow": math.power,
-    "Mod": math.remainder,
+    "Mod": math.modulo,
     "Min": math.smaller,
     "Max": math.larger,
     "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
@@ -71,7 +71,7 @@ class Step:
             return typed_steps.apply(e, self.op, args, self.types, *self.parameters)
         if self.op in KINDS:
             return activations.apply(e, args[0], Activation(self.op, self.parameters), *args[1:])
-        return _FUNCTIONS[self.op](e, *args)
+        return _FUNCTIONS[self.op](e, *args, *self.parameters)
 
 
 def step_of(
@@ -85,13 +85,12 @@ def step_of(
         types: of the node's inputs and of its output.
         exponent: the exponent of a `Pow` where it is one known number.
     """
-    op = node.op
+    op, parameters = node.op, typed_steps.parameters_of(node.op, node.attributes)
     if op not in (*UNARY, *BINARY) or not types[-1].is_float:
-        parameters = typed_steps.parameters_of(op, node.attributes)
         return Step(op, args, parameters, types[-2:])
     if op == "Pow" and exponent in _POWERS:
         return Step(_POWERS[exponent], args[:1])
     activation = activation_of(node) if op in UNARY_ACTIVATIONS else None
     if activation is None:
-        return Step(op, args)
+        return Step(op, args, parameters)
     return Step(activation.kind, args, activation.parameters)
