@@ -11,12 +11,16 @@ from leanconv.errors import ModelError
 from leanconv.graph.edit import frozen
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops import infer
+from leanconv.graph.passes import run_passes
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT32, FLOAT64
+from support.control_flow import node
 from support.graph_builder import Builder, applied, feed, ops
+from support.onnx_models import model, reference
 
 
 def split(b: Builder, x: str, axis: int, *sizes: int) -> list[str]:
@@ -107,3 +111,77 @@ def test_only_one_output_is_the_output(sound: Graph) -> None:
     assert sound.nodes[0].key == "p0.0"
     with pytest.raises(AssertionError, match="split_0"):
         _ = sound.nodes[0].output
+
+
+# What passes look for, made of the parts of a split.
+READERS = {
+    "sum": [node("Add", "a b", "y")],
+    "residual": [node("Conv", "a w", "c", pads=[1] * 4), node("Add", "b c", "y")],
+    "activated residual": [
+        node("Conv", "a w", "c", pads=[1] * 4),
+        node("Relu", "c", "r"),
+        node("Add", "r b", "y"),
+    ],
+    "product": [node("Mul", "a b", "y")],
+    "scaled": [
+        node("Mul", "a half", "s"),
+        node("Div", "s two", "t"),
+        node("Pow", "b two", "p"),
+        node("Mul", "t p", "y"),
+    ],
+    "silu": [node("Sigmoid", "a", "s"), node("Mul", "s b", "y")],
+    "hard swish": [
+        node("Add", "a three", "s"),
+        node("Clip", "s zero six", "c"),
+        node("Mul", "c b", "m"),
+        node("Div", "m six", "y"),
+    ],
+    "hard sigmoid": [
+        node("Clip", "a zero six", "c"),
+        node("Div", "c six", "d"),
+        node("Add", "d b", "y"),
+    ],
+    "gelu": [
+        node("Mul", "a half", "s"),
+        node("Erf", "s", "e"),
+        node("Add", "e one", "g"),
+        node("Mul", "b g", "y"),
+    ],
+    "norm": [node("BatchNormalization", "a k k k k", "n"), node("Add", "n b", "y")],
+    "affine": [node("Mul", "a f", "m"), node("Add", "m f", "n"), node("Sub", "n b", "y")],
+    "clips": [
+        node("Clip", "a zero six", "c"),
+        node("Clip", "b zero one", "d"),
+        node("Max", "c d", "y"),
+    ],
+    "means": [node("ReduceMean", "a", "m", axes=[2, 3]), node("Mul", "m b", "y")],
+    "pads": [node("Pad", "a pads", "p"), node("Conv", "p w", "c"), node("Add", "b c", "y")],
+    "shapes": [
+        node("Reshape", "a flat", "r"),
+        node("Transpose", "b", "t", perm=[0, 1, 3, 2]),
+        node("Reshape", "t flat", "u"),
+        node("MatMul", "r u", "y"),
+    ],
+    "joined": [node("Concat", "b a", "j", axis=0), node("Relu", "j", "y")],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("both", [False, True])
+def test_passes_read_parts_of_splits(reader: str, both: bool) -> None:
+    nodes = [node("Split", "x", "a b", axis=1), *READERS[reader]]
+    if both:  # other users of the parts: they are not the reader's alone
+        nodes += [node("Add", "y a", "z"), node("Mul", "z b", "last")]
+    random = np.random.default_rng(0)
+    numbers = {"zero": 0, "half": 0.5, "one": 1, "two": 2, "three": 3, "six": 6}
+    held = {name: np.float32(number) for name, number in numbers.items()}
+    held["w"] = random.standard_normal((5, 5, 3, 3)).astype(np.float32)
+    held["k"] = random.uniform(1, 2, 5).astype(np.float32)
+    held["f"] = random.standard_normal((5, 1, 1)).astype(np.float32)
+    held["pads"], held["flat"] = np.array([0, 0, 1, 1] * 2), np.array([1, 1, 5, 5, 5])
+    proto = model(nodes, {"x": (1, 10, 5, 5)}, ["last" if both else "y"], held)
+    x = random.standard_normal((1, 10, 5, 5)).astype(np.float32)
+    graph = run_passes(read_model(proto.SerializeToString()).bind({}), check=True)
+    (found,) = interpret(graph, {"x": x}).values()
+    (wanted,) = reference(proto, {"x": x}).values()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

@@ -69,11 +69,10 @@ def _addends(editor: Editor, node: Node, *, activated: bool) -> tuple[Node, str]
 
 
 def _may_take(editor: Editor, conv: Node, residual: str) -> bool:
-    out = conv.output
     return (
         conv.op == "Conv"
-        and editor.is_private(out)
+        and editor.is_private(conv.output)
         and not conv.input(3)
         and residual not in editor.constants
-        and editor.shape(residual) == editor.shape(out)
+        and editor.shape(residual) == editor.shape(conv.output)
     )

@@ -92,9 +92,9 @@ def _product(editor: Editor, node: Node) -> _Product:
 
 def _opens(editor: Editor, node: Node) -> bool:
     """Whether a node is a private part of a product."""
-    if not editor.is_private(node.output):
+    if node.op != "Mul" and not _is_scaling(editor, node):
         return False
-    return node.op == "Mul" or _is_scaling(editor, node)
+    return editor.is_private(node.output)
 
 
 def _is_scaling(editor: Editor, node: Node) -> bool:
