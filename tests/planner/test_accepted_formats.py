@@ -23,6 +23,8 @@ LEAST = {
     "Add": 30,
     "Concat": 2,
     "Split": 11,
+    "Mod": 4,
+    "Where": 7,
 }
 
 
@@ -51,8 +53,10 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
         for context in case.contexts(host())
         if any(form.block for form in context.formats.values())
     }
-    # Their windows run across channels, or their operands are matrices.
-    assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"}
+    # Their windows run across channels, their operands are matrices, or a value is of no float.
+    typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
+    typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+    assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed
 
 
 def test_some_nodes_read_one_value_in_two_ways() -> None:

@@ -22,7 +22,7 @@ from leanconv.operators import NodeContext, operator_of
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT32
 from support import single_nodes
 from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
@@ -59,8 +59,10 @@ class Case:
             yield NodeContext(self.node, self.graph, formats, target)
 
     def expected(self) -> np.ndarray:
-        """What the node computes, in float64."""
+        """What the node computes, in float64, if all its values are of floats."""
         graph = self.graph
+        if any(kind.dtype not in FLOATS for kind in graph.types.values()):
+            return interpret(graph, self.inputs)[graph.outputs[0]].astype(np.float64)
         types = {n: TensorType(t.shape, FLOAT64) for n, t in graph.types.items()}
         constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
         wide = replace(graph, types=types, constants=constants)
@@ -69,9 +71,9 @@ class Case:
 
     def run(self, context: NodeContext, choice: Choice) -> np.ndarray:
         """What its kernels compute by one of the operator's choices."""
-        lowered = operator_of(self.node).lower(context, choice)
-        target = context.target
-        return run_lowered(lowered, self.graph, context.formats, self.inputs, target, (1 / 3,))
+        lowered, formats = operator_of(self.node).lower(context, choice), context.formats
+        found = run_lowered(lowered, self.graph, formats, self.inputs, context.target, (1 / 3,))
+        return found.astype(np.float64)
 
 
 def choices(case: Case, context: NodeContext) -> list[Choice]:
@@ -95,6 +97,7 @@ def cases(op: str) -> list[Case]:
         *_shared(op),
         *_splits(op),
         *_of_images(op),
+        *_typed(op),
         *_moved(op),
         *_convolutions(op),
         *_transposed(op),
@@ -130,9 +133,10 @@ def _shared(op: str) -> Iterator[Case]:
 
 def _of_images(op: str) -> Iterator[Case]:
     """Operations on one number each, on images and on what is spread over them."""
-    if op not in elementwise.OPS:
+    row = next((row for row in single_nodes.nodes() if row[0] == op), None)
+    if row is None or op not in elementwise.OPS:
         return
-    (_, inputs, attributes, *_), *_ = (row for row in single_nodes.nodes() if row[0] == op)
+    _, inputs, attributes, *_ = row
     x = single_nodes.array(*IMAGE, positive=True)
     if len(inputs) == 1:
         yield Case(*one_node(op, {"x0": x}, {}, ("x0",), attributes), {"x0": x})
@@ -174,6 +178,35 @@ def _moved(op: str) -> Iterator[Case]:
                 f"x{number}": single_nodes.array(*shape) for number, shape in enumerate(shapes)
             }
             yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+
+
+def _typed(op: str) -> Iterator[Case]:
+    """Operations between element types on images, and on what is spread over them."""
+    x, spread = single_nodes.array(*IMAGE), single_nodes.array(1, 20, 1, 1)
+    numbers = np.round(2 * x).astype(np.float32)
+    place = {"axis": 1, "keepdims": True, "last": False}
+    for names, inputs, attributes in (
+        (("Floor", "Ceil", "Round", "Sign", "IsNaN"), [x], {}),
+        (("IsInf",), [x], {"positive": True, "negative": True}),
+        (("Mod",), [x, spread], {"fmod": True}),
+        (("Mod",), [x, x[::-1]], {"fmod": False}),
+        (("Equal", "Less", "LessOrEqual", "Greater"), [numbers, numbers[::-1]], {}),
+        (("GreaterOrEqual", "Less"), [numbers, spread], {}),
+        (("And", "Or", "Xor"), [x > 0, spread > 0], {}),
+        (("Not",), [x > 0], {}),
+        (("Where",), [x > 0, x, spread], {}),
+        (("Cast",), [3 * x], {"to": INT32}),
+        (("Cast",), [(3 * x).astype(np.int8)], {"to": FLOAT32}),
+        (("ArgMax", "ArgMin"), [x], place),
+        (("ArgMax", "ArgMin"), [numbers], {**place, "axis": 3, "keepdims": False, "last": True}),
+    ):
+        if op in names:
+            given = {f"x{number}": array for number, array in enumerate(inputs)}
+            yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+    if op == "Where":
+        for chosen in (x > 0, spread > 0, np.array([True])):
+            given = {"x0": x, "x1": x[::-1]}
+            yield Case(*one_node(op, given, {"c": chosen}, ("c", "x0", "x1"), {}), given)
 
 
 def _splits(op: str) -> Iterator[Case]:
