@@ -54,7 +54,7 @@ class NaiveConv(GroupedConv):
         """Emit the seven loops."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, element)
         depth, height, width = self.window.out
         steps = self.reduction
         with e.chunks(self.batch, self.groups, self.outputs, depth, height) as (n, g, j, od, oh):
@@ -69,36 +69,35 @@ class NaiveConv(GroupedConv):
                 place = start
                 for axis, tap in enumerate(taps):
                     place = place + tap.start * self.x.spatial[axis]
-                x, w = pointers["x"].at(place, element), pointers["w"].at(k * steps, element)
+                x, w = pointers["x"].at(place), pointers["w"].at(k * steps)
                 with taps[0].guard(e, acc), taps[1].guard(e, acc), taps[2].guard(e, acc):
                     self._sum(e, x, w, taps, acc)
                 out = row + ow * self.y.spatial[2]
                 residual = None
                 if "residual" in pointers:
-                    residual = e.load(pointers["residual"].at(out, element), element)
+                    residual = e.load(pointers["residual"].at(out))
                 slope = self._per_channel(e, pointers, "slope", k)
                 value = finish(e, acc[0], self.epilogue.activation, slope, residual)
-                e.store(value, pointers["y"].at(out, element))
+                e.store(value, pointers["y"].at(out))
         return e.finish()
 
     def _per_channel(
         self, e: Function, pointers: dict[str, Pointer], role: str, k: Value
     ) -> Value | None:
-        element = self.dtype.llvm
-        return e.load(pointers[role].at(k, element), element) if role in pointers else None
+        return e.load(pointers[role].at(k)) if role in pointers else None
 
     def _sum(self, e: Function, x: Value, w: Value, taps: list[Taps], acc: list[Value]) -> None:
         """Emit the loops over c, kd, kh, kw."""
-        element, (kd, kh, kw) = self.dtype.llvm, self.window.kernel
+        kd, kh, kw = self.window.kernel
         steps = (kh * kw, kw, 1)
         with e.loop("c", self.inputs, [acc]) as c:
-            a = x.at(channel_offset(self.x, c), element)
-            b = w.at(c * (kd * steps[0]), element)
+            a = x.at(channel_offset(self.x, c))
+            b = w.at(c * (kd * steps[0]))
             with self._tap(e, 0, taps, acc, steps) as (d, wd):
                 with self._tap(e, 1, taps, acc, steps) as (h, wh):
                     with self._tap(e, 2, taps, acc, steps) as (v, wv):
-                        left = e.load(a.at(d + h + v, element), element)
-                        right = e.load(b.at(wd + wh + wv, element), element)
+                        left = e.load(a.at(d + h + v))
+                        right = e.load(b.at(wd + wh + wv))
                         acc[0] = e.fma(left, right, acc[0])
 
     @contextmanager

@@ -94,6 +94,12 @@ class Function:
         address = self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
         return Pointer(self, "ptr", address.text, element)
 
+    def pointers(self, names: Sequence[str], element: str, **others: str) -> dict[str, Pointer]:
+        """Load the addresses of all operands: of `element`, or of `others[name]`."""
+        return {
+            name: self.pointer(index, others.get(name, element)) for index, name in enumerate(names)
+        }
+
     # -- building blocks -------------------------------------------------------------------
     def _made(self, kind: str, text: str) -> Value:
         made: type[Value] = {"i64": Index, "ptr": Pointer}.get(kind, Value)

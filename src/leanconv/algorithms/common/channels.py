@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Pointer, Value, element_of
+from leanconv.codegen.emitter import Function, Pointer, Value
 
 
 def pack_channels(values: np.ndarray, groups: int, width: int) -> np.ndarray:
@@ -26,6 +26,5 @@ def broadcast_channels(
     """
     if name not in pointers:
         return None
-    element = element_of(kind)
-    at = pointers[name].at(first, element)
-    return [e.broadcast(at.at(k, element), kind) for k in range(count)]
+    at = pointers[name].at(first)
+    return [e.broadcast(at.at(k), kind) for k in range(count)]

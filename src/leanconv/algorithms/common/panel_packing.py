@@ -103,19 +103,19 @@ class PanelPacking(Panels):
         """Emit the loops: chunks, columns, vectors of the panel."""
         del target
         e, element, lanes = Function(self.NAME), self.dtype.llvm, self.lanes
-        w, places, packed = (e.pointer(i) for i in range(3))
+        w, places, packed = map(e.pointer, range(3), (element, "i64", element))
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
             first = panel * (self.vectors * lanes)
             vectors = e.smin((e.i64(self.outputs + (lanes - 1)) - first) // lanes, self.vectors)
-            result = packed.at(group * self.group_elements + first * self.row, element)
-            rows = w.at(group * (self.outputs * self.row), element)
+            result = packed.at(group * self.group_elements + first * self.row)
+            rows = w.at(group * (self.outputs * self.row))
             start = block * _COLUMNS
             stop = e.smin(start + _COLUMNS, self.row)
             with e.loop("column", stop, start=start, step=lanes) as column:
                 at = e.smin(column, self.row - lanes)  # the last square overlaps
-                steps = places.at(at, "i64")
+                steps = places.at(at)
                 with e.loop("vector", vectors) as number:
-                    there = rows.at(at, element), steps, result.at(number * lanes, element)
+                    there = rows.at(at), steps, result.at(number * lanes)
                     self._square(e, there, first + number * lanes, vectors * lanes)
         return e.finish()
 
@@ -124,14 +124,14 @@ class PanelPacking(Panels):
     ) -> None:
         """Transpose the columns at `there` (w, places, packed) of a vector of outputs."""
         source, steps, result = there
-        element, kind = self.dtype.llvm, vector(self.dtype.llvm, self.lanes)
+        kind = vector(self.dtype.llvm, self.lanes)
         last = self.outputs - 1
         lines = [
-            e.load(source.at(e.smin(output + lane, last) * self.row, element), kind, align=1)
+            e.load(source.at(e.smin(output + lane, last) * self.row), kind, align=1)
             for lane in range(self.lanes)
         ]
         live = e.first_lanes(e.i64(self.outputs) - output, self.lanes)
         for number, column in enumerate(transpose(e, lines, self.lanes)):
-            step = e.load_index(steps.at(number, "i64"))
-            place = result.at(step * width, element)
+            step = e.load_index(steps.at(number))
+            place = result.at(step * width)
             e.store(e.select(live, column, e.zero(kind)), place)

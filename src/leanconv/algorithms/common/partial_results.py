@@ -84,41 +84,40 @@ class SumOfParts(Kernel):
         """Emit the loops: chunks, pixels."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        element = self.dtype.llvm
+        pointers = e.pointers(self.operands, self.dtype.llvm)
         plane = self.pixels * self.lanes
         with e.chunks(self.batch, self.blocks) as (image, block):
             place = (image * self.blocks + block) * plane
             there: dict[str, Pointer] = {
-                name: pointers[name].at(place, element)
+                name: pointers[name].at(place)
                 for name in ("part", "residual", "y")
                 if name in pointers
             }
             for name in ("bias", "slope"):
                 if name in pointers:
-                    there[name] = pointers[name].at(block * self.lanes, element)
+                    there[name] = pointers[name].at(block * self.lanes)
             for first, pixels in each_tile_of_any(e, "pixels", self.pixels, _PIXELS):
                 self._add(e, there, first * self.lanes, pixels)
         return e.finish()
 
     def _add(self, e: Function, there: dict[str, Pointer], place: Value, pixels: int) -> None:
-        element, lanes = self.dtype.llvm, self.lanes
-        kind = vector(element, lanes)
+        lanes = self.lanes
+        kind = vector(self.dtype.llvm, lanes)
         access = Access(0, lanes, 0, (0, 0, lanes))
         whole = self.batch * self.blocks * self.pixels * lanes
-        parts = [there["part"].at(place + part * whole, element) for part in range(self.parts)]
+        parts = [there["part"].at(place + part * whole) for part in range(self.parts)]
         start = e.load(there["bias"], kind) if "bias" in there else None
         sums = []
         for pixel in range(pixels):
             total = start
             for part in parts:
-                value = e.load(part.at(pixel * lanes, element), kind)
+                value = e.load(part.at(pixel * lanes), kind)
                 total = value if total is None else total + value
             assert total is not None
             sums.append(total)
         tile = RegisterTile(fma(self.dtype), lanes, 1, 0)
-        y = there["y"].at(place, element)
-        residual = there["residual"].at(place, element) if "residual" in there else None
+        y = there["y"].at(place)
+        residual = there["residual"].at(place) if "residual" in there else None
         slope = there.get("slope")
         out = TileOutput(self.epilogue, access, y, residual, slope)
         store_tile(e, tile, sums, out, lanes)

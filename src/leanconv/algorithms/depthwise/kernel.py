@@ -110,7 +110,7 @@ class DepthwiseConv(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.dtype.llvm)
         row_blocks = ceil_div(self.row_count, self.rows)
         outer = 1 if self.blocks_inside else self.blocks
         with e.chunks(self.batch, outer, row_blocks) as (n, block, part):
@@ -166,10 +166,9 @@ class _VectorRows:
         live: int,
     ) -> None:
         self.e, self.conv, self.live = e, conv, live
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         taps = prod(conv.window.kernel) * conv.inputs * conv.lanes
-        self.w = pointers["w"].at(block * taps, self.element)
+        self.w = pointers["w"].at(block * taps)
         channel = block * conv.span
         place = n * conv.x.image
         if conv.x.block > 1 and conv.span % conv.lanes == 0:
@@ -178,15 +177,15 @@ class _VectorRows:
             place = place + channel // conv.x.block * conv.x.block_stride + channel % conv.x.block
         else:
             place = place + channel * conv.x.block_stride
-        self.x = pointers["x"].at(place, self.element)
+        self.x = pointers["x"].at(place)
         out = n * conv.y.image + block * conv.y.channel(conv.width)
-        self.y = pointers["y"].at(out, self.element)
+        self.y = pointers["y"].at(out)
         residual, bias = pointers.get("residual"), pointers.get("bias")
         slope = pointers.get("slope")
-        self.residual = residual.at(out, self.element) if residual else None
+        self.residual = residual.at(out) if residual else None
         lanes = block * conv.lanes
-        self.bias = e.load(bias.at(lanes, self.element), self.kind) if bias else e.zero(self.kind)
-        self.slope = slope.at(lanes, self.element) if slope else None
+        self.bias = e.load(bias.at(lanes), self.kind) if bias else e.zero(self.kind)
+        self.slope = slope.at(lanes) if slope else None
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -196,7 +195,7 @@ class _VectorRows:
         start = self.taps[0].start * conv.x.spatial[0]
         if not conv.ring:
             start = start + self.taps[1].start * conv.x.spatial[1]
-        row_x = self.x.at(start, self.element)
+        row_x = self.x.at(start)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
         # Where a residual may be in place, no column may be computed twice.
         if conv.any_width and not conv.epilogue.residual:
@@ -211,7 +210,7 @@ class _VectorRows:
         conv, e, window = self.conv, self.e, self.conv.window
         step = conv.x.spatial[2]
         at = column * (window.stride[2] * step) - window.pad[2] * step
-        x = row_x.at(at, self.element).frozen()
+        x = row_x.at(at).frozen()
         acc = [self.bias] * run.pixels
         depth, height = self.taps
         wide = conv.inputs * conv.lanes
@@ -230,8 +229,8 @@ class _VectorRows:
                     if kd:
                         down = kd * planes.a_stride + down
                         before = kd * planes.b_stride + kh
-                    line = x.at(down, self.element)
-                    taps = self.w.at(before * per_row, self.element)
+                    line = x.at(down)
+                    taps = self.w.at(before * per_row)
                     if across:
                         with across.guard(e, acc):
                             self._taps_between(across.low, across.high, acc, line, taps, (0,))
@@ -239,8 +238,8 @@ class _VectorRows:
                         self._tap_row(run, acc, line, taps)
         tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
         out = place + column * conv.y.spatial[2]
-        residual = self.residual.at(out, self.element) if self.residual else None
-        y = self.y.at(out, self.element)
+        residual = self.residual.at(out) if self.residual else None
+        y = self.y.at(out)
         store_tile(
             e, tile, acc, TileOutput(conv.epilogue, conv.y, y, residual, self.slope), self.live
         )
@@ -285,7 +284,7 @@ class _VectorRows:
                     position = p * window.stride[2] + kw * window.dilation[2]
                     meets.setdefault(position, []).append((p, kw))
         for position, uses in sorted(meets.items()):
-            sources = self._inputs(line.at(position * conv.x.spatial[2], self.element))
+            sources = self._inputs(line.at(position * conv.x.spatial[2]))
             for p, kw in uses:
                 for j, source in enumerate(sources):
                     acc[p] = e.fma(source, weights[kw][j], acc[p])
@@ -295,18 +294,18 @@ class _VectorRows:
     ) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         wide = conv.inputs * conv.lanes
-        at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]), self.element)
-        here = taps.at(kw * wide, self.element)
+        at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]))
+        here = taps.at(kw * wide)
         weights = [self._weight(here, 0, j) for j in range(conv.inputs)]
         for p in columns:
-            place = at.at(p * window.stride[2] * conv.x.spatial[2], self.element)
+            place = at.at(p * window.stride[2] * conv.x.spatial[2])
             for j, source in enumerate(self._inputs(place)):
                 acc[p] = e.fma(source, weights[j], acc[p])
 
     def _weight(self, taps: Value, kw: int, j: int) -> Value:
         conv = self.conv
         offset = (kw * conv.inputs + j) * conv.lanes
-        return self.e.load(taps.at(offset, self.element), self.kind)
+        return self.e.load(taps.at(offset), self.kind)
 
     def _inputs(self, address: Value) -> list[Value]:
         """The vectors that output lanes multiply with, one for each input of a group."""
@@ -321,7 +320,7 @@ class _VectorRows:
             high = None
         else:
             low = e.load_first(address, self.kind, min(live, lanes))
-            above = address.at(conv.x.channel(lanes), self.element)
+            above = address.at(conv.x.channel(lanes))
             high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
         picks = [
             [

@@ -19,7 +19,7 @@ class DirectConv(DirectShape):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, panels, rows, tiles."""
         e = Function(self.NAME)
-        self.emit_chunks(e, {name: e.pointer(i) for i, name in enumerate(self.operands)})
+        self.emit_chunks(e, self.addresses(e))
         return e.finish()
 
     def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:

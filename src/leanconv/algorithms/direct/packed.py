@@ -198,6 +198,19 @@ class PackedConv(GroupedConv):
         """Pack one number for each output channel (bias, slope), zero past the last."""
         return pack_channels(values, self.groups, self.panels * self.panel_lanes)
 
+    def addresses(self, e: Function) -> dict[str, Pointer]:
+        """Load the addresses of the operands, each of its type."""
+        types = self.precision
+        return e.pointers(
+            self.operands,
+            types.accumulate.llvm,
+            x=types.x.llvm,
+            w=types.w.llvm,
+            residual=types.y.llvm,
+            y=types.y.llvm,
+            offsets="i64",
+        )
+
     def of_phase(
         self, e: Function, pointers: dict[str, Pointer], n: Value
     ) -> tuple[dict[str, Pointer], Value]:
@@ -205,7 +218,6 @@ class PackedConv(GroupedConv):
         if self.phases == 1:
             return pointers, n
         phase, n = (n, e.i64(0)) if self.batch == 1 else (n // self.batch, n % self.batch)
-        of_w, of_y = self.precision.w.llvm, self.precision.y.llvm
-        offset = e.load_index(pointers["offsets"].at(phase, "i64"))
-        weights = pointers["w"].at(phase * (self.groups * self.group_weights), of_w)
-        return {**pointers, "w": weights, "y": pointers["y"].at(offset, of_y)}, n
+        offset = e.load_index(pointers["offsets"].at(phase))
+        weights = pointers["w"].at(phase * (self.groups * self.group_weights))
+        return {**pointers, "w": weights, "y": pointers["y"].at(offset)}, n

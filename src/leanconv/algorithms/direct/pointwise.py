@@ -105,8 +105,7 @@ class DirectPointwise(PackedConv):
         """Emit the loops: chunks, parts, tiles."""
         del target
         e = Function(self.NAME)
-        element = self.dtype.llvm
-        pointers = {name: e.pointer(i, element) for i, name in enumerate(self.operands)}
+        pointers = self.addresses(e)
         extents = self.phases * self.batch, self.groups, self.panels, self.blocks
         with e.chunks(*extents) as (n, g, panel, block):
             first = block * self.chunk_tiles
@@ -131,8 +130,8 @@ class _Chunk:
         last: Value,
     ) -> None:
         self.e, self.conv, self.pointers, self.first, self.last = e, conv, pointers, first, last
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        self.sums = e.scratch.of(conv.dtype.llvm)
         self.image, g, panel = place
         channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
         self.bias, self.slope = (
@@ -183,7 +182,7 @@ class _Chunk:
     def _sum(self, tile: Value, i: int) -> Value:
         """Address of one pixel's sums."""
         place = (tile - self.first) * (self.conv.largest * self.conv.lanes)
-        return self.e.scratch.at(place + i * self.conv.lanes, self.element)
+        return self.sums.at(place + i * self.conv.lanes)
 
     def _products(self, part: Value, tile: Value, pixel: Value, acc: list[Value]) -> list[Value]:
         """Add one part's products to the accumulators, one for each pixel."""

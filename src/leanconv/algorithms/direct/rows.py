@@ -35,8 +35,8 @@ class PanelRows:
     ) -> None:
         self.e, self.conv = e, conv
         image = n * conv.x.image + g * conv.x.channel(conv.inputs)
-        self.x = pointers["x"].at(image, conv.precision.x.llvm)
-        self.w = pointers["w"].at(g * conv.group_weights, conv.precision.w.llvm)
+        self.x = pointers["x"].at(image)
+        self.w = pointers["w"].at(g * conv.group_weights)
         self.y = self._output(pointers["y"], n, g)
         residual = pointers.get("residual")
         self.residual = self._output(residual, n, g) if residual else None
@@ -47,13 +47,13 @@ class PanelRows:
     def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
         access = self.conv.y
         start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
-        return pointer.at(start, self.conv.precision.y.llvm)
+        return pointer.at(start)
 
     def _channels(self, pointer: Pointer | None, g: Value) -> Pointer | None:
         if pointer is None:
             return None
         first = g * (self.conv.panels * self.conv.panel_lanes)
-        return pointer.at(first, self.conv.precision.accumulate.llvm)
+        return pointer.at(first)
 
     def row(self, row: Value, panel: Value, channels: int) -> None:
         """Emit one row of output columns.

@@ -85,11 +85,11 @@ class FftConv(Kernel):
         """Emit: for each chunk transform, multiply, transform back."""
         layout = self.layout
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, layout.dtype.llvm)
         with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
             transforms = Transforms(e, layout, target, pointers, outer, split, block)
             transforms.forward()
             weights = (outer * layout.splits + split) * (layout.bins * layout.bin_weights)
-            multiply(e, layout, pointers["w"].at(weights, layout.dtype.llvm))
+            multiply(e, layout, pointers["w"].at(weights))
             transforms.inverse()
         return e.finish()

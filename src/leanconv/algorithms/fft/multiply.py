@@ -30,11 +30,11 @@ _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 def multiply(e: Function, layout: FftLayout, w: Value) -> None:
     """Emit the products of all bins; `w` is the address of the group's weights."""
-    element = layout.dtype.llvm
+    slots = e.scratch.of(layout.dtype.llvm)
     with e.loop("bin", layout.bins) as number:
-        y = e.scratch.at(number * layout.slot, element)
-        x = y.at(layout.slot, element)
-        weights = w.at(number * layout.bin_weights, element)
+        y = slots.at(number * layout.slot)
+        x = y.at(layout.slot)
+        weights = w.at(number * layout.bin_weights)
         if layout.depthwise:
             _multiply_elements(e, layout, x, weights, y)
         else:
@@ -42,13 +42,11 @@ def multiply(e: Function, layout: FftLayout, w: Value) -> None:
 
 
 def _multiply_panels(e: Function, layout: FftLayout, x: Pointer, w: Pointer, y: Pointer) -> None:
-    element, vectors = layout.dtype.llvm, layout.tile.vectors
+    vectors = layout.tile.vectors
     size = layout.bin_weights // layout.output_vectors  # weights of one vector of outputs
     for panel, live in each_tile(e, "panel", layout.output_vectors, vectors):
-        here = w.at(panel * (size * vectors), element)
-        _PanelProducts(e, layout, live).emit(
-            x, here, y.at(panel * (vectors * layout.lanes), element)
-        )
+        here = w.at(panel * (size * vectors))
+        _PanelProducts(e, layout, live).emit(x, here, y.at(panel * (vectors * layout.lanes)))
 
 
 class _PanelProducts:
@@ -56,25 +54,24 @@ class _PanelProducts:
 
     def __init__(self, e: Function, layout: FftLayout, vectors: int) -> None:
         self.e, self.layout, self.vectors = e, layout, vectors
-        self.element = layout.dtype.llvm
-        self.kind = vector(self.element, layout.lanes)
+        self.kind = vector(layout.dtype.llvm, layout.lanes)
         self.width = vectors * layout.lanes
         self.loops = _loops(layout, self.width)
 
     def emit(self, x: Pointer, w: Pointer, y: Pointer) -> None:
         """Emit the loops over tiles; the addresses are those of the panel."""
-        e, layout, element = self.e, self.layout, self.element
+        e, layout = self.e, self.layout
         per_tile, products = (2, self._four) if layout.products == 4 else (1, self._three)
         tiles = layout.tile.rows // per_tile  # of a register tile
         with e.loop("down", layout.block_height) as down:
-            x_line = x.at(down * (layout.input_width * layout.x_tile), element)
-            y_line = y.at(down * (layout.block_width * 2 * layout.y_row), element)
+            x_line = x.at(down * (layout.input_width * layout.x_tile))
+            y_line = y.at(down * (layout.block_width * 2 * layout.y_row))
             for index, rows in each_tile(
                 e, "rows", layout.block_width * per_tile, layout.tile.rows
             ):
                 first = index * tiles
-                a = x_line.at(first * layout.x_tile, element)
-                products(a, w, y_line.at(first * (2 * layout.y_row), element), rows)
+                a = x_line.at(first * layout.x_tile)
+                products(a, w, y_line.at(first * (2 * layout.y_row)), rows)
 
     def _four(self, a: Pointer, b: Pointer, out: Pointer, rows: int) -> None:
         """Four multiplications: rows are real and imaginary parts of tiles in turn."""
@@ -88,7 +85,7 @@ class _PanelProducts:
         self._accumulate(swapped, a, self._weights(b, 1), rows, row)
         for number, value in enumerate(swapped):
             i, j = divmod(number, vectors)
-            e.store(value, out.at(i * self.layout.y_row + j * self.layout.lanes, self.element))
+            e.store(value, out.at(i * self.layout.y_row + j * self.layout.lanes))
 
     def _three(self, a: Pointer, b: Pointer, out: Pointer, rows: int) -> None:
         """Three multiplications (Gauss): rows are tiles."""
@@ -96,13 +93,13 @@ class _PanelProducts:
 
         def places(plane: int) -> list[Value]:
             return [
-                out.at((2 * i + plane) * layout.y_row + j * layout.lanes, self.element)
+                out.at((2 * i + plane) * layout.y_row + j * layout.lanes)
                 for i in range(rows)
                 for j in range(self.vectors)
             ]
 
         def accumulate(acc: Carry, plane: int, number: int) -> None:
-            here = a.at(plane * layout.x_row, self.element)
+            here = a.at(plane * layout.x_row)
             self._accumulate(acc, here, self._weights(b, number), rows, layout.x_tile)
 
         acc: Carry = [e.zero(self.kind)] * (rows * self.vectors)
@@ -120,7 +117,7 @@ class _PanelProducts:
 
     def _weights(self, b: Pointer, number: int) -> Pointer:
         """Address of the weights of a pass of the reduction."""
-        return b.at(number * self.layout.reduction_steps * self.width, self.element)
+        return b.at(number * self.layout.reduction_steps * self.width)
 
     def _accumulate(self, acc: Carry, a: Pointer, b: Pointer, rows: int, row: int) -> None:
         """Emit one pass of the reduction; rows are `row` elements apart."""
@@ -145,8 +142,8 @@ def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
 
 
 def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
-    element, lanes = layout.dtype.llvm, layout.lanes
-    kind = vector(element, lanes)
+    lanes = layout.lanes
+    kind = vector(layout.dtype.llvm, lanes)
     down, across = layout.parts
     extents = [
         (down, layout.input_width * layout.x_tile, across * layout.phases),
@@ -156,8 +153,8 @@ def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Va
 
     def sums(acc: Carry, a: Value, b: Value, left: list[tuple[int, int, int]]) -> None:
         if not left:
-            re, im = e.load(a, kind), e.load(a.at(layout.x_row, element), kind)
-            v_re, v_im = e.load(b, kind), e.load(b.at(lanes, element), kind)
+            re, im = e.load(a, kind), e.load(a.at(layout.x_row), kind)
+            v_re, v_im = e.load(b, kind), e.load(b.at(lanes), kind)
             acc[0] = e.fma(re, v_re, acc[0])
             acc[1] = e.fma(re, v_im, acc[1])
             acc[2] = e.fma(im, v_im, acc[2])
@@ -165,17 +162,17 @@ def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Va
             return
         extent, a_step, b_step = left[0]
         for i in _repeat(e, acc, extent, extent * b_step <= _PARTS_UNROLLED):
-            a_next = a.at(i * a_step, element)
-            sums(acc, a_next, b.at(i * (b_step * 2 * lanes), element), left[1:])
+            a_next = a.at(i * a_step)
+            sums(acc, a_next, b.at(i * (b_step * 2 * lanes)), left[1:])
 
     with e.loop("down", layout.block_height) as i:
         with e.loop("across", layout.block_width) as j:
-            a = x.at(i * (layout.input_width * layout.x_tile) + j * layout.x_tile, element)
-            out = y.at((i * layout.block_width + j) * (2 * layout.y_row), element)
+            a = x.at(i * (layout.input_width * layout.x_tile) + j * layout.x_tile)
+            out = y.at((i * layout.block_width + j) * (2 * layout.y_row))
             acc: Carry = [e.zero(kind)] * 4
             sums(acc, a, w, extents)
             e.store(acc[0] - acc[2], out)
-            e.store(acc[1] + acc[3], out.at(layout.y_row, element))
+            e.store(acc[1] + acc[3], out.at(layout.y_row))
 
 
 def _repeat(e: Function, acc: Carry, count: int, unrolled: bool) -> Iterator[Value | int]:

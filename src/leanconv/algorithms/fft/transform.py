@@ -86,12 +86,11 @@ class Transforms:
     ) -> None:
         self.e, self.layout, self.target, self.block = e, layout, target, block
         self.outer, self.split = outer, split
-        self.element = layout.dtype.llvm
-        self.kind = vector(self.element, layout.lanes)
+        self.kind = vector(layout.dtype.llvm, layout.lanes)
         mid, row, _ = layout.scratch_offsets
-        self.buffer = e.scratch
-        self.mid = e.scratch.at(mid, self.element)
-        self.row_buffer = e.scratch.at(row + layout.margin * layout.lanes, self.element)
+        self.buffer = e.scratch.of(layout.dtype.llvm)
+        self.mid = self.buffer.at(mid)
+        self.row_buffer = self.buffer.at(row + layout.margin * layout.lanes)
         self.pointers = pointers
 
     # -- places ----------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Transforms:
 
     def _forward_tile(self, t: Value, place: Place) -> None:
         e, layout = self.e, self.layout
-        slot = self.buffer.at(t * layout.x_tile + layout.slot, self.element)
+        slot = self.buffer.at(t * layout.x_tile + layout.slot)
         with e.loop("phase", layout.phases) as phase:
             numbers = phase // layout.width.phases, phase % layout.width.phases
             rows, columns = (
@@ -164,27 +163,27 @@ class Transforms:
                 )
                 for i, axis in enumerate((layout.height, layout.width))
             )
-            to = slot.at(phase * layout.x_phase, self.element)
+            to = slot.at(phase * layout.x_phase)
             image = place.image * layout.x.image + layout.x_offset
             with e.loop("channels", layout.input_vectors) as channels:
                 number = self.outer if layout.depthwise else channels
                 start = image + number * layout.x.channel(layout.lanes)
                 if not layout.depthwise:
                     start = start + self.outer * layout.x.channel(layout.inputs)
-                x = self.pointers["x"].at(start, self.element)
+                x = self.pointers["x"].at(start)
                 self._rows(x, rows, columns, number)
-                for column in self._spectrum(to.at(channels * layout.lanes, self.element)):
+                for column in self._spectrum(to.at(channels * layout.lanes)):
                     self._column_forward(column)
 
     def _zero(self, line: Value) -> None:
         """Zero the T vectors of a row."""
         with self.e.loop("zero", self.layout.length) as i:
-            self.e.store(self.e.zero(self.kind), line.at(i * self.layout.lanes, self.element))
+            self.e.store(self.e.zero(self.kind), line.at(i * self.layout.lanes))
 
     def _zero_rows(self, first: Value | int, last: Value | int) -> None:
         """Zero rows first <= i < last of the half-transformed tile; at least one."""
         with self.e.loop("row", last, start=first) as row:
-            self._zero(self.mid.at(row * self.layout.mid_row, self.element))
+            self._zero(self.mid.at(row * self.layout.mid_row))
 
     def _rows(self, x: Value, rows: Span, columns: Span, number: Value) -> None:
         """Read and transform the rows of one tile."""
@@ -221,16 +220,16 @@ class Transforms:
         """The address of a row's first position, which may lie before the tensor."""
         spatial = self.layout.x.spatial
         position = rows.start + row * self.layout.height.spread
-        return x.at(position * spatial[1] + columns.start * spatial[2], self.element)
+        return x.at(position * spatial[1] + columns.start * spatial[2])
 
     def _transform_row(self, row: Value, source: Value, step: int) -> None:
         e, layout = self.e, self.layout
-        target = self.mid.at(row * layout.mid_row, self.element)
+        target = self.mid.at(row * layout.mid_row)
         emit_program(
             e,
             real_forward(layout.length).program,
-            lambda i: e.load(source.at(i * step, self.element), self.kind),
-            lambda i, value: e.store(value, target.at(i * layout.lanes, self.element)),
+            lambda i: e.load(source.at(i * step), self.kind),
+            lambda i, value: e.store(value, target.at(i * layout.lanes)),
         )
 
     def _read(self, line: Value, columns: Span, live: int) -> None:
@@ -247,15 +246,15 @@ class Transforms:
         e, layout = self.e, self.layout
         step = layout.x.spatial[2] * layout.width.spread
         with e.loop("column", columns.high, start=columns.low) as column:
-            at = line.at(column * step, self.element)
+            at = line.at(column * step)
             if layout.x.lanes_contiguous:
                 value = e.load_first(at, self.kind, live)
             else:
                 value = e.zero(self.kind)
                 for lane in range(live):
-                    place = at.at(layout.x.channel(lane), self.element)
-                    value = e.insert(value, e.load(place, self.element), lane)
-            e.store(value, self.row_buffer.at(column * layout.lanes, self.element))
+                    place = at.at(layout.x.channel(lane))
+                    value = e.insert(value, e.load(place), lane)
+            e.store(value, self.row_buffer.at(column * layout.lanes))
 
     def _read_planes(self, line: Value, columns: Span, live: int) -> None:
         """Planes: transpose squares of `lanes` columns by `lanes` channels.
@@ -273,15 +272,14 @@ class Transforms:
             offset = moved - columns.start
             near = offset.compare("sgt", -lanes) & offset.compare("slt", length)
             with e.when(near):
-                at = line.at(offset, self.element)
+                at = line.at(offset)
                 planes = [
-                    e.load_first(at.at(layout.x.channel(c), self.element), self.kind, across)
-                    for c in range(live)
+                    e.load_first(at.at(layout.x.channel(c)), self.kind, across) for c in range(live)
                 ]
                 planes += [e.zero(self.kind)] * (lanes - live)
-                to = self.row_buffer.at(offset * lanes, self.element)
+                to = self.row_buffer.at(offset * lanes)
                 for i, value in enumerate(transpose(e, planes)[:stored]):
-                    e.store(value, to.at(i * lanes, self.element))
+                    e.store(value, to.at(i * lanes))
 
     def _column_forward(self, column: Column) -> None:
         """Transform a column of the half-transformed tile into its bins."""
@@ -293,12 +291,12 @@ class Transforms:
             at, k = self._bin(column, i, row), i // 2
             e.store(value, at)
             if column.real and i < 2:
-                e.store(e.zero(self.kind), at.at(row, self.element))
+                e.store(e.zero(self.kind), at.at(row))
                 if sums:
-                    e.store(value, at.at(2 * row, self.element))
+                    e.store(value, at.at(2 * row))
             elif sums and i % 2:
                 total = real_parts[k] + value
-                e.store(total, column.bins.at(k * layout.slot + 2 * row, self.element))
+                e.store(total, column.bins.at(k * layout.slot + 2 * row))
             else:
                 real_parts[k] = value
 
@@ -316,26 +314,26 @@ class Transforms:
         e, layout = self.e, self.layout
         half, lanes, slot = layout.length // 2, layout.lanes, layout.slot
         with e.loop("real", 2) as i:
-            mid = self.mid.at(i * lanes, self.element)
-            yield Column(mid, bins.at(i * ((half + 1) * slot), self.element), True)
+            mid = self.mid.at(i * lanes)
+            yield Column(mid, bins.at(i * ((half + 1) * slot)), True)
         with e.loop("complex", half - 1) as i:
-            mid = self.mid.at(i * (2 * lanes) + 2 * lanes, self.element)
+            mid = self.mid.at(i * (2 * lanes) + 2 * lanes)
             first = i * (layout.length * slot) + 2 * (half + 1) * slot
-            yield Column(mid, bins.at(first, self.element), False)
+            yield Column(mid, bins.at(first), False)
 
     def _half_transformed(self, column: Column, i: int) -> Value:
         """Address of number i of a column of the half-transformed tile."""
         layout = self.layout
         if column.real:
-            return column.mid.at(i * layout.mid_row, self.element)
-        return column.mid.at(i // 2 * layout.mid_row + i % 2 * layout.lanes, self.element)
+            return column.mid.at(i * layout.mid_row)
+        return column.mid.at(i // 2 * layout.mid_row + i % 2 * layout.lanes)
 
     def _bin(self, column: Column, i: int, plane: int) -> Value:
         """Address of number i of a column's bins; `plane` elements separate re and im."""
         slot = self.layout.slot
         if column.real and i < 2:
-            return column.bins.at(i * (self.layout.length // 2) * slot, self.element)
-        return column.bins.at(i // 2 * slot + i % 2 * plane, self.element)
+            return column.bins.at(i * (self.layout.length // 2) * slot)
+        return column.bins.at(i // 2 * slot + i % 2 * plane)
 
     # -- backwards -------------------------------------------------------------------------
     def inverse(self) -> None:
@@ -353,7 +351,7 @@ class Transforms:
         e, layout = self.e, self.layout
         rows = self._count(layout.height, place.tiles[0], place.residues[0])
         columns = self._count(layout.width, place.tiles[1], place.residues[1])
-        slot = self.buffer.at(t * (2 * layout.y_row), self.element)
+        slot = self.buffer.at(t * (2 * layout.y_row))
         start = place.image * layout.y.image + layout.y_offset
         for axis, number in ((layout.height, 0), (layout.width, 1)):
             first = place.tiles[number] * (axis.step * axis.residue_step) + place.residues[number]
@@ -365,7 +363,7 @@ class Transforms:
                 number_of = self.outer
                 if not layout.depthwise:
                     number_of = self.split * layout.output_vectors + channels
-                for column in self._spectrum(slot.at(channels * layout.lanes, self.element)):
+                for column in self._spectrum(slot.at(channels * layout.lanes)):
                     self._column_back(column)
                 at = start + number_of * layout.y.channel(layout.lanes)
                 self._rows_back(at, rows, columns, number_of)
@@ -388,18 +386,18 @@ class Transforms:
         if not layout.depthwise:
             parameter = parameter + self.outer * (layout.group_vectors * lanes)
         bias, slope = (
-            self.pointers[role].at(parameter, self.element) if role in self.pointers else None
+            self.pointers[role].at(parameter) if role in self.pointers else None
             for role in ("bias", "slope")
         )
         added = e.load(bias, self.kind) if bias else None
         stored = Columns(e, columns, layout.width.usual, self.kind, self.target)
         with e.loop("row", rows) as row:
-            source = self.mid.at(row * layout.mid_row, self.element)
+            source = self.mid.at(row * layout.mid_row)
             sums: dict[int, Value] = {}
             emit_program(
                 e,
                 real_inverse(layout.length, layout.width.kept).program,
-                lambda i: e.load(source.at(i * lanes, self.element), self.kind),
+                lambda i: e.load(source.at(i * lanes), self.kind),
                 lambda i, value: sums.__setitem__(i, value + added if added else value),
             )
             at = start + row * (layout.height.residue_step * layout.y.spatial[1])
@@ -420,8 +418,8 @@ class Transforms:
         out = TileOutput(
             layout.epilogue,
             access,
-            self.pointers["y"].at(at, self.element),
-            residual.at(at, self.element) if residual else None,
+            self.pointers["y"].at(at),
+            residual.at(at) if residual else None,
             slope,
         )
         for live in tile_at(e, number, channels, layout.lanes):

@@ -97,7 +97,7 @@ class FusedChain(Kernel):
         """Emit the loops: chunks, steps, panels."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.block.depthwise.dtype.llvm)
         count = self.block.depthwise.row_count
         begin, ready = self._begin(e)
         with e.loop("chunk", e.hi, [ready], start=begin) as chunk:
@@ -137,18 +137,17 @@ class FusedChain(Kernel):
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
         block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes
-        item, element = depthwise.dtype.bytes, depthwise.dtype.llvm
+        item = depthwise.dtype.bytes
         operands = {
-            name: pointers[name].at(part * (sizes[name] // item), element)
-            for name in block.operands
+            name: pointers[name].at(part * (sizes[name] // item)) for name in block.operands
         }
         x = pointers["x"]
         if block.expand is None:
-            x = x.at(part * (depthwise.blocks * depthwise.x.block_stride), element)
-        tensors = {"x": Rows(x, 0, 0, element)}
+            x = x.at(part * (depthwise.blocks * depthwise.x.block_stride))
+        tensors = {"x": Rows(x, 0, 0)}
         for name in ("y", "residual"):
             if name in pointers:
-                tensors[name] = Rows(pointers[name], 0, 0, element)
+                tensors[name] = Rows(pointers[name], 0, 0)
         out = part * self.batch + image
         return BlockRows(e, block, operands, tensors, e.scratch, image, out)
 

@@ -147,7 +147,6 @@ class Rows:
         start: address of the image at hand, or of the first image where a kernel goes to it.
         ring: row i lies where row i % ring would; 0: all rows are there.
         stride: elements from one row to the next.
-        element: LLVM type.
         block_gap: of a residual, by how many elements its blocks of channels lie further apart than
             those of y.
     """
@@ -155,14 +154,13 @@ class Rows:
     start: Pointer
     ring: int
     stride: int
-    element: str
     block_gap: int = 0
 
     def at(self, row: Value) -> Pointer:
         """Where row 0 would lie so that this row is found `row * stride` behind it."""
         if not self.ring:
             return self.start
-        return self.start.at((row % self.ring - row) * self.stride, self.element)
+        return self.start.at((row % self.ring - row) * self.stride)
 
 
 def no_rows(e: Function, block: BlockKernels) -> Carry:
@@ -178,7 +176,7 @@ class BlockRows:
         block: its kernels.
         operands: addresses of `block.operands`, of the part of the channels at hand.
         x, y, residual: the tensors.
-        scratch: address of `block.scratch_bytes`.
+        scratch: address of `block.scratch_bytes`, of bytes.
         image: number of the image in x.
         image_out: number of the image in y.
     """
@@ -195,8 +193,9 @@ class BlockRows:
     ) -> None:
         self.e, self.block, self.tensors = e, block.linked(), tensors
         self.image, self.image_out = image, image_out
-        self.element = block.depthwise.dtype.llvm
-        self.expanded, self.filtered = scratch, scratch.at(block.expanded_bytes)
+        element = block.depthwise.dtype.llvm
+        self.expanded = scratch.of(element)
+        self.filtered = scratch.at(block.expanded_bytes).of(element)
         self.local: dict[str, dict[str, Pointer]] = {stage: {} for stage in block.stages}
         for name in block.operands:
             stage, _, operand = name.partition(".")
@@ -216,7 +215,7 @@ class BlockRows:
 
     def _step(self, first: Value, last: Value, ready: Carry) -> None:
         e, block = self.e, self.block
-        filtered = self.filtered.at(0 - first * block.depthwise.y.spatial[1], self.element)
+        filtered = self.filtered.at(0 - first * block.depthwise.y.spatial[1])
         if block.expand is None:
             x = self.tensors["x"].start
             with e.loop("block", block.depthwise.blocks) as index:
@@ -244,14 +243,14 @@ class BlockRows:
         """Emit expanded rows begin … high - 1 of a panel; return where row 0, channel 0 is."""
         e, block, x = self.e, self.block, self.tensors["x"]
         if block.keeps_expanded:
-            rows = Rows(self.expanded, block.depthwise.ring, expand.y.spatial[1], self.element)
+            rows = Rows(self.expanded, block.depthwise.ring, expand.y.spatial[1])
             start = self.expanded
         else:
             shift = low * expand.y.spatial[1] + panel * (
                 expand.tile.vectors * expand.y.block_stride
             )
-            start = self.expanded.at(0 - shift, self.element)
-            rows = Rows(start, 0, expand.y.spatial[1], self.element)
+            start = self.expanded.at(0 - shift)
+            rows = Rows(start, 0, expand.y.spatial[1])
         with e.when(begin.compare("slt", high)), e.loop("new", high, start=begin) as row:
             if not block.keeps_expanded:
                 self._prefetch_next(expand, panel, row - begin)
@@ -279,7 +278,7 @@ class BlockRows:
                 for name in names:
                     tensor = self.tensors[name]
                     away = down + index * tensor.block_gap if tensor.block_gap else down
-                    pointers[name] = tensor.at(first + row).at(away, self.element)
+                    pointers[name] = tensor.at(first + row).at(away)
                 project.emit_rows(e, pointers, self.image_out, panel, row, row + 1)
 
     def _prefetch_next(self, expand: DirectConv, panel: Value, row: Value) -> None:

@@ -121,7 +121,7 @@ class BlockStream(Kernel):
         """Emit the loops: chunks, steps, blocks."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.blocks[0].depthwise.dtype.llvm)
         # For each block, the first row of its output that is not there yet.
         done: Carry = [e.i64(0) for _ in self.blocks]
         with e.loop("chunk", e.hi, [done], start=e.lo) as chunk:
@@ -162,21 +162,21 @@ class BlockStream(Kernel):
     def _blocks(self, e: Function, pointers: dict[str, Pointer], image: Value) -> list[BlockRows]:
         element = self.blocks[0].depthwise.dtype.llvm
         scratch = e.scratch.at(sum(self.ring_bytes))
-        x, place, made = Rows(pointers["x"], 0, 0, element), 0, []
+        x, place, made = Rows(pointers["x"], 0, 0), 0, []
         for i, block in enumerate(self.blocks):
             if i < len(self.rings):
                 stride = block.projects[0].y.spatial[1]
-                y = Rows(e.scratch.at(place), self.rings[i], stride, element)
+                y = Rows(e.scratch.at(place).of(element), self.rings[i], stride)
                 place += self.ring_bytes[i]
             else:
-                y = Rows(pointers["y"], 0, 0, element)
+                y = Rows(pointers["y"], 0, 0)
             own = {name: pointers[f"{i}.{name}"] for name in block.operands}
             tensors = {"x": x, "y": y}
             if block.has_residual:
                 # The kernel goes to the residual's image and block as if it lay like y.
                 given, made_y = (block.expand or block.depthwise).x, block.projects[0].y
                 assert given.block == made_y.block, "a residual in another format than the result"
-                start = x.start.at(image * (given.image - made_y.image), element)
+                start = x.start.at(image * (given.image - made_y.image))
                 block_gap = given.block_stride - made_y.block_stride
                 tensors["residual"] = replace(x, start=start, block_gap=block_gap)
             made.append(BlockRows(e, block, own, tensors, scratch, image, image))

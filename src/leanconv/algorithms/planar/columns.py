@@ -15,7 +15,7 @@ from typing import NamedTuple
 from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import finish
-from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -267,7 +267,7 @@ class TileMasks:
             return None
         parts = []
         for part, lanes in enumerate(masks):
-            place = at.at(part * self.lanes, element_of(kind))
+            place = at.at(part * self.lanes)
             if lanes == _NONE:
                 parts.append(e.zero(kind))
             elif lanes == (0, self.lanes, False):
@@ -331,28 +331,28 @@ class ColumnOutput:
 
         Those of a tail perhaps at `finish`.
         """
-        e, element = self.e, element_of(self.kind)
+        e = self.e
         residual = None
         if self.residual:
-            residual = e.load_first(self.residual.at(place, element), self.kind, live)
+            residual = e.load_first(self.residual.at(place), self.kind, live)
         slope = self.slopes[k] if self.slopes else None
         value = finish(e, value, self.activation, slope, residual)
         if self._by_parts and isinstance(live, Symbol):
-            self._tails.append((value, self.y.at(place, element)))
+            self._tails.append((value, self.y.at(place)))
             self._live = live
         else:
-            e.store_first(value, self.y.at(place, element), live)
+            e.store_first(value, self.y.at(place), live)
 
     def store_some(self, value: Value, k: int, place: Value, count: int) -> None:
         """Store the first `count` lanes now; of a count that is an extent, perhaps none."""
-        e, element = self.e, element_of(self.kind)
+        e = self.e
         live = e.i64(count) if isinstance(count, Symbol) else count
         residual = None
         if self.residual:
-            residual = e.load_first(self.residual.at(place, element), self.kind, live)
+            residual = e.load_first(self.residual.at(place), self.kind, live)
         slope = self.slopes[k] if self.slopes else None
         value = finish(e, value, self.activation, slope, residual)
-        e.store_first(value, self.y.at(place, element), live)
+        e.store_first(value, self.y.at(place), live)
 
     def finish(self, most: int) -> None:
         """Store what is left of a tile: tails of at most so many lanes."""

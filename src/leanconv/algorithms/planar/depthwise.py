@@ -100,7 +100,7 @@ class PlanarDepthwise(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, channels, tiles of rows, tiles of columns."""
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.dtype.llvm)
         tiles = self.groups // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
         height = self.window.out[1]
@@ -128,17 +128,14 @@ class _PlaneTiles:
         channel: Value,
     ) -> None:
         self.e, self.conv, self.target, self.pointers = e, conv, target, pointers
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         self.out = n * conv.y.image + channel * conv.y.block_stride
         self.channel = channel
         self.taps = conv.window.kernel[1] * conv.window.kernel[2]
         self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
-        image = pointers["x"].at(n * conv.x.image, self.element)
-        self.x = [
-            image.at((channel + p) * conv.x.block_stride, self.element) for p in range(conv.planes)
-        ]
-        self.w = pointers["w"].at(channel * self.taps, self.element)
+        image = pointers["x"].at(n * conv.x.image)
+        self.x = [image.at((channel + p) * conv.x.block_stride) for p in range(conv.planes)]
+        self.w = pointers["w"].at(channel * self.taps)
 
     def rows(self, row: Value, rows: int) -> None:
         """Emit all columns of `rows` output rows from `row` on."""
@@ -159,7 +156,7 @@ class _PlaneTiles:
         top = row * window.stride[1] - window.pad[1]
         left = column * window.stride[2] - window.pad[2]
         corner = top * conv.x.spatial[1] + left
-        corners = [x.at(corner, self.element) for x in self.x]
+        corners = [x.at(corner) for x in self.x]
         for position, uses in conv.uses(rows).items():
             line = top + position
             inside = line.compare("ult", window.size[1])  # unsigned: sees both ends
@@ -167,7 +164,7 @@ class _PlaneTiles:
                 # The branches also keep LLVM from hoisting loads of inputs and weights until
                 # registers spill.
                 with e.when(inside, [acc]):
-                    at = corners[p].at(position * conv.x.spatial[1], self.element)
+                    at = corners[p].at(position * conv.x.spatial[1])
                     self._line(tile, acc, at, p, p * rows * vectors, uses)
         place = row * conv.y.spatial[1] + column
         self._store(acc, place, rows, tile)
@@ -184,19 +181,17 @@ class _PlaneTiles:
         """Emit the products of one input row; its accumulators begin at acc[slot]."""
         conv, e, window = self.conv, self.e, self.conv.window
         vectors, kernel = len(tile.live), window.kernel[2]
-        w = self.w.at(plane * self.taps, self.element)
+        w = self.w.at(plane * self.taps)
         for base, kws in shared_loads(window).items():
-            here = at.at(base * window.dilation[2], self.element)
+            here = at.at(base * window.dilation[2])
             parts = [
-                self.masks.load(
-                    here.at(v * window.stride[2] * conv.lanes, self.element), tile.masks[base][v]
-                )
+                self.masks.load(here.at(v * window.stride[2] * conv.lanes), tile.masks[base][v])
                 for v in range(vectors)
             ]
             for kw, phase in kws:
                 inputs = [deinterleave(e, part, phase) if part else None for part in parts]
                 for r, kh in uses:
-                    weight = e.broadcast(w.at(kh * kernel + kw, self.element), self.kind)
+                    weight = e.broadcast(w.at(kh * kernel + kw), self.kind)
                     for v, x in enumerate(inputs):
                         if x is not None:
                             place = slot + r * vectors + v

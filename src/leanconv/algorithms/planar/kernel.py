@@ -60,7 +60,7 @@ class PlanarConv(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.dtype.llvm)
         per_group = self.outputs // self.channels
         row_blocks = ceil_div(self.row_count, self.rows)
         with e.chunks(self.batch, self.groups, per_group, row_blocks) as (n, g, part, block):
@@ -88,12 +88,11 @@ class _ChannelRows:
     ) -> None:
         self.e, self.conv, self.target = e, conv, target
         self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         self.per_output = conv.reduction
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
-        self.x = pointers["x"].at(place, self.element)
-        self.w = pointers["w"].at(channel * self.per_output, self.element)
+        self.x = pointers["x"].at(place)
+        self.w = pointers["w"].at(channel * self.per_output)
         out = n * conv.y.image
         if isinstance(conv.y, PhasedAccess):
             out = out + conv.y.panel(channel // conv.channels, conv.channels)
@@ -102,7 +101,7 @@ class _ChannelRows:
         outputs = dict(pointers)
         for name in ("y", "residual"):
             if name in pointers:
-                outputs[name] = pointers[name].at(out, self.element)
+                outputs[name] = pointers[name].at(out)
         self.bias = broadcast_channels(e, pointers, "bias", channel, conv.channels, self.kind)
         self.output = ColumnOutput(e, conv, target, self.kind, outputs, channel, conv.channels)
 
@@ -112,14 +111,14 @@ class _ChannelRows:
         od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
-        self.row_x = self.x.at(starts[0] + starts[1], self.element)
+        self.row_x = self.x.at(starts[0] + starts[1])
         self.place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
         for column, tile in each_tile_of_row(e, self.tiles, conv.vectors * conv.lanes):
             self._tile(column, tile)
 
     def _tile(self, column: Value, tile: ColumnVectors) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
-        x = self.row_x.at(column * window.stride[2] - window.pad[2], self.element)
+        x = self.row_x.at(column * window.stride[2] - window.pad[2])
         vectors = len(tile.live)
         self.masks = TileMasks(e, tile, window, self.kind, self.target)
         start = self.bias or [e.zero(self.kind)] * conv.channels
@@ -131,14 +130,14 @@ class _ChannelRows:
             lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], kw)
             with e.loop("kd", planes.extent, [acc], start=planes.start) as d:
                 with e.loop("kh", lines.extent, [acc], start=lines.start) as h:
-                    line = x.at(d * planes.a_stride + h * lines.a_stride, self.element)
-                    taps = self.w.at(d * planes.b_stride + h * lines.b_stride, self.element)
+                    line = x.at(d * planes.a_stride + h * lines.a_stride)
+                    taps = self.w.at(d * planes.b_stride + h * lines.b_stride)
                     with e.loop("c", conv.inputs, [acc]) as c:
                         self._columns(
                             tile,
                             acc,
-                            line.at(c * conv.x.block_stride, self.element),
-                            taps.at(c * (kd * kh * kw), self.element),
+                            line.at(c * conv.x.block_stride),
+                            taps.at(c * (kd * kh * kw)),
                         )
         self._store(tile, acc, self.place + column * conv.y.spatial[2])
 
@@ -176,15 +175,12 @@ class _ChannelRows:
         """Emit the taps that use the vectors loaded for tap kw."""
         conv, e = self.conv, self.e
         vectors, stride = len(tile.live), conv.window.stride[2]
-        at = line.at(kw * conv.window.dilation[2], self.element)
-        parts = [
-            self.masks.load(at.at(v * stride * conv.lanes, self.element), masks[v])
-            for v in range(vectors)
-        ]
+        at = line.at(kw * conv.window.dilation[2])
+        parts = [self.masks.load(at.at(v * stride * conv.lanes), masks[v]) for v in range(vectors)]
         for _, phase in shared:
             inputs = [deinterleave(e, part, phase) if part else None for part in parts]
             for k in range(conv.channels):
-                tap = taps.at(kw + phase, self.element).at(k * self.per_output, self.element)
+                tap = taps.at(kw + phase).at(k * self.per_output)
                 weight = e.broadcast(tap, self.kind)
                 for v, x in enumerate(inputs):
                     if x is not None:

@@ -108,7 +108,7 @@ class PlanarPointwise(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.dtype.llvm)
         panel_blocks = ceil_div(self.panels, self.panel_block)
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):
@@ -136,11 +136,10 @@ class _PanelTiles:
     ) -> None:
         self.e, self.conv, self.target = e, conv, target
         self.pointers, self.block = pointers, block
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
-        self.x = pointers["x"].at(place, self.element)
-        self.w = pointers["w"].at(g * (conv.outputs * conv.inputs), self.element)
+        self.x = pointers["x"].at(place)
+        self.w = pointers["w"].at(g * (conv.outputs * conv.inputs))
         self.group_channel = g * conv.outputs
         self.out = n * conv.y.image
 
@@ -162,11 +161,11 @@ class _PanelTiles:
         biases = broadcast_channels(e, self.pointers, "bias", channel, channels, self.kind)
         if biases:
             acc = [bias for bias in biases for _ in range(vectors)]
-        w = self.w.at(first * conv.inputs, self.element)
-        x = self.x.at(pixel, self.element)
+        w = self.w.at(first * conv.inputs)
+        x = self.x.at(pixel)
         fetch = None
         if conv.prefetch and live == conv.lanes:
-            ahead = x.at(conv.span + panel % vectors * conv.lanes, self.element)
+            ahead = x.at(conv.span + panel % vectors * conv.lanes)
             fetch = Fetch(ahead, conv.x.block_stride)
             self._prefetch_output(out, channels, vectors)
         loops = [ReductionLoop("c", conv.inputs, channels, conv.x.block_stride)]
@@ -181,9 +180,9 @@ class _PanelTiles:
     def _prefetch_output(self, out: Value, channels: int, vectors: int) -> None:
         """Prefetch the lines of the tile's output for writing."""
         for k in range(channels):
-            line = self.pointers["y"].at(out + k * self.conv.y.block_stride, self.element)
+            line = self.pointers["y"].at(out + k * self.conv.y.block_stride)
             for j in range(vectors):
-                self.e.prefetch(line.at(j * self.conv.lanes, self.element), write=True)
+                self.e.prefetch(line.at(j * self.conv.lanes), write=True)
 
     def _store(
         self,

@@ -61,18 +61,18 @@ class Unfold(Kernel):
         del target
         e, u = Function(self.NAME), self.unfolding
         element, (depth, height, width) = u.dtype.llvm, u.view.out
-        x, y = e.pointer(0), e.pointer(len(self.operands) - 1)
+        x, y = e.pointer(0, element), e.pointer(len(self.operands) - 1, element)
         if self.one_image:
-            x = x.at(e.load_index(e.pointer(1)) * u.x.image, element)
+            x = x.at(e.load_index(e.pointer(1, "i64")) * u.x.image)
         blocks = ceil_div(height, self.rows)
         mover = Mover(e, u)
         with e.chunks(self.batch, self.groups, depth, blocks) as (n, g, d, block):
             first = block * self.rows
             last = e.smin(first + self.rows, height)
-            x_n = x.at(n * u.x.image + g * u.x.channel(u.inputs), element)
-            y_n = y.at(n * self.image + g * self.group + d * u.position[0], element)
+            x_n = x.at(n * u.x.image + g * u.x.channel(u.inputs))
+            y_n = y.at(n * self.image + g * self.group + d * u.position[0])
             with e.loop("row", last, start=first) as h:
-                mover.row(x_n, y_n.at(h * u.position[1], element), d, h, 0, width)
+                mover.row(x_n, y_n.at(h * u.position[1]), d, h, 0, width)
         return e.finish()
 
 
@@ -114,11 +114,11 @@ class ImageProduct(Kernel):
         """Emit the product at the image's place in the output."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.product.dtype.llvm, image="i64")
         start = e.load_index(pointers["image"]) * self.image
         for name in ("y", "residual"):
             if name in pointers:
-                pointers[name] = pointers[name].at(start, self.product.dtype.llvm)
+                pointers[name] = pointers[name].at(start)
         self.product.emit_chunks(e, pointers)
         return e.finish()
 
@@ -205,7 +205,7 @@ class BlockConv(Kernel):
         """Emit the loop over chunks: a block is unfolded, then multiplied."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, self.unfolding.dtype.llvm)
         grid = (self.out[0], self.row_blocks, self.column_blocks, self.parts)
         with e.chunks(self.batch, self.groups, *grid) as (n, g, d, row, column, part):
             along_rows = self.whole.rows != self.last.rows
@@ -227,12 +227,12 @@ class BlockConv(Kernel):
     ) -> None:
         """Emit the unfolding of the block at image, group, depth, row and column."""
         n, g, d, first_row, first_column = place
-        u, element = self.unfolding, self.unfolding.dtype.llvm
+        u = self.unfolding
         whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
-        x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs), element)
-        mover = Mover(e, u)
+        x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs))
+        mover, unfolded = Mover(e, u), e.scratch.of(u.dtype.llvm)
         with e.loop("row", block.rows) as r:
-            row = e.scratch.at(r * u.position[1], element)
+            row = unfolded.at(r * u.position[1])
             start: Value | int = 0 if whole_rows else first_column
             count = u.view.out[2] if whole_rows else block.columns
             mover.row(x, row, d, first_row + r, start, count)
@@ -247,19 +247,19 @@ class BlockConv(Kernel):
     ) -> None:
         """Emit the product over the unfolded block, for one part of the output channels."""
         n, g, d, first_row, first_column = place
-        conv, element = block.product, self.unfolding.dtype.llvm
+        conv = block.product
         out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]
         out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
         moved = {
-            "x": e.scratch,
-            "w": pointers["w"].at(g * conv.group_weights, element),
+            "x": e.scratch.of(self.unfolding.dtype.llvm),
+            "w": pointers["w"].at(g * conv.group_weights),
         }
         for name in ("y", "residual"):
             if name in pointers:
-                moved[name] = pointers[name].at(out, element)
+                moved[name] = pointers[name].at(out)
         for name in ("bias", "slope"):
             if name in pointers:
-                moved[name] = pointers[name].at(g * (conv.panels * conv.panel_lanes), element)
+                moved[name] = pointers[name].at(g * (conv.panels * conv.panel_lanes))
         each = ceil_div(conv.panels, self.parts)
         low = part * each
         conv.emit_panels(e, moved, low, e.smin(low + each, conv.panels))

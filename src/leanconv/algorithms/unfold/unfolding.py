@@ -183,7 +183,7 @@ class Mover:
     def _source(self, x: Pointer, d: Value | int, h: Value, p: Value | int) -> Pointer:
         """The address of tap zero at a position."""
         for axis, index in enumerate((d, h, p)):
-            x = x.at(self._coordinate(axis, index, 0) * self.u.x.spatial[axis], self.element)
+            x = x.at(self._coordinate(axis, index, 0) * self.u.x.spatial[axis])
         return x
 
     # -- columns whose taps all exist -------------------------------------------------------
@@ -198,7 +198,7 @@ class Mover:
         first: Value | int,
     ) -> None:
         x = self._source(x, d, h, begin)
-        y = y.at((self._value(begin) - first) * self.u.position[2], self.element)
+        y = y.at((self._value(begin) - first) * self.u.position[2])
         bodies = {
             "channels": self._channel_runs,
             "taps": self._tap_runs,
@@ -209,11 +209,11 @@ class Mover:
 
     def _tap(self, x: Pointer, y: Pointer, axis: int, k: Value | int) -> tuple[Pointer, Pointer]:
         source = self.view.dilation[axis] * self.u.x.spatial[axis]
-        return x.at(k * source, self.element), y.at(k * self.u.tap[axis], self.element)
+        return x.at(k * source), y.at(k * self.u.tap[axis])
 
     def _column(self, x: Pointer, y: Pointer, p: Value | int) -> tuple[Pointer, Pointer]:
         step = self.view.stride[2] * self.u.x.spatial[2]
-        return x.at(p * step, self.element), y.at(p * self.u.position[2], self.element)
+        return x.at(p * step), y.at(p * self.u.position[2])
 
     def _channel_runs(self, x: Pointer, y: Pointer, count: int) -> None:
         u, kernel = self.u, self.view.kernel
@@ -241,8 +241,8 @@ class Mover:
 
     def _channel(self, x: Pointer, y: Pointer, c: Value | int) -> tuple[Pointer, Pointer]:
         return (
-            x.at(c * self.u.x.block_stride, self.element),
-            y.at(c * self.u.channel, self.element),
+            x.at(c * self.u.x.block_stride),
+            y.at(c * self.u.channel),
         )
 
     def _single(self, x: Pointer, y: Pointer, count: int) -> None:
@@ -271,7 +271,7 @@ class Mover:
             x, y = self._tap(x, y, 1, other) if u.channel == 1 else self._channel(x, y, other)
             x, y = self._column(x, y, self._start(i, count))
             q = self._start(j, across)
-            x, y = x.at(q * step, self.element), y.at(q, self.element)
+            x, y = x.at(q * step), y.at(q)
             if interleaved:
                 self._interleave(x, y, step, across)
             else:
@@ -285,15 +285,15 @@ class Mover:
 
     def _square(self, x: Pointer, y: Pointer, step: int, columns: int, rows: int) -> None:
         e, u = self.e, self.u
-        loaded = [self._load(x.at(q * step, self.element), columns) for q in range(rows)]
+        loaded = [self._load(x.at(q * step), columns) for q in range(rows)]
         loaded += [e.poison(self.kind)] * (u.lanes - rows)
         for p, column in enumerate(transpose(e, loaded)[:columns]):
-            e.store_first(column, y.at(p * u.position[2], self.element), rows)
+            e.store_first(column, y.at(p * u.position[2]), rows)
 
     def _interleave(self, x: Pointer, y: Pointer, step: int, rows: int) -> None:
         """The same where the columns of the unfolded tensor follow each other: whole vectors."""
         e, lanes = self.e, self.u.lanes
-        loaded = [self._load(x.at(q * step, self.element), lanes) for q in range(rows)]
+        loaded = [self._load(x.at(q * step), lanes) for q in range(rows)]
         for part in range(rows):
             places = range(part * lanes, (part + 1) * lanes)
             result = e.poison(self.kind)
@@ -303,7 +303,7 @@ class Mover:
                     for i, at in enumerate(places)
                 ]
                 result = e.shuffle(result, row, picks)
-            e.store(result, y.at(part * lanes, self.element))
+            e.store(result, y.at(part * lanes))
 
     def _load(self, x: Pointer, count: int) -> Value:
         """Load every stride-th column, `count` of them, without reading past the last."""
@@ -312,7 +312,7 @@ class Mover:
             return e.load_first(x, self.kind, count)
         needed, result = (count - 1) * step + 1, e.poison(self.kind)
         for part in range(ceil_div(needed, lanes)):
-            at = x.at(part * lanes, self.element)
+            at = x.at(part * lanes)
             loaded = e.load_first(at, self.kind, min(lanes, needed - part * lanes))
             picks = []
             for lane in range(lanes):
@@ -338,7 +338,7 @@ class Mover:
         e, kernel = self.e, self.view.kernel
         with e.loop("p", end, start=begin) as p:
             x_p = self._source(x, d, h, p)
-            y_p = y.at((p - first) * self.u.position[2], self.element)
+            y_p = y.at((p - first) * self.u.position[2])
             loops = [("kd", kernel[0]), ("kh", kernel[1]), ("kw", kernel[2])]
             with nest(e, loops) as taps:
                 exists: list[Value] = []
@@ -362,7 +362,7 @@ class Mover:
         if u.run != "channels":
             with nest(self.e, [("c", u.inputs)]) as (c,):
                 source, result = self._channel(x, y, c)
-                self.e.store(self.e.load(source, self.element), result)
+                self.e.store(self.e.load(source), result)
             return
         if u.x.block == 1:
             self._copy(x, y, u.inputs)
@@ -370,27 +370,27 @@ class Mover:
         blocks, rest = divmod(u.inputs, u.x.block)
         if blocks:
             with nest(self.e, [("cb", blocks)]) as (block,):
-                at = x.at(block * u.x.block_stride, self.element)
-                self._copy(at, y.at(block * u.x.block, self.element), u.x.block)
+                at = x.at(block * u.x.block_stride)
+                self._copy(at, y.at(block * u.x.block), u.x.block)
         if rest:
-            at = x.at(blocks * u.x.block_stride, self.element)
-            self._copy(at, y.at(blocks * u.x.block, self.element), rest)
+            at = x.at(blocks * u.x.block_stride)
+            self._copy(at, y.at(blocks * u.x.block), rest)
 
     def _zero_channels(self, y: Pointer) -> None:
         if self.u.channel == 1:
 
             def clear(at: Value | int, n: int) -> None:
                 zero = self.e.zero(vector(self.element, n))
-                self.e.store(zero, y.at(at, self.element))
+                self.e.store(zero, y.at(at))
 
             cover(self.e, self.u.inputs, self.u.lanes, clear, _WRITTEN_OUT)
             return
         with nest(self.e, [("c", self.u.inputs)]) as (c,):
-            self.e.store(self.e.zero(self.element), y.at(c * self.u.channel, self.element))
+            self.e.store(self.e.zero(self.element), y.at(c * self.u.channel))
 
     def _copy(self, x: Pointer, y: Pointer, count: int) -> None:
         def move(at: Value | int, n: int) -> None:
-            value = self.e.load(x.at(at, self.element), vector(self.element, n))
-            self.e.store(value, y.at(at, self.element))
+            value = self.e.load(x.at(at), vector(self.element, n))
+            self.e.store(value, y.at(at))
 
         cover(self.e, count, self.u.lanes, move, _WRITTEN_OUT)

@@ -56,7 +56,7 @@ class WindowDot(GroupedConv):
         """Emit the loops: rows of output, channels and taps, windows."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, element)
         depth, height, _ = self.window.out
         steps = self.reduction
         with e.chunks(self.groups, self.outputs, self.batch, depth, height) as (g, j, n, od, oh):
@@ -65,11 +65,11 @@ class WindowDot(GroupedConv):
             place = n * self.x.image + g * self.x.channel(self.inputs)
             for axis, tap in enumerate(taps):
                 place = place + tap.start * self.x.spatial[axis]
-            x, w = pointers["x"].at(place, element), pointers["w"].at(k * steps, element)
-            bias = pointers["bias"].at(k, element) if "bias" in pointers else None
-            start = e.load(bias, element) if bias else e.zero(element)
+            x, w = pointers["x"].at(place), pointers["w"].at(k * steps)
+            bias = pointers.get("bias")
+            start = e.load(bias.at(k)) if bias else e.zero(element)
             with e.loop("ow", self.window.out[2]) as ow:
-                e.store(start, e.scratch.at(ow, element))
+                e.store(start, self._sums(e).at(ow))
             with taps[0].guard(e, []), taps[1].guard(e, []):
                 self._reduce(e, x, w, taps)
             row = n * self.y.image + channel_offset(self.y, k)
@@ -77,26 +77,30 @@ class WindowDot(GroupedConv):
             self._finish(e, pointers, row, k)
         return e.finish()
 
+    def _sums(self, e: Function) -> Pointer:
+        """Address of the sums of a row."""
+        return e.scratch.of(self.dtype.llvm)
+
     def _reduce(self, e: Function, x: Value, w: Value, taps: list[Taps]) -> None:
-        element, (kd, kh, kw) = self.dtype.llvm, self.window.kernel
+        kd, kh, kw = self.window.kernel
         per_row = kw * self.unit
         steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
         planes = taps[0].loop("kd", steps[0], kh * per_row)
         lines = taps[1].loop("kh", steps[1], per_row)
         with e.loop("c", self.inputs) as c:
-            x_c = x.at(c * self.x.block_stride, element)
-            w_c = w.at(c * (kd * kh * per_row), element)
+            x_c = x.at(c * self.x.block_stride)
+            w_c = w.at(c * (kd * kh * per_row))
             with e.loop("kd", planes.extent, start=planes.start) as d:
                 with e.loop("kh", lines.extent, start=lines.start) as h:
                     self._windows(
                         e,
-                        x_c.at(d * planes.a_stride + h * lines.a_stride, element),
-                        w_c.at(d * planes.b_stride + h * lines.b_stride, element),
+                        x_c.at(d * planes.a_stride + h * lines.a_stride),
+                        w_c.at(d * planes.b_stride + h * lines.b_stride),
                     )
 
     def _windows(self, e: Function, x: Value, w: Value) -> None:
         """Emit a row of windows: those inside the input as one run, the others piece by piece."""
-        window, width, element = self.window, self.window.out[2], self.dtype.llvm
+        window, width = self.window, self.window.out[2]
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
         low, high = window.full(2) if one_run else (width, width)
         if low == high:
@@ -106,29 +110,27 @@ class WindowDot(GroupedConv):
                 continue
             with e.loop("ow", last, start=first) as ow:
                 start = ow * window.stride[2] - window.pad[2]
-                at = x.at(start * self.x.spatial[2], element)
-                result = e.scratch.at(ow, element)
+                at = x.at(start * self.x.spatial[2])
+                result = self._sums(e).at(ow)
                 if whole:
                     self._add(e, result, at, w, window.kernel[2] * self.unit)
                 else:
                     self._pieces(e, result, at, w, Taps(e, window, 2, ow))
 
     def _pieces(self, e: Function, result: Value, x: Value, w: Value, taps: Taps) -> None:
-        element = self.dtype.llvm
         pieces = taps.loop("kw", self.window.dilation[2] * self.x.spatial[2], self.unit)
         with taps.guard(e, []), e.loop("kw", pieces.extent, start=pieces.start) as v:
-            a = x.at(v * pieces.a_stride, element)
-            self._add(e, result, a, w.at(v * self.unit, element), self.unit)
+            a = x.at(v * pieces.a_stride)
+            self._add(e, result, a, w.at(v * self.unit), self.unit)
 
     def _add(self, e: Function, result: Value, a: Value, b: Value, count: int) -> None:
         """Add the dot product of two runs to the element at `result`."""
-        element = self.dtype.llvm
-        kind = vector(element, self.lanes)
+        kind = vector(self.dtype.llvm, self.lanes)
         acc = [e.zero(kind)]
 
         def step(at: Value | int, live: int) -> None:
-            left = e.load_first(a.at(at, element), kind, live)
-            acc[0] = e.fma(left, e.load_first(b.at(at, element), kind, live), acc[0])
+            left = e.load_first(a.at(at), kind, live)
+            acc[0] = e.fma(left, e.load_first(b.at(at), kind, live), acc[0])
 
         whole, rest = divmod(count, self.lanes)
         if whole > _WRITTEN_OUT:
@@ -147,17 +149,15 @@ class WindowDot(GroupedConv):
         value = e.extract(total, 0)
         if lanes == 2:
             value = value + e.extract(total, 1)
-        e.store(e.load(result, element) + value, result)
+        e.store(e.load(result) + value, result)
 
     def _finish(self, e: Function, pointers: dict[str, Pointer], row: Value, k: Value) -> None:
-        element = self.dtype.llvm
-        slope = pointers["slope"].at(k, element) if "slope" in pointers else None
-        slopes = e.load(slope, element) if slope else None
+        slopes = e.load(pointers["slope"].at(k)) if "slope" in pointers else None
         with e.loop("ow", self.window.out[2]) as ow:
-            value = e.load(e.scratch.at(ow, element), element)
+            value = e.load(self._sums(e).at(ow))
             out = row + ow * self.y.spatial[2]
             residual = None
             if "residual" in pointers:
-                residual = e.load(pointers["residual"].at(out, element), element)
+                residual = e.load(pointers["residual"].at(out))
             value = finish(e, value, self.epilogue.activation, slopes, residual)
-            e.store(value, pointers["y"].at(out, element))
+            e.store(value, pointers["y"].at(out))

@@ -145,7 +145,7 @@ def each_place(
     """
     if order:
         with e.loop("tile", count) as i:
-            index = e.index(e.convert("zext", e.load(order.at(first + i, "i32"), "i32"), "i64"))
+            index = e.index(e.convert("zext", e.load(order.at(first + i)), "i64"))
             yield i, _place(conv, *e.split(index, conv.batch, *conv.grid))
         return
     image, *inside = e.split(first, conv.batch, *conv.grid)

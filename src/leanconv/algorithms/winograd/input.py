@@ -73,8 +73,7 @@ class InputTransform:
     ) -> None:
         self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
         self.order, self.prefetch, self.gapless = order, prefetch, gapless
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.bt), compile_matrix(edge_height.bt)
         self.along_width = compile_matrix(width.bt), compile_matrix(edge_width.bt)
@@ -107,7 +106,7 @@ class InputTransform:
         with each_place(e, conv, tiles.first, tiles.tile_count, self.order) as (i, at):
             y0 = at.ty * (conv.m[0] * conv.stride[0]) - conv.pad[0]
             x0 = at.tx * (conv.m[1] * conv.stride[1]) - conv.pad[1]
-            image = self.x.at(at.image * conv.x.image, self.element)
+            image = self.x.at(at.image * conv.x.image)
             tile = _Tile(image, y0, x0, i + tiles.v_first, at.narrow)
             whole = self._inside(tile, 0) & self._inside(tile, 1)
             with e.when(whole):
@@ -145,7 +144,7 @@ class InputTransform:
             first = (py * conv.phases[1] + px) * self.phase_step
             for cb, live in each_tile(e, "cb", channels, conv.lanes):
                 for tile, masked in self._each(tiles):
-                    at = tile.image.at(cb * conv.x.channel(conv.lanes), self.element)
+                    at = tile.image.at(cb * conv.x.channel(conv.lanes))
                     moved = tile._replace(image=at, y0=tile.y0 + py, x0=tile.x0 + px)
                     for program in full_and_edge_tiles(e, tile.narrow[1], self.along_width):
                         self._patch(moved, program, live, masked)
@@ -157,14 +156,14 @@ class InputTransform:
         step = conv.stride[1] * conv.x.spatial[2]
         columns = [tile.x0 + j * conv.stride[1] for j in range(program.inputs)]
         exist = [c.compare("ult", conv.size[1]) for c in columns] if masked else []
-        start = tile.image.at(tile.x0 * conv.x.spatial[2], self.element).frozen()
+        start = tile.image.at(tile.x0 * conv.x.spatial[2]).frozen()
         with e.loop("row", self._patch_rows(tile)) as i:
             y = tile.y0 + i * conv.stride[0]
-            line = start.at(y * conv.x.spatial[1], self.element)
+            line = start.at(y * conv.x.spatial[1])
             there = y.compare("ult", conv.size[0]) if masked else None
             pixels = []
             for j in range(program.inputs):
-                at = line.at(j * step, self.element)
+                at = line.at(j * step)
                 if there is None:
                     pixels.append(e.load_first(at, self.kind, live))
                 else:
@@ -197,7 +196,7 @@ class InputTransform:
         """Transform the rows, `offset` elements further on, that fill one vector."""
         for tile, masked in self._each(tiles):
             for program in full_and_edge_tiles(self.e, tile.narrow[1], self.along_width):
-                image = tile.image.at(offset, self.element)
+                image = tile.image.at(offset)
                 self._lines(tile._replace(image=image), program, rows, masked)
             self._down(block, tile, len(rows) * self.conv.reduction.columns_per_group)
 
@@ -211,14 +210,14 @@ class InputTransform:
         if halves:
             lanes, per = conv.lanes // 2, conv.lanes
         step = conv.x.spatial[2]
-        start = tile.image.at(tile.x0 * step, self.element).frozen()
+        start = tile.image.at(tile.x0 * step).frozen()
         with e.loop("row", self._patch_rows(tile)) as i:
             y = tile.y0 + i * conv.stride[0]
             pixels: list[Value] = []
             for q in range(ceil_div(width, lanes // columns_per_group)):
                 needed = min(lanes, width * columns_per_group - q * lanes)
                 first = e.convert("trunc", tile.x0 + q * lanes, "i32")
-                columns = RowPieces(e, vector(self.element, lanes), step, needed)
+                columns = RowPieces(e, vector(conv.dtype.llvm, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
                 pieces = []
                 for row in rows:
@@ -226,11 +225,11 @@ class InputTransform:
                     if row.phase.text not in masks:
                         limit = self._columns_of(line) if masked else None
                         masks[row.phase.text] = columns.masks(first, limit)
-                    at = start.at(line * conv.x.spatial[1], self.element)
-                    at = at.at(row.offset, self.element).at(q * lanes * step, self.element)
+                    at = start.at(line * conv.x.spatial[1])
+                    at = at.at(row.offset).at(q * lanes * step)
                     pieces.append(columns.load(at, masks[row.phase.text]))
                     if self.prefetch and q == 0:
-                        ahead = at.at(len(rows) * conv.x.block_stride, self.element)
+                        ahead = at.at(len(rows) * conv.x.block_stride)
                         e.prefetch(ahead, locality=2)
                 pieces += [e.zero(columns.kind)] * (per - len(pieces))
                 transposed = columns_of_halves(e, pieces) if halves else None
@@ -248,9 +247,9 @@ class InputTransform:
         """Transform one row of the patch along the width."""
         conv, e = self.conv, self.e
         skipped = conv.alpha[1] - program.inputs
-        place = self.between.at((row * conv.alpha[1] + skipped) * conv.lanes, self.element)
+        place = self.between.at((row * conv.alpha[1] + skipped) * conv.lanes)
         for j, value in enumerate(emit_values(e, program, pixels)):
-            e.store(value, place.at(j * conv.lanes, self.element))
+            e.store(value, place.at(j * conv.lanes))
 
     def _down(self, block: Value, tile: _Tile, live: int) -> None:
         """Transform the columns along the height, into V; `live` lanes hold channels."""
@@ -261,23 +260,20 @@ class InputTransform:
         for program in full_and_edge_tiles(e, tile.narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * conv.alpha[1]
             with e.loop("point", conv.alpha[1], start=start) as j:
-                column = self.between.at(j * conv.lanes, self.element)
-                values = [
-                    e.load(column.at(i * step, self.element), self.kind)
-                    for i in range(program.inputs)
-                ]
-                out = v.at((j + first) * self.point_step, self.element)
+                column = self.between.at(j * conv.lanes)
+                values = [e.load(column.at(i * step), self.kind) for i in range(program.inputs)]
+                out = v.at((j + first) * self.point_step)
                 for i, value in enumerate(emit_values(e, program, values)):
-                    at = out.at(i * conv.alpha[1] * self.point_step, self.element)
+                    at = out.at(i * conv.alpha[1] * self.point_step)
                     e.store_first(value, at, stored)
 
     def _v_address(self, block: Value, t: Value) -> Value:
         """Address in V of a block of channels of the t-th tile, at the first point."""
         conv = self.conv
         if self.gapless:
-            return self.v.at(t * conv.steps + block, self.element)
+            return self.v.at(t * conv.steps + block)
         if conv.tiles == conv.v_rows:
-            return self.v.at((block * conv.tiles + t) * conv.lanes, self.element)
+            return self.v.at((block * conv.tiles + t) * conv.lanes)
         panel, row = t // conv.rows, t % conv.rows
         line = (panel * conv.channel_blocks + block) * conv.rows + row
-        return self.v.at(line * conv.lanes, self.element)
+        return self.v.at(line * conv.lanes)

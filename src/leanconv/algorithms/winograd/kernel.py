@@ -122,18 +122,19 @@ class WinogradConv(Kernel):
         """The operands' addresses for the residue of this index; None if there is only one."""
         if index is None:
             return pointers
-        pair, element = pointers["offsets"].at(index * 2, "i64"), self.shape.dtype.llvm
-        x, y = (e.load_index(pair.at(i, "i64")) for i in (0, 1))
+        pair = pointers["offsets"].at(index * 2)
+        x, y = (e.load_index(pair.at(i)) for i in (0, 1))
         moved = {"x": x, "y": y, **({"residual": y} if "residual" in pointers else {})}
-        return pointers | {role: pointers[role].at(by, element) for role, by in moved.items()}
+        return pointers | {role: pointers[role].at(by) for role, by in moved.items()}
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks; input transform; panels of products and output transform."""
         e, shape = Function(self.NAME), self.shape
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
-        v_bytes, m_bytes, _ = shape.areas()
-        v, m, between = e.scratch, e.scratch.at(v_bytes), e.scratch.at(v_bytes + m_bytes)
         element = shape.dtype.llvm
+        pointers = e.pointers(self.operands, element, offsets="i64")
+        v_bytes, m_bytes, _ = shape.areas()
+        v, m = e.scratch.of(element), e.scratch.at(v_bytes).of(element)
+        between = e.scratch.at(v_bytes + m_bytes).of(element)
         numbers = order_of(shape)
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)
@@ -141,11 +142,11 @@ class WinogradConv(Kernel):
         residues = (shape.residues,) * (shape.residues > 1)
         with e.chunks(*residues, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
-            x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset, element)
+            x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset)
             far = shape.planar and (shape.any_size or shape.x_bytes > target.l2_bytes)
             into = InputTransform(e, shape, x, v, between, order=order, prefetch=far)
             back = OutputTransform(e, shape, target, here, g, m, between, order=order)
-            u = pointers["w"].at(g * (shape.panels * stream), element)
+            u = pointers["w"].at(g * (shape.panels * stream))
             first = block * shape.tiles
             live = e.smin(e.i64(shape.tile_count) - first, shape.tiles)
             into.block(first, live)
@@ -154,6 +155,6 @@ class WinogradConv(Kernel):
             stop = e.smin(start + per_part, shape.panels)
             with e.when(start.compare("slt", stop)), e.loop("panel", stop, start=start) as index:
                 panel = self._rotated_panel(e, target, block, index, start, stop)
-                products.panel(u.at(panel * stream, element))
+                products.panel(u.at(panel * stream))
                 back.block(first, live, panel)
         return e.finish()

@@ -75,8 +75,7 @@ class OutputTransform:
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
         self.target, self.group, self.order, self.gapless = target, group, order, gapless
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
         self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
@@ -127,8 +126,8 @@ class OutputTransform:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
         conv = self.conv
         if self.gapless:
-            return self.m.at(t * conv.outputs + (panel + j) * conv.lanes, self.element)
-        return self.m.at(t * conv.panel_lanes + j * conv.lanes, self.element)
+            return self.m.at(t * conv.outputs + (panel + j) * conv.lanes)
+        return self.m.at(t * conv.panel_lanes + j * conv.lanes)
 
     def _columns(self, source: Value, live: int, narrow: tuple[Value | None, Value | None]) -> None:
         """Transform a vector along the height, of which M has `live` channels."""
@@ -140,14 +139,14 @@ class OutputTransform:
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
             first = (conv.alpha[0] - program.inputs) * width
             with e.loop("point", width, start=start) as point:
-                column = source.at((point + first) * step, self.element)
+                column = source.at((point + first) * step)
                 values = [
-                    e.load_first(column.at(i * width * step, self.element), self.kind, live)
+                    e.load_first(column.at(i * width * step), self.kind, live)
                     for i in range(program.inputs)
                 ]
-                out = self.between.at(point * conv.lanes, self.element)
+                out = self.between.at(point * conv.lanes)
                 for i, value in enumerate(emit_values(e, program, values)):
-                    e.store(value, out.at(i * width * conv.lanes, self.element))
+                    e.store(value, out.at(i * width * conv.lanes))
 
     def _rows(self, to: _Part) -> None:
         """Emit the rows; the last column of tiles may be narrower."""
@@ -168,17 +167,15 @@ class OutputTransform:
         """The results of one row, bias added: vectors of channels."""
         conv, e = self.conv, self.e
         skipped = conv.alpha[1] - program.inputs
-        line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes, self.element)
-        points = [
-            e.load(line.at(k * conv.lanes, self.element), self.kind) for k in range(program.inputs)
-        ]
+        line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes)
+        points = [e.load(line.at(k * conv.lanes), self.kind) for k in range(program.inputs)]
         outputs = emit_values(e, program, points)
         return outputs if start is None else [value + start for value in outputs]
 
     def _parameter(self, role: str, to: _Part) -> Value | None:
         """Bias or slope of the vector of channels; None where there is none."""
         pointer = self.pointers.get(role)
-        return self.e.load(pointer.at(to.first, self.element), self.kind) if pointer else None
+        return self.e.load(pointer.at(to.first), self.kind) if pointer else None
 
     def _vectors(self, to: _Part, program: LinearProgram) -> None:
         """Store the columns of each row with `store_tile`, as all algorithms do."""
@@ -195,9 +192,9 @@ class OutputTransform:
             out = TileOutput(
                 conv.epilogue,
                 conv.y,
-                self.pointers["y"].at(at, self.element),
-                residual.at(at, self.element) if residual else None,
-                slope.at(to.first, self.element) if slope else None,
+                self.pointers["y"].at(at),
+                residual.at(at) if residual else None,
+                slope.at(to.first) if slope else None,
             )
             store_tile(e, tile, outputs, out, to.channels, columns)
 
@@ -212,7 +209,7 @@ class OutputTransform:
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
-        kind, line = vector(self.element, conv.lanes // 2), ALIGNMENT // conv.dtype.bytes
+        kind, line = vector(conv.dtype.llvm, conv.lanes // 2), ALIGNMENT // conv.dtype.bytes
         count, columns = len(program.outputs), self._columns_inside(to)
         pieces = RowPieces(e, kind, conv.y.spatial[2], count)
         masks = pieces.masks(limit=e.convert("trunc", columns, "i32") if columns else None)
@@ -221,16 +218,16 @@ class OutputTransform:
             if not residual:
                 outputs = [apply(e, value, activation, slope) for value in outputs]
             at = to.place + i * conv.y.spatial[1]
-            y = self.pointers["y"].at(at, self.element)
-            other = residual.at(at, self.element) if residual else None
+            y = self.pointers["y"].at(at)
+            other = residual.at(at) if residual else None
             for channel, value in enumerate(halves_of_columns(e, outputs)[: to.channels]):
                 offset = conv.y.channel(channel)
                 if other:
-                    added = pieces.load(other.at(offset, self.element), masks)
+                    added = pieces.load(other.at(offset), masks)
                     own = self._slope_of(slope, channel, kind)
                     value = finish(e, value, activation, own, added)
-                pieces.store(value, y.at(offset, self.element), masks)
-                next_line = y.at(offset, self.element).at(line, self.element)
+                pieces.store(value, y.at(offset), masks)
+                next_line = y.at(offset).at(line)
                 e.prefetch(next_line, write=True)
 
     def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.spec.format import ceil_div
 
 
@@ -46,7 +46,7 @@ class RowPieces:
         e, lanes = self.e, lanes_of(self.kind)
         result = e.zero(self.kind)
         for piece, mask in zip(self._pieces, masks, strict=True):
-            loaded = e.masked_load(at.at(piece[0], element_of(self.kind)), self.kind, mask)
+            loaded = e.masked_load(at.at(piece[0]), self.kind, mask)
             if self.step == 1:
                 return loaded
             picks = [i * self.step - piece[0] for i in range(self.count)]
@@ -63,4 +63,4 @@ class RowPieces:
                 there = self._columns(piece)
                 picks = [p // self.step if c else -1 for p, c in zip(piece, there, strict=True)]
                 spread = e.shuffle(value, None, picks)
-            e.masked_store(spread, at.at(piece[0], element_of(self.kind)), mask)
+            e.masked_store(spread, at.at(piece[0]), mask)

@@ -30,8 +30,7 @@ class Products:
         self, e: Function, conv: WinogradShape, target: Target, v: Value, m: Value, live: Value
     ) -> None:
         self.e, self.conv, self.target, self.v, self.m, self.live = e, conv, target, v, m, live
-        self.element = conv.dtype.llvm
-        self.kind = vector(self.element, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, conv.lanes)
         self.tile = RegisterTile(
             fma(conv.dtype),
             conv.lanes,
@@ -71,17 +70,17 @@ class Products:
     def _point(self, u: Value, xi: Value, done: Value, at: AtInfinity, row_range: RowRange) -> None:
         """Emit the products of one point; `done` steps of the panel belong to earlier points."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
-        a = self.v.at(xi * conv.point_stride, self.element)
-        b = u.at(done * width, self.element).frozen()
-        out = self.m.at(xi * conv.m_stride, self.element)
+        a = self.v.at(xi * conv.point_stride)
+        b = u.at(done * width).frozen()
+        out = self.m.at(xi * conv.m_stride)
         several = row_range.many > 1 and row_range.many * row_range.rows == conv.tiles
         count = (self.live + (row_range.rows - 1)) // row_range.rows if several else row_range.many
-        a = a.at(row_range.start * conv.lanes, self.element)
-        out = out.at(row_range.start * width, self.element)
+        a = a.at(row_range.start * conv.lanes)
+        out = out.at(row_range.start * width)
         with e.loop("rows", count) as r:
             apart = row_range.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
-            rows = a.at(r * (apart * conv.lanes), self.element).frozen()
-            place = out.at(r * (row_range.rows * width), self.element).frozen()
+            rows = a.at(r * (apart * conv.lanes)).frozen()
+            place = out.at(r * (row_range.rows * width)).frozen()
             self._sums(rows, b, place, at, row_range.rows)
 
     def _sums(self, a: Value, b: Value, out: Value, at: AtInfinity, rows: int) -> None:
@@ -89,7 +88,7 @@ class Products:
         conv, e, done = self.conv, self.e, 0
         block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
         for number, sums in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
-            b_sums = b.at(done, self.element)
+            b_sums = b.at(done)
             done += sums.count * sums.steps * conv.panel_lanes
             first = int(number == 0)
             if first or sums.count == 1:
@@ -97,8 +96,8 @@ class Products:
             if sums.count > 1:
                 a_step = sum(run.vectors for run in sums.runs) * block
                 with e.loop("part", sums.count, [total.values], start=first) as index:
-                    a_next = a.at(index * a_step, self.element)
-                    b_next = b_sums.at(index * (sums.steps * conv.panel_lanes), self.element)
+                    a_next = a.at(index * a_step)
+                    b_next = b_sums.at(index * (sums.steps * conv.panel_lanes))
                     total.add(self._partial_sum(sums, a_next, b_next, rows))
         total.finish()
 
@@ -111,8 +110,8 @@ class Products:
             over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
             group = ReductionLoop("group", run.groups, run.group_lanes, run.kept * width)
             inside = ReductionLoop("c", run.kept, 1, width)
-            a_run = a.at(run.first * conv.v_rows * conv.lanes, self.element)
-            b_run = b.at(done * width, self.element)
+            a_run = a.at(run.first * conv.v_rows * conv.lanes)
+            b_run = b.at(done * width)
             extents = (run.vectors, run.groups, run.kept)
             every = zip((over, group, inside), extents, strict=True)
             loops = [loop for loop, extent in every if extent > 1] or [inside]
@@ -149,7 +148,7 @@ class _Totals:
         e, kind, conv = self.products.e, self.products.kind, self.products.conv
         for number, value in enumerate(values):
             i, j = divmod(number, conv.vectors)
-            place = self.out.at(i * conv.panel_lanes + j * conv.lanes, self.products.element)
+            place = self.out.at(i * conv.panel_lanes + j * conv.lanes)
             e.store(e.load(place, kind) + value if add else value, place)
 
 

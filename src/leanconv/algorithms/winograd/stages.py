@@ -80,12 +80,13 @@ class Scatter(_TileTransform):
         """Emit the loops over chunks and tiles."""
         del target
         e, conv = Function(self.NAME), self.conv
-        x, v = e.pointer(0), e.pointer(1)
         element, v_group = conv.dtype.llvm, conv.points * conv.tile_count * conv.steps
+        x, v = e.pointer(0, element), e.pointer(1, element)
+        between = e.scratch.of(element)
         with e.chunks(conv.groups, self.blocks) as (g, block):
-            v_of_group = v.at(g * v_group, element)
-            x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset, element)
-            transform = InputTransform(e, conv, x_of_group, v_of_group, e.scratch, gapless=True)
+            v_of_group = v.at(g * v_group)
+            x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset)
+            transform = InputTransform(e, conv, x_of_group, v_of_group, between, gapless=True)
             first, left = self._first(e, block)
             transform.block(first, e.smin(left, self.tiles), first)
         return e.finish()
@@ -151,7 +152,7 @@ class PointProducts(Kernel):
         """Emit the loop over chunks: some panels of a block of rows."""
         del target
         e = Function(self.NAME)
-        pointers = {name: e.pointer(i) for i, name in enumerate(("x", "w", "y"))}
+        pointers = e.pointers(("x", "w", "y"), self.whole.dtype.llvm)
         with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
             for conv in last_or_other(e, block, self.blocks, self.last, self.whole):
                 self._chunk(e, pointers, conv, (point, part, block))
@@ -161,12 +162,11 @@ class PointProducts(Kernel):
         self, e: Function, pointers: dict[str, Pointer], conv: DirectConv, chunk: tuple[Value, ...]
     ) -> None:
         point, part, block = chunk
-        element = conv.dtype.llvm
         row = point * self.tiles + block * self.block
         moved = {
-            "x": pointers["x"].at(row * conv.inputs, element),
-            "w": pointers["w"].at(point * conv.group_weights, element),
-            "y": pointers["y"].at(row * conv.outputs, element),
+            "x": pointers["x"].at(row * conv.inputs),
+            "w": pointers["w"].at(point * conv.group_weights),
+            "y": pointers["y"].at(row * conv.outputs),
         }
         each = ceil_div(conv.panels, self.parts)
         low = part * each
@@ -191,11 +191,12 @@ class Gather(_TileTransform):
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks, tiles and vectors of output channels."""
         e, conv = Function(self.NAME), self.conv
-        pointers = {name: e.pointer(i) for i, name in enumerate(self.operands)}
+        pointers = e.pointers(self.operands, conv.dtype.llvm)
         m_group = conv.points * conv.tile_count * conv.outputs
+        between = e.scratch.of(conv.dtype.llvm)
         with e.chunks(conv.groups, self.blocks) as (g, block):
-            m = pointers["M"].at(g * m_group, conv.dtype.llvm)
-            transform = OutputTransform(e, conv, target, pointers, g, m, e.scratch, gapless=True)
+            m = pointers["M"].at(g * m_group)
+            transform = OutputTransform(e, conv, target, pointers, g, m, between, gapless=True)
             first, left = self._first(e, block)
             with e.loop("panel", conv.panels) as panel:
                 transform.block(first, e.smin(left, self.tiles), panel, first)

@@ -69,57 +69,59 @@ class WeightTransform(Panels):
         """Emit the loops: chunks, steps, vectors of the panel, taps or points."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        w, matrix, sources, places, packed = (e.pointer(i) for i in range(5))
+        elements = element, "double", "i64", "i64", element
+        w, matrix, sources, places, packed = map(e.pointer, range(5), elements)
         width = self.vectors * self.lanes
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
-            rows = w.at(group * (self.outputs * self.row), element)
+            rows = w.at(group * (self.outputs * self.row))
             number = group * self.panels + panel
-            result = packed.at(number * (self.stored * width), element)
+            result = packed.at(number * (self.stored * width))
             start = block * _STEPS
             stop = e.smin(start + _STEPS, self.steps)
             with e.loop("step", stop, start=start) as step:
-                taps = sources.at(step * self.taps, "i64")
-                points = places.at(step * self.points, "i64")
+                taps = sources.at(step * self.taps)
+                points = places.at(step * self.points)
                 with e.loop("vector", self.vectors) as index:
                     lane = index * self.lanes
                     self._gather(e, rows, taps, panel * width + lane)
-                    self._transform(e, matrix, points, result.at(lane, element))
+                    self._transform(e, matrix, points, result.at(lane))
         return e.finish()
 
     def _gather(self, e: Function, rows: Value, sources: Value, output: Value) -> None:
         """Bring the taps of a vector of outputs into the scratch, zero where there are none."""
-        element, lanes = self.dtype.llvm, self.lanes
-        kind, doubles = vector(element, lanes), vector("double", lanes)
+        lanes = self.lanes
+        kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
         last = self.outputs - 1
-        lines = [rows.at(e.smin(output + lane, last) * self.row, element) for lane in range(lanes)]
+        lines = [rows.at(e.smin(output + lane, last) * self.row) for lane in range(lanes)]
         left = e.i64(self.outputs) - output
         with e.loop("gathered", self.taps) as tap:
-            source = e.load_index(sources.at(tap, "i64"))
+            source = e.load_index(sources.at(tap))
             at = e.smax(source, 0)
             weights = e.poison(kind)
             for lane, line in enumerate(lines):
-                weight = e.load(line.at(at, element), element, align=1)
+                weight = e.load(line.at(at), align=1)
                 weights = e.insert(weights, weight, lane)
             live = e.select(source.compare("sge", 0), left, e.i64(0))
             weights = e.select(e.first_lanes(live, lanes), weights, e.zero(kind))
             wide = weights if kind == doubles else e.convert("fpext", weights, doubles)
-            e.store(wide, e.scratch.at(tap * lanes, "double"))
+            e.store(wide, e.scratch.of("double").at(tap * lanes))
 
     def _transform(self, e: Function, matrix: Value, places: Value, result: Value) -> None:
         """Compute and store all points of the taps in the scratch."""
-        element, lanes = self.dtype.llvm, self.lanes
-        kind, doubles = vector(element, lanes), vector("double", lanes)
+        lanes = self.lanes
+        kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
+        gathered = e.scratch.of("double")
         with e.loop("point", self.points, step=POINTS) as point:
             sums = [e.zero(doubles) for _ in range(POINTS)]
             with e.loop("tap", self.taps, carry=[sums]) as tap:
-                weights = e.load(e.scratch.at(tap * lanes, "double"), doubles)
-                factors = matrix.at(tap * self.points + point, "double")
+                weights = e.load(gathered.at(tap * lanes), doubles)
+                factors = matrix.at(tap * self.points + point)
                 for i, total in enumerate(sums):
-                    factor = e.broadcast(factors.at(i, "double"), doubles)
+                    factor = e.broadcast(factors.at(i), doubles)
                     sums[i] = e.fma(factor, weights, total)
             for i, total in enumerate(sums):
-                place = e.load_index(places.at(point + i, "i64"))
+                place = e.load_index(places.at(point + i))
                 with e.when(place.compare("sge", 0)):
                     rounded = total if kind == doubles else e.convert("fptrunc", total, kind)
                     width = self.vectors * lanes
-                    e.store(rounded, result.at(place * width, element))
+                    e.store(rounded, result.at(place * width))
