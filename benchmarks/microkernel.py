@@ -84,14 +84,14 @@ class Peak(Kernel):
         del target
         e = Function(self.NAME)
         kind = vector("float", self.lanes)
-        a, y = e.pointer(0), e.pointer(1)
-        x, b = e.load(a, kind), e.load(a.at(self.lanes, "float"), kind)
-        acc = [e.load(y.at(i * self.lanes, "float"), kind) for i in range(self.accumulators)]
+        a, y = e.pointer(0, "float"), e.pointer(1, "float")
+        x, b = e.load(a, kind), e.load(a.at(self.lanes), kind)
+        acc = [e.load(y.at(i * self.lanes), kind) for i in range(self.accumulators)]
         with e.loop("step", self.steps, [acc]):
             for i in range(self.accumulators):
                 acc[i] = e.fma(x, b, acc[i])
         for i, value in enumerate(acc):
-            e.store(value, y.at(i * self.lanes, "float"))
+            e.store(value, y.at(i * self.lanes))
         return e.finish()
 
 

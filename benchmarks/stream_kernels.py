@@ -53,7 +53,7 @@ class Stream(Kernel):
         """Emit the passes."""
         del target
         e, kind = Function(self.NAME), vector("float", self.lanes)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, "float"), e.pointer(1, "float")
         sums = [e.zero(kind) for _ in range(UNROLL)]
         factor = e.load(x, kind)
         with e.loop("pass", self.passes, [sums]):
@@ -61,11 +61,11 @@ class Stream(Kernel):
                 for i in range(UNROLL):
                     place = step * (UNROLL * self.lanes) + i * self.lanes
                     if self.action == "write":
-                        e.store(factor, y.at(place, "float"))
+                        e.store(factor, y.at(place))
                         continue
-                    value = e.load(x.at(place, "float"), kind)
+                    value = e.load(x.at(place), kind)
                     if self.action == "copy":
-                        e.store(value, y.at(place, "float"))
+                        e.store(value, y.at(place))
                     elif not self.multiply_adds:
                         sums[i] = sums[i] + value
                     for number in range(self.multiply_adds):
@@ -73,7 +73,7 @@ class Stream(Kernel):
                         sums[slot] = e.fma(value, factor, sums[slot])
         if self.action == "read":
             for i, total in enumerate(sums):
-                e.store(total, y.at(i * self.lanes, "float"))
+                e.store(total, y.at(i * self.lanes))
         return e.finish()
 
 

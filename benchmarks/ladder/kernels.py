@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leanconv.codegen.activations import apply
-from leanconv.codegen.emitter import Function, Pointer, Value, element_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
 from leanconv.spec import Activation
@@ -101,7 +101,7 @@ class Items:
         return inside & e.const(kind, ys).compare("slt", e.splat(rows, self.lanes))
 
     def load(
-        self, e: Function, at: Value, element: str, row: int, step: int, mask: Value | None
+        self, e: Function, at: Pointer, element: str, row: int, step: int, mask: Value | None
     ) -> Value:
         """Load one element for each live item, `step` apart along both axes; zero elsewhere."""
         kind = vector(element, self.lanes)
@@ -114,7 +114,7 @@ class Items:
             name = f"llvm.masked.gather.v{self.lanes}{_GATHER[element]}.v{self.lanes}p0"
             return e.intrinsic(name, kind, where, e.const("i32", 4), mask, e.zero(kind))
         parts = [
-            e.masked_load(at.at(j * row, element), vector(element, self.along), live)
+            e.masked_load(at.at(j * row), vector(element, self.along), live)
             for j, live in enumerate(self._by_rows(e, mask))
         ]
         while len(parts) > 1:
@@ -125,7 +125,7 @@ class Items:
         return parts[0]
 
     def store(
-        self, e: Function, value: Value, at: Value, element: str, row: int, mask: Value | None
+        self, e: Function, value: Value, at: Pointer, element: str, row: int, mask: Value | None
     ) -> None:
         """Store the live items."""
         if mask is None:
@@ -134,7 +134,7 @@ class Items:
         for j, live in enumerate(self._by_rows(e, mask)):
             lanes = range(j * self.along, (j + 1) * self.along)
             part = value if len(lanes) == self.lanes else e.shuffle(value, None, lanes)
-            e.masked_store(part, at.at(j * row, element), live)
+            e.masked_store(part, at.at(j * row), live)
 
     def _by_rows(self, e: Function, mask: Value) -> list[Value]:
         count = self.lanes // self.along
@@ -196,7 +196,7 @@ class ItemConv(Kernel):
         """Emit: for each block, for each vector of items, for each of its channels."""
         del target
         e = Function(self.NAME)
-        pointers = [e.pointer(i) for i in range(4)]
+        pointers = [e.pointer(i, self.dtype.llvm) for i in range(4)]
         outer = self.y.channels if self.per_channel else 1
         with e.chunks(outer, *self._blocks) as (channel, by, bx):
             with e.loop("vector", self.items.vectors) as number:
@@ -226,22 +226,24 @@ class ItemConv(Kernel):
         inputs = self.x.channels // self.groups
         first = k // (self.y.channels // self.groups) * inputs
         at = first * self.x.size + oy * (self.stride * self.x.row) + ox * self.stride
-        x = x.at(at + self.x.first(self.kernel // 2), element)
-        w = w.at(k * (inputs * self.kernel**2), element)
-        acc = [e.broadcast(bias.at(k, element), vector(element, lanes))]
+        x = x.at(at + self.x.first(self.kernel // 2))
+        w = w.at(k * (inputs * self.kernel**2))
+        acc = [e.broadcast(bias.at(k), vector(element, lanes))]
         with e.loop("c", inputs, [acc]) as c:
-            a, b = x.at(c * self.x.size, element), w.at(c * self.kernel**2, element)
+            a, b = x.at(c * self.x.size), w.at(c * self.kernel**2)
             if self.plain:
                 self._tap(e, a, b, acc, mask)
             else:
                 with e.loop("kh", self.kernel, [acc]) as kh, e.loop("kw", self.kernel, [acc]) as kw:
-                    a = a.at(kh * self.x.row + kw, element)
-                    self._tap(e, a, b.at(kh * self.kernel + kw, element), acc, mask)
+                    a = a.at(kh * self.x.row + kw)
+                    self._tap(e, a, b.at(kh * self.kernel + kw), acc, mask)
         value = apply(e, acc[0], RELU6 if self.clip else None)
         at = k * self.y.size + oy * self.y.row + ox + self.y.first()
-        self.items.store(e, value, y.at(at, element), element, self.y.row, mask)
+        self.items.store(e, value, y.at(at), element, self.y.row, mask)
 
-    def _tap(self, e: Function, a: Value, b: Value, acc: list[Value], mask: Value | None) -> None:
+    def _tap(
+        self, e: Function, a: Pointer, b: Pointer, acc: list[Value], mask: Value | None
+    ) -> None:
         element = self.dtype.llvm
         left = self.items.load(e, a, element, self.x.row, self.stride, mask)
         acc[0] = e.fma(left, e.broadcast(b, vector(element, self.items.lanes)), acc[0])
@@ -271,10 +273,10 @@ class RowCopy(Kernel):
         """Emit: for each row, vectors and single elements."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, element), e.pointer(1, element)
         with e.chunks(self.x.channels, self.x.height) as (c, h):
-            a = x.at(c * self.x.size + h * self.x.row + self.x.first(), element)
-            b = y.at(c * self.y.size + h * self.y.row + self.y.first(), element)
+            a = x.at(c * self.x.size + h * self.x.row + self.x.first())
+            b = y.at(c * self.y.size + h * self.y.row + self.y.first())
             _along(e, self.x.width, self.lanes, element, lambda i, kind: _copy(e, a, b, i, kind))
         return e.finish()
 
@@ -307,13 +309,13 @@ class ItemAdd(Kernel):
         planes = (self.a, self.b, self.y)
         with e.chunks(self.y.channels, self.y.height) as (c, h):
             a, b, y = (
-                e.pointer(i).at(c * p.size + h * p.row + p.first(), element)
+                e.pointer(i, element).at(c * p.size + h * p.row + p.first())
                 for i, p in enumerate(planes)
             )
 
             def add(i: Value, kind: str) -> None:
-                left, right = (e.load(p.at(i, element), kind) for p in (a, b))
-                e.store(left + right, y.at(i, element))
+                left, right = (e.load(p.at(i), kind) for p in (a, b))
+                e.store(left + right, y.at(i))
 
             _along(e, self.y.width, self.lanes, element, add)
         return e.finish()
@@ -341,13 +343,13 @@ class ItemMean(Kernel):
         """Emit: for each channel, a sum over rows and columns."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, element), e.pointer(1, element)
         with e.chunks(self.x.channels) as (c,):
             acc = [e.zero(element)]
             with e.loop("h", self.x.height, [acc]) as h, e.loop("w", self.x.width, [acc]) as w:
                 at = c * self.x.size + h * self.x.row + w + self.x.first()
-                acc[0] = acc[0] + e.load(x.at(at, element), element)
-            e.store(acc[0] * (1.0 / (self.x.height * self.x.width)), y.at(c, element))
+                acc[0] = acc[0] + e.load(x.at(at))
+            e.store(acc[0] * (1.0 / (self.x.height * self.x.width)), y.at(c))
         return e.finish()
 
 
@@ -380,22 +382,21 @@ class ItemDense(Kernel):
         """Emit: for each vector of outputs a sum over the inputs; the last vector overlaps."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        x, w, bias, y = (e.pointer(i) for i in range(4))
+        x, w, bias, y = (e.pointer(i, element) for i in range(4))
         lanes = min(self.lanes, self.outputs)
         kind = vector(element, lanes)
         with e.chunks(self.chunks) as (j,):
             k = e.smin(j * self.lanes, self.outputs - lanes)
-            acc = [e.load(bias.at(k, element), kind)]
+            acc = [e.load(bias.at(k), kind)]
             with e.loop("c", self.inputs, [acc]) as c:
-                row = e.load(w.at(c * self.outputs + k, element), kind)
-                acc[0] = e.fma(e.broadcast(x.at(c, element), kind), row, acc[0])
-            e.store(acc[0], y.at(k, element))
+                row = e.load(w.at(c * self.outputs + k), kind)
+                acc[0] = e.fma(e.broadcast(x.at(c), kind), row, acc[0])
+            e.store(acc[0], y.at(k))
         return e.finish()
 
 
-def _copy(e: Function, a: Value, b: Value, i: Value, kind: str) -> None:
-    element = element_of(kind)
-    e.store(e.load(a.at(i, element), kind), b.at(i, element))
+def _copy(e: Function, a: Pointer, b: Pointer, i: Value, kind: str) -> None:
+    e.store(e.load(a.at(i), kind), b.at(i))
 
 
 def _along(

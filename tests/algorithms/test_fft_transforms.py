@@ -110,13 +110,13 @@ class Apply(Kernel):
 
     def emit(self, target: Target) -> str:
         e, lanes, element = Function(self.NAME), target.lanes(self.dtype), self.dtype.llvm
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, element), e.pointer(1, element)
         with e.chunks(1):
             emit_program(
                 e,
                 self.network.program,
-                lambda i: e.load(x.at(i * lanes, element), vector(element, lanes)),
-                lambda i, value: e.store(value, y.at(i * lanes, element)),
+                lambda i: e.load(x.at(i * lanes), vector(element, lanes)),
+                lambda i, value: e.store(value, y.at(i * lanes)),
             )
         return e.finish()
 

@@ -24,8 +24,8 @@ _CLOBBER_KEPT = bytes.fromhex("130080d2")  # mov x19, #0
 def code(far: int = 0) -> LoadedObject:
     """`args[1][0] = args[0][far] + constant table`, whose constants need relocations."""
     e = Function("f", [("args", "ptr")])
-    x, y = e.pointer(0), e.pointer(1)
-    e.store(e.load(x.at(far, "float"), "<4 x float>") * 3.25, y)
+    x, y = e.pointer(0, "float"), e.pointer(1, "float")
+    e.store(e.load(x.at(far), "<4 x float>") * 3.25, y)
     return LoadedObject(compile_text(e.finish(), NEON))
 
 

@@ -135,10 +135,10 @@ def test_integers_of_data_wrap_as_those_of_numpy(element: str, bits: int) -> Non
 def test_llvm_may_take_indices_never_to_overflow_but_not_data() -> None:
     """With `nsw` an overflow is poison, from which LLVM may derive anything."""
     e = Function("f", [("n", "i64"), ("x", "ptr")])
-    n, x = e.arguments
+    n, x = e.arguments[0], e.address(1, "i64")
     with e.loop("i", n) as i:
-        loaded = e.load(x.at(i * 3, "i64"), "i64")
-        e.store(loaded * 5 + 7 - i, x.at(i, "i64"))
+        loaded = e.load(x.at(i * 3))
+        e.store(loaded * 5 + 7 - i, x.at(i))
         vectors = e.load(x, "<4 x i32>")
         e.store(vectors * vectors - 1 + vectors, x)
     lines = [line for line in e.finish().splitlines() if " add " in line or " mul " in line]
@@ -392,10 +392,10 @@ def test_any_nest_of_loops_and_conditions(tree: Tree, a: int, b: int) -> None:
 def test_chunks_give_every_coordinate_once() -> None:
     extents = (3, 4, 5)
     e = Function("f")
-    y = e.pointer(0)
+    y = e.pointer(0, "i64")
     with e.chunks(*extents) as (i, j, k):
         place = (i * 4 + j) * 5 + k
-        e.store(i * 100 + j * 10 + k, y.at(place, "i64"))
+        e.store(i * 100 + j * 10 + k, y.at(place))
     library = load_text(e.finish(), ["f"], "test")
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     native = ctypes.CFUNCTYPE(None, pointer, word, word, pointer)(library.address("f"))
@@ -460,12 +460,12 @@ def test_local_arrays_are_aligned_and_separate() -> None:
     def body(e: Function, a: Value, b: Value) -> Value:
         first, second = e.local("i64", 8), e.local("i64", 8)
         with e.loop("i", 8) as i:
-            e.store(i * a, first.at(i, "i64"))
-            e.store(i * b, second.at(i, "i64"))
+            e.store(i * a, first.at(i))
+            e.store(i * b, second.at(i))
         total = [e.i64(0)]
         with e.loop("i", 8, [total]) as i:
-            total[0] = total[0] + e.load(first.at(i, "i64"), "i64")
-        last = e.load(second.at(7, "i64"), "i64")
+            total[0] = total[0] + e.load(first.at(i))
+        last = e.load(second.at(7))
         address = e.convert("ptrtoint", first, "i64") % 64
         return total[0] * 1000 + last + address * 1_000_000
 

@@ -144,12 +144,10 @@ class Counted(Kernel):
     def emit(self, target: Target) -> str:
         element = {FLOAT32: "float", FLOAT64: "double"}[self.dtype]
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, element), e.pointer(1, element)
         with e.chunks(1), e.loop("i", self.count) as i:
             for factor in self.factors:
-                e.store(
-                    e.load(x.at(i, element), element) * e.const(element, factor), y.at(i, element)
-                )
+                e.store(e.load(x.at(i)) * e.const(element, factor), y.at(i))
         return e.finish()
 
 

@@ -30,10 +30,10 @@ SQUARES = [
 def _square(element: str, lanes: int) -> str:
     e = Function("f", [("x", "ptr"), ("y", "ptr")])
     kind = vector(element, lanes)
-    x, y = e.arguments
-    rows = [e.load(x.at(i * lanes, element), kind) for i in range(lanes)]
+    x, y = e.address(0, element), e.address(1, element)
+    rows = [e.load(x.at(i * lanes), kind) for i in range(lanes)]
     for i, column in enumerate(transpose(e, rows)):
-        e.store(column, y.at(i * lanes, element))
+        e.store(column, y.at(i * lanes))
     return e.finish()
 
 
@@ -51,10 +51,10 @@ def test_transpose(element: str, lanes: int) -> None:
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
 def test_interleave(count: int, lanes: int) -> None:
     e = Function("f", [("x", "ptr"), ("y", "ptr")])
-    x, y = e.arguments
-    rows = [e.load(x.at(i * lanes, "float"), vector("float", lanes)) for i in range(count)]
+    x, y = e.address(0, "float"), e.address(1, "float")
+    rows = [e.load(x.at(i * lanes), vector("float", lanes)) for i in range(count)]
     for i, value in enumerate(interleave(e, rows)):
-        e.store(value, y.at(i * lanes, "float"))
+        e.store(value, y.at(i * lanes))
     library = load_text(e.finish(), ["f"], "test")
     values = np.arange(count * lanes, dtype=np.float32).reshape(count, lanes)
     found = np.full(count * lanes, np.nan, np.float32)
@@ -92,11 +92,11 @@ def _run(text: str, x: np.ndarray, y: np.ndarray) -> None:
 def test_columns_of_half_rows(element: str, lanes: int) -> None:
     half = lanes // 2
     e = Function("f", [("x", "ptr"), ("y", "ptr")])
-    x, y = e.arguments
-    rows = [e.load(x.at(i * half, element), vector(element, half)) for i in range(lanes)]
+    x, y = e.address(0, element), e.address(1, element)
+    rows = [e.load(x.at(i * half), vector(element, half)) for i in range(lanes)]
     assert halves_fit(vector(element, lanes))
     for j, column in enumerate(columns_of_halves(e, rows)):
-        e.store(column, y.at(j * lanes, element))
+        e.store(column, y.at(j * lanes))
     given = np.arange(lanes * half, dtype=DTYPE[element]).reshape(lanes, half)
     found = np.zeros((half, lanes), DTYPE[element])
     _run(e.finish(), given, found)
@@ -108,10 +108,10 @@ def test_half_rows_of_columns(element: str, lanes: int) -> None:
     half = lanes // 2
     for count in range(1, half + 1):
         e = Function("f", [("x", "ptr"), ("y", "ptr")])
-        x, y = e.arguments
-        columns = [e.load(x.at(j * lanes, element), vector(element, lanes)) for j in range(count)]
+        x, y = e.address(0, element), e.address(1, element)
+        columns = [e.load(x.at(j * lanes), vector(element, lanes)) for j in range(count)]
         for i, row in enumerate(halves_of_columns(e, columns)):
-            e.store(row, y.at(i * half, element))
+            e.store(row, y.at(i * half))
         given = np.arange(count * lanes, dtype=DTYPE[element]).reshape(count, lanes)
         found = np.zeros((lanes, half), DTYPE[element])
         _run(e.finish(), given, found)

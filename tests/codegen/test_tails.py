@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import load_text
-from leanconv.codegen.emitter import Function, Value, element_of, lanes_of
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of
 from leanconv.codegen.tails import each_tile, last_or_other, tile_at, tiles_of_chunk
 
 SIZES = [(total, 4) for total in (1, 3, 4, 5, 7, 8, 9, 16)]
-Body = Callable[[Function, Value, Value], None]
+Body = Callable[[Function, Pointer, Value], None]
 
 
 def counted(total: int, calls: int, body: Body) -> list[int]:
     """How often each item was computed by a function called with 0, 1 … calls - 1."""
     e = Function("f", [("counts", "ptr"), ("number", "i64")])
-    body(e, *e.arguments)
+    body(e, e.address(0, "i64"), e.arguments[1])
     library = load_text(e.finish(), ["f"], "test")
     native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library.address("f"))
     counts = np.zeros(total + 8, "int64")
@@ -29,15 +29,15 @@ def counted(total: int, calls: int, body: Body) -> list[int]:
     return counts[:total].tolist()
 
 
-def count(e: Function, counts: Value, first: Value | int, items: int) -> None:
+def count(e: Function, counts: Pointer, first: Value | int, items: int) -> None:
     for k in range(items):
-        place = counts.at(e.i64(first) + k, "i64")
-        e.store(e.load(place, "i64") + 1, place)
+        place = counts.at(e.i64(first) + k)
+        e.store(e.load(place) + 1, place)
 
 
 @pytest.mark.parametrize(("total", "size"), SIZES)
 def test_each_tile(total: int, size: int) -> None:
-    def body(e: Function, counts: Value, number: Value) -> None:
+    def body(e: Function, counts: Pointer, number: Value) -> None:
         del number
         for index, items in each_tile(e, "tile", total, size):
             count(e, counts, index * size, items)
@@ -48,7 +48,7 @@ def test_each_tile(total: int, size: int) -> None:
 @pytest.mark.parametrize("is_tail", ["uge", "eq"])
 @pytest.mark.parametrize(("total", "size"), SIZES)
 def test_tile_at(total: int, size: int, is_tail: str) -> None:
-    def body(e: Function, counts: Value, number: Value) -> None:
+    def body(e: Function, counts: Pointer, number: Value) -> None:
         for items in tile_at(e, number, total, size, "eq" if is_tail == "eq" else "uge"):
             count(e, counts, number * size, items)
 
@@ -58,7 +58,7 @@ def test_tile_at(total: int, size: int, is_tail: str) -> None:
 @pytest.mark.parametrize("per_chunk", [1, 2, 3])
 @pytest.mark.parametrize(("total", "size"), SIZES)
 def test_tiles_of_chunk(total: int, size: int, per_chunk: int) -> None:
-    def body(e: Function, counts: Value, number: Value) -> None:
+    def body(e: Function, counts: Pointer, number: Value) -> None:
         for index, items in tiles_of_chunk(e, "tile", number, per_chunk, total, size):
             count(e, counts, index * size, items)
 
@@ -67,7 +67,7 @@ def test_tiles_of_chunk(total: int, size: int, per_chunk: int) -> None:
 
 
 def test_last_or_other() -> None:
-    def body(e: Function, counts: Value, number: Value) -> None:
+    def body(e: Function, counts: Pointer, number: Value) -> None:
         for items in last_or_other(e, number, 3, 1, 2):
             count(e, counts, number * 2, items)
 
@@ -88,9 +88,9 @@ def test_first_lanes_of_several_vectors_by_parts(kind: str, whole: bool) -> None
     lanes, dtype = lanes_of(kind), "f4" if "float" in kind else "f8"
     element = element_of(kind)
     e = Function("f", [("args", "ptr")])
-    values = [e.load(e.pointer(0).at(i * lanes, element), kind) for i in range(3)]
-    places = [e.pointer(1).at(i * (lanes + 2), element) for i in range(3)]
-    count = e.load(e.arguments[0].at(2, "i64"), "i64")
+    values = [e.load(e.pointer(0, element).at(i * lanes), kind) for i in range(3)]
+    places = [e.pointer(1, element).at(i * (lanes + 2)) for i in range(3)]
+    count = e.load(e.address(0, "i64").at(2))
     e.store_parts(list(zip(values, places, strict=True)), count, lanes - (not whole))
     library = load_text(e.finish(), ["f"], "test")
     x = np.arange(1, 3 * lanes + 1, dtype=dtype)

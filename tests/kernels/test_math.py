@@ -46,14 +46,14 @@ class MathTestKernel(Kernel):
         e = Function(self.NAME)
         element = {FLOAT32: "float", FLOAT64: "double"}[self.dtype]
         lanes = target.lanes(self.dtype)
-        pointers = [e.pointer(i) for i in range(len(self.operands))]
+        pointers = [e.pointer(i, element) for i in range(len(self.operands))]
         with e.chunks(self.count) as (i,):
-            args = [e.load(p.at(i * lanes, element), vector(element, lanes)) for p in pointers[:-1]]
+            args = [e.load(p.at(i * lanes), vector(element, lanes)) for p in pointers[:-1]]
             if isinstance(self.function, Activation):
                 y = activations.apply(e, args[0], self.function, *args[1:])
             else:
                 y = getattr(vector_math, self.function)(e, *args)
-            e.store(y, pointers[-1].at(i * lanes, element))
+            e.store(y, pointers[-1].at(i * lanes))
         return e.finish()
 
 

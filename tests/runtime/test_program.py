@@ -95,14 +95,14 @@ def test_scratch_is_private_to_each_thread() -> None:
 
         def emit(self, target: Target) -> str:
             e = Function(self.NAME)
-            y = e.pointer(0)
+            y = e.pointer(0, "i64")
             with e.chunks(200) as (i,):
                 e.store(i, e.scratch)
                 spent = [i]
                 with e.loop("d", 3000, [spent]):
                     spent[0] = (spent[0] * 7 + 3) & 0xFFFF
                 e.store(spent[0], e.scratch.at(64))
-                e.store(e.load(e.scratch, "i64"), y.at(i, "i64"))
+                e.store(e.load(e.scratch, "i64"), y.at(i))
             return e.finish()
 
     threads, y = 4, np.zeros(200, np.int64)
@@ -137,11 +137,11 @@ def test_a_call_is_given_whose_scratch_it_finds() -> None:
 
         def emit(self, target: Target) -> str:
             e = Function(self.NAME)
-            y, chunk = e.pointer(0), e.lo & (SCRATCH_OF_NEXT - 1)
+            y, chunk = e.pointer(0, "i64"), e.lo & (SCRATCH_OF_NEXT - 1)
             spent = [chunk]
             with e.loop("d", 3000, [spent]):
                 spent[0] = (spent[0] * 7 + 3) & 0xFFFF
-            e.store(e.lo - chunk + (spent[0] & 0), y.at(chunk, "i64"))
+            e.store(e.lo - chunk + (spent[0] & 0), y.at(chunk))
             return e.finish()
 
     y = np.zeros((3, 40), np.int64)
@@ -210,13 +210,13 @@ def test_workers_take_part() -> None:
 
         def emit(self, target: Target) -> str:
             e = Function(self.NAME)
-            y = e.pointer(0)
+            y = e.pointer(0, "i64")
             with e.chunks(64) as (i,):
                 spent = [i]
                 with e.loop("d", 20000, [spent]):
                     spent[0] = (spent[0] * 7 + 3) & 0xFFFF
                 with e.when(spent[0].compare("ult", 1 << 20)):
-                    e.store(e.convert("ptrtoint", e.scratch, "i64"), y.at(i, "i64"))
+                    e.store(e.convert("ptrtoint", e.scratch, "i64"), y.at(i))
             return e.finish()
 
     y = np.zeros(64, np.int64)

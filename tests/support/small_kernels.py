@@ -39,9 +39,9 @@ class Scale(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, "float"), e.pointer(1, "float")
         with e.chunks(8) as (i,):
-            e.store(e.load(x.at(i, "float"), "float") * self.factor, y.at(i, "float"))
+            e.store(e.load(x.at(i)) * self.factor, y.at(i))
         return e.finish()
 
 
@@ -61,9 +61,9 @@ class Shifted(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, "float"), e.pointer(1, "float")
         with e.chunks(8) as (i,):
-            e.store(e.load(x.at(i + self.by, "float"), "float"), y.at(i, "float"))
+            e.store(e.load(x.at(i + self.by)), y.at(i))
         return e.finish()
 
 

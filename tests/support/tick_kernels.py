@@ -32,14 +32,14 @@ class Mix(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, "double"), e.pointer(1, "double")
         with e.chunks(self.count) as (i,):
-            here = e.load(x.at(i, "double"), "double")
-            there = e.load(x.at((i + 1) % self.count, "double"), "double")
+            here = e.load(x.at(i))
+            there = e.load(x.at((i + 1) % self.count))
             total = [here * self.factor + there]
             with e.loop("d", self.delay, [total]):
                 total[0] = total[0] * 0.5 + total[0] * 0.5
-            e.store(total[0], y.at(i, "double"))
+            e.store(total[0], y.at(i))
         return e.finish()
 
     def apply(self, x: np.ndarray) -> np.ndarray:
@@ -66,10 +66,10 @@ class Count(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        counts = e.pointer(0)
+        counts = e.pointer(0, "i64")
         with e.chunks(self.count) as (i,):
-            place = counts.at(i, "i64")
-            e.store(e.load(place, "i64") + 1, place)
+            place = counts.at(i)
+            e.store(e.load(place) + 1, place)
         return e.finish()
 
 
@@ -89,10 +89,10 @@ class Square(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, "float"), e.pointer(1, "float")
         with e.chunks(self.count) as (i,):
-            here = e.load(x.at(i, "float"), "float")
-            e.store(here * here, y.at(i, "float"))
+            here = e.load(x.at(i))
+            e.store(here * here, y.at(i))
         return e.finish()
 
 

@@ -86,7 +86,7 @@ class NaiveConv(GroupedConv):
     ) -> Value | None:
         return e.load(pointers[role].at(k)) if role in pointers else None
 
-    def _sum(self, e: Function, x: Value, w: Value, taps: list[Taps], acc: list[Value]) -> None:
+    def _sum(self, e: Function, x: Pointer, w: Pointer, taps: list[Taps], acc: list[Value]) -> None:
         """Emit the loops over c, kd, kh, kw."""
         kd, kh, kw = self.window.kernel
         steps = (kh * kw, kw, 1)

@@ -87,11 +87,15 @@ class Function:
     @property
     def scratch(self) -> Pointer:
         """This thread's scratch memory, aligned to 64 bytes."""
-        return Pointer(self, "ptr", self.arguments[3].text)
+        return self.address(3)
+
+    def address(self, argument: int, element: str = "i8") -> Pointer:
+        """An argument that is an address, of such elements."""
+        return Pointer(self, "ptr", self.arguments[argument].text, element)
 
     def pointer(self, index: int, element: str = "i8") -> Pointer:
         """Load the address of operand `index`, of such elements, from the kernel's table."""
-        address = self.load(self.arguments[0].at(index, "i64"), "ptr", align=8)
+        address = self.load(self.address(0, "i64").at(index), "ptr", align=8)
         return Pointer(self, "ptr", address.text, element)
 
     def pointers(self, names: Sequence[str], element: str, **others: str) -> dict[str, Pointer]:
@@ -271,24 +275,22 @@ class Function:
         return self.define(f"insertelement {a}, {x}, i64 {lane}", a.kind)
 
     # -- memory ----------------------------------------------------------------------------
-    def load(self, address: Value, kind: str = "", align: int = 0) -> Value:
+    def load(self, address: Pointer, kind: str = "", align: int = 0) -> Value:
         """Load a value, one element if no type is named; aligned as an element is by default."""
-        if not kind:
-            assert isinstance(address, Pointer), "a pointer that knows no element"
-            kind = address.element
+        kind = kind or address.element
         align = align or bytes_of(element_of(kind))
         return self.define(f"load {kind}, {address}, align {align}", kind)
 
-    def load_index(self, address: Value) -> Index:
+    def load_index(self, address: Pointer) -> Index:
         """Load an i64 of a table as an index."""
         return self.index(self.load(address, "i64"))
 
-    def store(self, value: Value, address: Value, align: int = 0) -> None:
+    def store(self, value: Value, address: Pointer, align: int = 0) -> None:
         """Store a value; the alignment defaults to one element's."""
         align = align or bytes_of(element_of(value.kind))
         self.emit(f"store {value}, {address}, align {align}")
 
-    def broadcast(self, address: Value, kind: str) -> Value:
+    def broadcast(self, address: Pointer, kind: str) -> Value:
         """Load one element into every lane of a vector type."""
         return self.splat(self.load(address, element_of(kind)), lanes_of(kind))
 
@@ -302,25 +304,25 @@ class Function:
             return self.const(kind, range(lanes)).compare("slt", limit)
         return self.const(vector("i1", lanes), [int(i < count) for i in range(lanes)])
 
-    def masked_load(self, address: Value, kind: str, mask: Value) -> Value:
+    def masked_load(self, address: Pointer, kind: str, mask: Value) -> Value:
         """Load the lanes of a mask, zero elsewhere; masked-off lanes are never touched."""
         align = self.const("i32", bytes_of(element_of(kind)))
         name = f"llvm.masked.load.{mangled(kind)}.p0"
         return self.intrinsic(name, kind, address, align, mask, self.zero(kind))
 
-    def masked_store(self, value: Value, address: Value, mask: Value) -> None:
+    def masked_store(self, value: Value, address: Pointer, mask: Value) -> None:
         """Store the lanes of a mask; masked-off lanes are never touched."""
         align = self.const("i32", bytes_of(element_of(value.kind)))
         self.effect(f"llvm.masked.store.{mangled(value.kind)}.p0", value, address, align, mask)
 
-    def load_first(self, address: Value, kind: str, count: Value | int) -> Value:
+    def load_first(self, address: Pointer, kind: str, count: Value | int) -> Value:
         """Load the first `count` lanes: a plain load when that is known to be all of them."""
         lanes = lanes_of(kind)
         if not isinstance(count, Value) and count >= lanes:
             return self.load(address, kind)
         return self.masked_load(address, kind, self.first_lanes(count, lanes))
 
-    def store_first(self, value: Value, address: Value, count: Value | int) -> None:
+    def store_first(self, value: Value, address: Pointer, count: Value | int) -> None:
         """Store the first `count` lanes: a plain store when that is known to be all of them."""
         lanes = lanes_of(value.kind)
         if not isinstance(count, Value) and count >= lanes:
@@ -329,7 +331,7 @@ class Function:
             self.masked_store(value, address, self.first_lanes(count, lanes))
 
     def store_parts(
-        self, stores: Sequence[tuple[Value, Value]], count: Value | int, most: int
+        self, stores: Sequence[tuple[Value, Pointer]], count: Value | int, most: int
     ) -> None:
         """Store the first `count` lanes of vectors at addresses; `count` is at most `most`.
 
@@ -341,7 +343,7 @@ class Function:
         while part:
             with self.when((left & part).compare("ne", 0), [values]):
                 for j, (value, address) in enumerate(stores):
-                    place = address.at(stored, element_of(value.kind))
+                    place = address.at(stored)
                     if part == 1:
                         self.store(self.extract(values[j], 0), place)
                     elif part == lanes:
@@ -353,7 +355,7 @@ class Function:
             stored = left & (2 * lanes - part)
             part //= 2
 
-    def prefetch(self, address: Value, write: bool = False, locality: int = 3) -> None:
+    def prefetch(self, address: Pointer, write: bool = False, locality: int = 3) -> None:
         """Prefetch a line: locality 3, 2, 1 for L1, L2, L3."""
         hints = (self.const("i32", int(write)), self.const("i32", locality), self.const("i32", 1))
         self.effect("llvm.prefetch.p0", address, *hints)

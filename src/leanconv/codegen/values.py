@@ -197,10 +197,6 @@ class Value:
         """
         return self.like(f"freeze {self}")
 
-    def at(self, index: Value | int, element: str = "i8") -> Pointer:
-        """The address `index` elements past this one, which knows them; bytes if none is named."""
-        return Pointer(self.function, "ptr", self.text, element).at(index)
-
 
 _NO_OVERFLOW = {"add": "add nsw", "sub": "sub nsw", "mul": "mul nsw"}
 
@@ -238,14 +234,12 @@ class Pointer(Value):
         """The same address as one of other elements; no instruction."""
         return Pointer(self.function, "ptr", self.text, element)
 
-    def at(self, index: Value | int, element: str = "") -> Pointer:
-        """The address `index` elements past this one; of other elements if one is named."""
-        element = element or self.element
+    def at(self, index: Value | int) -> Pointer:
+        """The address `index` elements past this one."""
         if isinstance(index, int):
             if index == 0:
-                return self if element == self.element else self.of(element)
+                return self
             place = f"i64 {index}"
         else:
             place = str(self.function.i64(index))
-        name = self.function.named(f"getelementptr {element}, ptr {self.text}, {place}")
-        return Pointer(self.function, "ptr", name, element)
+        return self.like(f"getelementptr {self.element}, ptr {self.text}, {place}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
-from leanconv.codegen.emitter import Function, Value, lanes_of
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of
 from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
@@ -42,7 +42,7 @@ def across_lanes(e: Function, how: ReduceOp, x: Value) -> Value:
     return combine(e, how, e.extract(x, 0), e.extract(x, 1))
 
 
-def neutral_load(e: Function, how: ReduceOp, address: Value, kind: str, count: int) -> Value:
+def neutral_load(e: Function, how: ReduceOp, address: Pointer, kind: str, count: int) -> Value:
     """Load the first lanes; the others do not change a total."""
     lanes = lanes_of(kind)
     x = e.load_first(address, kind, count)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from leanconv.codegen import math
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -93,7 +93,7 @@ class ResponseNorm(Kernel):
         e = Function(self.NAME)
         nest = _Nest(self, e, target.lanes(self.dtype))
         column = nest.rolling if self.size <= LONGEST else nest.summed
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
         with e.chunks(self.chunks) as (chunk,):
             tiles = 1 if self.tiles == 1 else self.tiles
             first, items = chunk * self.group, self.images * tiles
@@ -102,7 +102,7 @@ class ResponseNorm(Kernel):
 
                 def body(offset: Value, count: int, image: Value = image) -> None:
                     at = image + offset
-                    column(x.at(at, nest.element), y.at(at, nest.element), count)
+                    column(x.at(at), y.at(at), count)
 
                 each_column(e, item % tiles, self.inner, self.dtype, target, body)
         return e.finish()
@@ -113,17 +113,16 @@ class _Nest:
 
     def __init__(self, kernel: ResponseNorm, e: Function, lanes: int) -> None:
         self.k, self.e, self.lanes = kernel, e, lanes
-        self.element = kernel.dtype.llvm
-        self.kind = vector(self.element, lanes)
+        self.kind = vector(kernel.dtype.llvm, lanes)
 
-    def _load(self, x: Value, channel: Value | int, count: int) -> Value:
-        address = x.at(self._offset(channel), self.element)
+    def _load(self, x: Pointer, channel: Value | int, count: int) -> Value:
+        address = x.at(self._offset(channel))
         return self.e.load_first(address, self.kind, count)
 
     def _offset(self, channel: Value | int) -> Value | int:
         return channel * self.k.inner
 
-    def rolling(self, x: Value, y: Value, count: int) -> None:
+    def rolling(self, x: Pointer, y: Pointer, count: int) -> None:
         """Carry the squares of the window: load one channel a step, nothing twice but the middle.
 
         Each channel is read before it is overwritten, so the result may be written over x.
@@ -143,7 +142,7 @@ class _Nest:
             window = [*window[1:], zero]
             self._finish(x, y, channel, self._sum(window), count)
 
-    def summed(self, x: Value, y: Value, count: int) -> None:
+    def summed(self, x: Pointer, y: Pointer, count: int) -> None:
         """Sum a long window for each channel."""
         k, e = self.k, self.e
         with e.loop("c", k.channels) as c:
@@ -155,7 +154,7 @@ class _Nest:
                 total[0] = e.fma(v, v, total[0])
             self._finish(x, y, c, total[0], count)
 
-    def _square(self, x: Value, channel: int, count: int) -> Value:
+    def _square(self, x: Pointer, channel: int, count: int) -> Value:
         v = self._load(x, channel, count)
         return v * v
 
@@ -165,11 +164,13 @@ class _Nest:
             values = [*pairs, *values[len(values) // 2 * 2 :]]
         return values[0]
 
-    def _finish(self, x: Value, y: Value, channel: Value | int, total: Value, count: int) -> None:
+    def _finish(
+        self, x: Pointer, y: Pointer, channel: Value | int, total: Value, count: int
+    ) -> None:
         k, e = self.k, self.e
         scale = e.fma(total, e.const(self.kind, k.alpha / k.size), e.const(self.kind, k.bias))
         result = self._divided(self._load(x, channel, count), scale)
-        e.store_first(result, y.at(self._offset(channel), self.element), count)
+        e.store_first(result, y.at(self._offset(channel)), count)
 
     def _divided(self, x: Value, scale: Value) -> Value:
         """x / scale^beta; the usual beta, 3/4, needs square roots only."""

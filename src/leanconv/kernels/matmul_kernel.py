@@ -158,7 +158,7 @@ class _Emission:
     def emit(self) -> str:
         """The whole kernel."""
         e, kernel = self.e, self.kernel
-        a, b, *c, y = (e.pointer(i) for i in range(len(kernel.operands)))
+        a, b, *c, y = e.pointers(kernel.operands, self.element).values()
         y_batch = row_major((*kernel.batch, kernel.m * kernel.n))[:-1]
         with e.chunks(*kernel.grid) as (*batch, group, panel):
             a = self._shift(a, batch, kernel.a.batch)
@@ -172,7 +172,7 @@ class _Emission:
     def _shift(self, pointer: Pointer, batch: list[Value], strides: tuple[int, ...]) -> Pointer:
         for index, stride in zip(batch, strides, strict=True):
             if stride:
-                pointer = pointer.at(index * stride, self.element)
+                pointer = pointer.at(index * stride)
         return pointer
 
     def _cases(self, panel: Value) -> Iterator[_Columns]:
@@ -231,9 +231,9 @@ class _Emission:
             row_offsets=self._row_offsets(rows),
         )
         loops = [ReductionLoop("k", kernel.k, kernel.a.column, kernel.width)]
-        a = a.at(row * kernel.a.row, self.element)
+        a = a.at(row * kernel.a.row)
         multiply_accumulate(e, tile, acc, range(rows), a, panel, loops)
-        corner = y.at(row * kernel.n, self.element).at(columns.first, self.element)
+        corner = y.at(row * kernel.n).at(columns.first)
         for i in range(rows):
             for j, offset in enumerate(columns.offsets):
                 lanes = columns.lanes if j == vectors - 1 else kernel.lanes
@@ -242,7 +242,7 @@ class _Emission:
                     value = value * kernel.alpha
                 if kernel.c:
                     value = self._add(value, c[0], kernel.c, row + i, columns.first + offset, lanes)
-                to = corner.at(i * kernel.n, self.element).at(offset, self.element)
+                to = corner.at(i * kernel.n).at(offset)
                 e.store_first(value, to, lanes)
 
     def _row_offsets(self, rows: int) -> tuple[Value | int, ...]:
@@ -253,15 +253,15 @@ class _Emission:
         return (0, *(self.e.frozen(stride * i) for i in range(1, rows)))
 
     def _add(
-        self, value: Value, c: Value, where: Matrix, row: Value, column: Value, lanes: int
+        self, value: Value, c: Pointer, where: Matrix, row: Value, column: Value, lanes: int
     ) -> Value:
         """Add beta * c."""
         e, beta = self.e, self.kernel.beta
         if where.row:
-            c = c.at(row * where.row, self.element)
+            c = c.at(row * where.row)
         if where.column:
             assert where.column == 1, "columns are contiguous or one is broadcast"
-            added = e.load_first(c.at(column, self.element), self.kind, lanes)
+            added = e.load_first(c.at(column), self.kind, lanes)
         else:
             added = e.broadcast(c, self.kind)
         return value + added if beta == 1 else e.fma(added, e.const(self.kind, beta), value)
@@ -278,7 +278,7 @@ class _OfPanels(_Emission):
 
     def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         del columns
-        return b.at(panel * (self.kernel.k * self.kernel.width), self.element)
+        return b.at(panel * (self.kernel.k * self.kernel.width))
 
 
 class _OfActivations(_Emission):
@@ -300,37 +300,35 @@ class _OfActivations(_Emission):
 
     def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         del panel
-        e, kernel = self.e, self.kernel
+        e, kernel, panels = self.e, self.kernel, self.e.scratch.of(self.element)
         if kernel.b.column == 1:
-            source = b.at(columns.first, self.element)
+            source = b.at(columns.first)
             with e.loop("k", kernel.k) as k:
-                row = source.at(k * kernel.b.row, self.element)
-                to = e.scratch.at(k * kernel.width, self.element)
+                row = source.at(k * kernel.b.row)
+                to = panels.at(k * kernel.width)
                 for j, offset in enumerate(columns.offsets):
-                    loaded = e.load_first(row.at(offset, self.element), self.kind, columns.lanes)
-                    e.store(loaded, to.at(j * kernel.lanes, self.element))
-            return e.scratch.of(self.element)
+                    loaded = e.load_first(row.at(offset), self.kind, columns.lanes)
+                    e.store(loaded, to.at(j * kernel.lanes))
+            return panels
         assert kernel.b.row == 1, "one of the strides is one"
         for j, offset in enumerate(columns.offsets):
             column = columns.first + offset
-            source = b.at(column * kernel.b.column, self.element)
-            packed = e.scratch.at(j * kernel.lanes, self.element)
+            source = b.at(column * kernel.b.column)
+            packed = panels.at(j * kernel.lanes)
             self._pack_columns(source, packed, int(columns.lanes))
-        return e.scratch.of(self.element)
+        return panels
 
-    def _pack_columns(self, source: Value, packed: Value, count: int) -> None:
+    def _pack_columns(self, source: Pointer, packed: Pointer, count: int) -> None:
         """Transpose `count` columns, contiguous along k, into one vector per k."""
         e, kernel = self.e, self.kernel
 
         def square(k: Value | int, width: int) -> None:
             kind = vector(self.element, width)
-            here = source.at(k, self.element)
-            columns = [
-                e.load(here.at(j * kernel.b.column, self.element), kind) for j in range(count)
-            ]
+            here = source.at(k)
+            columns = [e.load(here.at(j * kernel.b.column), kind) for j in range(count)]
             columns += [e.zero(kind)] * (kernel.lanes - count)
-            to = packed.at(k * kernel.width, self.element)
+            to = packed.at(k * kernel.width)
             for i, row in enumerate(transpose(e, columns, width)):
-                e.store(row, to.at(i * kernel.width, self.element))
+                e.store(row, to.at(i * kernel.width))
 
         cover(e, kernel.k, kernel.lanes, square, unroll=1)

@@ -23,7 +23,7 @@ from leanconv.codegen.column_tiles import (
     each_tile_of_row,
     overlapping_tiles,
 )
-from leanconv.codegen.emitter import Carry, Function, Value, vector
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
@@ -34,7 +34,7 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-_Body = Callable[[Value], None]
+_Body = Callable[[Pointer], None]
 
 OPS = ("MaxPool", "AveragePool")
 
@@ -95,7 +95,7 @@ class Pool(Kernel):
     def emit(self, target: Target) -> str:
         del target  # the block is its vector
         e = Function(self.NAME)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
         with e.loop("chunk", e.hi, start=e.lo) as chunk:
             first = chunk * self.rows_per_chunk
             with e.loop("row", e.smin(first + self.rows_per_chunk, self.rows), start=first) as row:
@@ -106,16 +106,15 @@ class Pool(Kernel):
 class _Row:
     """Emits one row of outputs."""
 
-    def __init__(self, pool: Pool, e: Function, x: Value, y: Value, row: Value) -> None:
+    def __init__(self, pool: Pool, e: Function, x: Pointer, y: Pointer, row: Value) -> None:
         self.pool, self.e, self.window = pool, e, pool.window
-        self.element = pool.dtype.llvm
-        self.kind = vector(self.element, pool.block)
+        self.kind = vector(pool.dtype.llvm, pool.block)
         _, height, width = self.window.size
         plane = row // (self.window.out[0] * self.window.out[1])
         self.od = row // self.window.out[1] % self.window.out[0]
         self.oh = row % self.window.out[1]
-        self.y = y.at(row * (self.window.out[2] * pool.block), self.element)
-        self.x = x.at(plane * (self.window.size[0] * height * width * pool.block), self.element)
+        self.y = y.at(row * (self.window.out[2] * pool.block))
+        self.x = x.at(plane * (self.window.size[0] * height * width * pool.block))
         self.depth = self._bounds(0, self.od)
         self.height = self._bounds(1, self.oh)
 
@@ -163,7 +162,7 @@ class _Row:
     def _count(self, axis: int, o: Value) -> Value:
         """Cells that a window counts along an axis, at least one, as a float."""
         first, last = self._taps_within(axis, o, *self._counted(axis))
-        return self.e.convert("sitofp", self.e.smax(last - first, 1), self.element)
+        return self.e.convert("sitofp", self.e.smax(last - first, 1), self.pool.dtype.llvm)
 
     def _column_count(self, tile: ColumnTile, pixel: int, ow: Value) -> Value:
         """The count along the columns, a constant where all columns of this code agree."""
@@ -175,7 +174,7 @@ class _Row:
         taps, last = (counted.taps(2, o) for o in (first, first + (tile.count - 1) * tile.pixels))
         if taps != last:
             return self._count(2, ow + pixel)
-        return self.e.const(self.element, max(1, int(taps[1] - taps[0])))
+        return self.e.const(self.pool.dtype.llvm, max(1, int(taps[1] - taps[0])))
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
@@ -199,7 +198,7 @@ class _Row:
             for axis, o in ((0, self.od), (1, self.oh))
         ]
 
-        def along(axis: int, at: Value) -> None:
+        def along(axis: int, at: Pointer) -> None:
             if axis == 2:
                 body(at)
                 return
@@ -207,11 +206,11 @@ class _Row:
 
             def taps() -> None:
                 if w.kernel[axis] == 1:
-                    along(axis + 1, at.at(starts[axis][0] * widths[axis], self.element))
+                    along(axis + 1, at.at(starts[axis][0] * widths[axis]))
                     return
                 with e.loop("dh"[axis], last, [acc], start=first) as tap:
                     row = tap * starts[axis][1] + starts[axis][0]
-                    along(axis + 1, at.at(row * widths[axis], self.element))
+                    along(axis + 1, at.at(row * widths[axis]))
 
             if w.sometimes_empty(axis):
                 with e.when(first.compare("slt", last), [acc]):
@@ -229,15 +228,15 @@ class _Row:
 
         block = self.pool.block
 
-        def row(x: Value) -> None:
-            base = x.at(at * block, self.element)
+        def row(x: Pointer) -> None:
+            base = x.at(at * block)
             loaded: dict[int, Value] = {}
             for low, high, columns in tile.runs:
                 if high - low > _MOST_TAPS:
                     with e.loop("w", high, [acc], start=low) as index:
-                        here = base.at(index * (w.dilation[2] * block), self.element)
+                        here = base.at(index * (w.dilation[2] * block))
                         for p in columns:
-                            address = here.at(p * w.stride[2] * block, self.element)
+                            address = here.at(p * w.stride[2] * block)
                             acc[p] = self._join(acc[p], e.load(address, self.kind))
                     continue
                 for tap, p in product(range(low, high, 2), columns):
@@ -245,7 +244,7 @@ class _Row:
                     cells = [p * w.stride[2] + t * w.dilation[2] for t in pair]
                     for cell in cells:
                         if cell not in loaded:
-                            address = base.at(cell * block, self.element)
+                            address = base.at(cell * block)
                             loaded[cell] = e.load(address, self.kind)
                     acc[p] = self._join(acc[p], *(loaded[cell] for cell in cells))
 
@@ -262,26 +261,26 @@ class _Row:
         first, last = self._bounds(2, ow)
         at = ow * w.stride[2] - w.pad[2]
 
-        def row(x: Value) -> None:
-            base = x.at(at * self.pool.block, self.element)
+        def row(x: Pointer) -> None:
+            base = x.at(at * self.pool.block)
             with (
                 e.when(first.compare("slt", last), [acc]),
                 e.loop("w", last, [acc], start=first) as tap,
             ):
-                cell = base.at(tap * (w.dilation[2] * self.pool.block), self.element)
+                cell = base.at(tap * (w.dilation[2] * self.pool.block))
                 acc[0] = self._join(acc[0], e.load(cell, self.kind))
 
         self._over_rows(acc, row)
         return acc[0]
 
     def _store(self, acc: list[Value], ow: Value, counts: list[Value]) -> None:
-        y = self.y.at(ow * self.pool.block, self.element)
+        y = self.y.at(ow * self.pool.block)
         if self.pool.average:
             around = self._count(0, self.od) * self._count(1, self.oh)
         for p, value in enumerate(acc):
             if self.pool.average:
                 value = value / self.e.splat(counts[p] * around, self.pool.block)
-            self.e.store(value, y.at(p * self.pool.block, self.element))
+            self.e.store(value, y.at(p * self.pool.block))
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import prod
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -127,26 +127,25 @@ class _Nest:
 
     def __init__(self, kernel: Reduction, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
-        self.element = kernel.dtype.llvm
         self.lanes = target.lanes(kernel.dtype)
-        self.kind = vector(self.element, self.lanes)
+        self.kind = vector(kernel.dtype.llvm, self.lanes)
         extents = kernel.extents
         self.strides = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
         self.loops = [axis for axis, reduced in enumerate(kernel.reduced) if reduced]
 
     def emit(self) -> str:
         e, k = self.e, self.k
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, k.dtype.llvm), e.pointer(1, k.dtype.llvm)
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.group
             with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
                 columns = 1 if k.columns == 1 else k.columns
                 column, row = item % columns, item // columns
-                source = x.at(self._offset(row), self.element)
+                source = x.at(self._offset(row))
                 if k.reduced[-1]:
                     (total,) = self._totals(source, self.loops, 1, self.lanes)
                     result = self._finished(across_lanes(e, k.how, total))
-                    e.store(result, y.at(row, self.element))
+                    e.store(result, y.at(row))
                 else:
                     self._tile(source, y, row, column)
         return e.finish()
@@ -162,47 +161,47 @@ class _Nest:
             offset = index * self.strides[axis] + offset
         return offset
 
-    def _tile(self, source: Value, y: Value, row: Value, column: Value) -> None:
+    def _tile(self, source: Pointer, y: Pointer, row: Value, column: Value) -> None:
         """A tile of results along the last, kept axis: whole, or what is left at the end."""
         e, k = self.e, self.k
         extent = k.extents[-1]
-        source = source.at(column * 64, self.element)
-        out = y.at(row * extent + column * 64, self.element)
+        source = source.at(column * 64)
+        out = y.at(row * extent + column * 64)
         if k.channels:
             self._channels(source, y, row)
             return
         for count in tile_at(e, column, extent, 64, is_tail="eq"):
             self._columns(source, out, count)
 
-    def _columns(self, source: Value, out: Value, count: int) -> None:
+    def _columns(self, source: Pointer, out: Pointer, count: int) -> None:
         """The results of `count` columns, in tiles of whole vectors and one of the rest."""
         place = 0
         while place < count:
             width = int(min(self.k.width, max(1, (count - place) // self.lanes)))
             lanes = self.target.lanes_of_tail(min(self.lanes, count - place))
-            address = source.at(place, self.element)
+            address = source.at(place)
             totals = self._totals(address, self.loops, width, lanes)
             for j, total in enumerate(totals):
-                target = out.at(place + j * self.lanes, self.element)
+                target = out.at(place + j * self.lanes)
                 self.e.store_first(self._finished(total), target, lanes)
             place += width * self.lanes
 
-    def _channels(self, source: Value, y: Value, row: Value) -> None:
+    def _channels(self, source: Pointer, y: Pointer, row: Value) -> None:
         """A block of channels into a plain result."""
         e, k = self.e, self.k
         blocks = ceil_div(k.channels, self.lanes)
         block = row % blocks
         offset = (row // blocks) * k.channels + block * self.lanes
         (total,) = self._totals(source, self.loops, 1, self.lanes)
-        result, out = self._finished(total), y.at(offset, self.element)
+        result, out = self._finished(total), y.at(offset)
         for count in tile_at(e, block, k.channels, self.lanes, is_tail="eq"):
             e.store_first(result, out, self.target.lanes_of_tail(count))
 
-    def _totals(self, source: Value, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
+    def _totals(self, source: Pointer, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
         """Combine over the remaining reduced axes."""
         k, e = self.k, self.e
         if not loops:
-            places = [source.at(j * self.lanes, self.element) for j in range(width)]
+            places = [source.at(j * self.lanes) for j in range(width)]
             return [e.load_first(place, self.kind, lanes) for place in places]
         axis, extent = loops[0], k.extents[loops[0]]
         if axis == len(k.extents) - 1:
@@ -210,24 +209,24 @@ class _Nest:
         step = self.strides[axis]
 
         def leaf(i: Value) -> list[Value]:
-            return self._totals(source.at(i * step, self.element), loops[1:], width, lanes)
+            return self._totals(source.at(i * step), loops[1:], width, lanes)
 
         sets = PARTIAL if len(loops) == 1 else 1
         return run_of(e, k.how, leaf, extent, [self.kind] * width, sets)
 
-    def _along(self, source: Value, extent: int) -> Value:
+    def _along(self, source: Pointer, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
         whole, left = extent // self.lanes, self.target.lanes_of_tail(extent % self.lanes)
         total = [e.const(self.kind, NEUTRAL[how])]
 
         def leaf(i: Value) -> list[Value]:
-            return [e.load(source.at(i * self.lanes, self.element), self.kind)]
+            return [e.load(source.at(i * self.lanes), self.kind)]
 
         for _ in where_any(e, whole, [total]):
             total[:] = run_of(e, how, leaf, whole, [self.kind])
         for _ in where_any(e, left, [total]):
-            address = source.at(extent - left, self.element)
+            address = source.at(extent - left)
             rest = neutral_load(e, how, address, self.kind, left)
             total[0] = combine(e, how, total[0], rest)
         return total[0]

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
@@ -98,26 +98,26 @@ class Resize(Kernel):
     def emit(self, target: Target) -> str:
         del target  # the width is its vector
         e = Function(self.NAME)
-        pointers = [e.pointer(i) for i in range(len(self.operands))]
-        tables = _Tables(e, self.dtype.llvm, pointers[1], pointers[2] if self.weighted else None)
+        pointers = e.pointers(self.operands, self.dtype.llvm, cells="i64")
+        tables = _Tables(e, pointers["cells"], pointers.get("weights"))
         with e.loop("chunk", e.hi, start=e.lo) as chunk:
             first = chunk * self.rows_per_chunk
             last = e.smin(first + self.rows_per_chunk, self.rows)
             with e.loop("row", last, start=first) as row:
-                y = pointers[-1].at(row * (self.axes[-1].extent * self.width), tables.element)
-                self._emit_row(e, tables, pointers[0], row, y)
+                y = pointers["y"].at(row * (self.axes[-1].extent * self.width))
+                self._emit_row(e, tables, pointers["x"], row, y)
         return e.finish()
 
-    def _emit_row(self, e: Function, tables: _Tables, x: Value, row: Value, y: Value) -> None:
+    def _emit_row(self, e: Function, tables: _Tables, x: Pointer, row: Value, y: Pointer) -> None:
         """Mix the source's rows that this row needs, cell by cell."""
-        kind = vector(tables.element, self.width)
-        sources: list[_Tap] = [(x, None)]
+        kind = vector(self.dtype.llvm, self.width)
+        sources: list[tuple[Pointer, Value | None]] = [(x, None)]
         rest = row
         for number, axis in enumerate(reversed(self.axes[:-1]), 2):
             index = rest if number == len(self.axes) else rest % axis.extent
             rest = rest // axis.extent
             sources = [
-                (place.at(cell, tables.element), _product(weight, share))
+                (place.at(cell), _product(weight, share))
                 for place, weight in sources
                 for cell, share in tables.taps(axis, index)
             ]
@@ -133,15 +133,15 @@ class Resize(Kernel):
             for place, weight in rows:
                 mixed: Value | None = None
                 for cell, share in taps:
-                    loaded = e.load(place.at(cell, tables.element), kind)
+                    loaded = e.load(place.at(cell), kind)
                     mixed = _mix(e, mixed, loaded, share)
                 assert mixed is not None
                 total = _mix(e, total, mixed, weight)
             assert total is not None
-            e.store(total, y.at(o * self.width, tables.element))
+            e.store(total, y.at(o * self.width))
 
 
-_Tap = tuple[Value, Value | None]  # a place or offset, and its weight if it is not one
+_Tap = tuple[Value, Value | None]  # an offset, and its weight if it is not one
 
 
 def _product(a: Value | None, b: Value | None) -> Value | None:
@@ -161,14 +161,13 @@ class _Tables:
     """The constant operands: offsets of cells, and weights."""
 
     e: Function
-    element: str
-    cells: Value
-    weights: Value | None
+    cells: Pointer
+    weights: Pointer | None
 
     def at(self, entry: int) -> _Tables:
         """The tables from an entry on."""
-        cells = self.cells.at(entry, "i64")
-        weights = self.weights.at(entry, self.element) if self.weights else None
+        cells = self.cells.at(entry)
+        weights = self.weights.at(entry) if self.weights else None
         return replace(self, cells=cells, weights=weights)
 
     def taps(self, axis: Axis, index: Value) -> list[_Tap]:
@@ -180,8 +179,8 @@ class _Tables:
             entry = index * axis.taps + (axis.entry + tap)
             weight = None
             if self.weights is not None:
-                weight = self.e.load(self.weights.at(entry, self.element), self.element)
-            found.append((self.e.load_index(self.cells.at(entry, "i64")), weight))
+                weight = self.e.load(self.weights.at(entry))
+            found.append((self.e.load_index(self.cells.at(entry)), weight))
         return found
 
 

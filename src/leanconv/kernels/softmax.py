@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import prod
 
 from leanconv.codegen import math
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -88,13 +88,13 @@ class Softmax(Kernel):
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
         nest = _Nest(self, e, target)
-        x, y = e.pointer(0), e.pointer(1)
+        x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
         with e.chunks(self.chunks) as (chunk,):
             tiles = 1 if self.tiles == 1 else self.tiles
             first, items = chunk * self.group, self.outer * tiles
             with e.loop("item", e.smin(first + self.group, items), start=first) as item:
                 offset = item // tiles * (self.extent * self.inner)
-                source, result = x.at(offset, nest.element), y.at(offset, nest.element)
+                source, result = x.at(offset), y.at(offset)
                 if self.inner == 1:
                     nest.line(source, result)
                 else:
@@ -108,10 +108,9 @@ class _Nest:
     def __init__(self, kernel: Softmax, e: Function, target: Target) -> None:
         self.k, self.e, self.target = kernel, e, target
         self.lanes = target.lanes(kernel.dtype)
-        self.element = kernel.dtype.llvm
-        self.kind = vector(self.element, self.lanes)
+        self.kind = vector(kernel.dtype.llvm, self.lanes)
 
-    def line(self, x: Value, y: Value) -> None:
+    def line(self, x: Pointer, y: Pointer) -> None:
         """A contiguous axis, lanes along it."""
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
@@ -140,18 +139,18 @@ class _Nest:
         count, left = divmod(self.k.extent, self.lanes)
         return count, self.target.lanes_of_tail(left)
 
-    def _largest_of_line(self, x: Value) -> Value:
+    def _largest_of_line(self, x: Pointer) -> Value:
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
         largest = [e.const(self.kind, NEUTRAL["max"])]
 
         def leaf(i: Value) -> list[Value]:
-            return [e.load(x.at(i * lanes, self.element), self.kind)]
+            return [e.load(x.at(i * lanes), self.kind)]
 
         for _ in where_any(e, count, [largest]):
             largest[:] = run_of(e, "max", leaf, count, [self.kind])
         for _ in where_any(e, left, [largest]):
-            address = x.at(count * lanes, self.element)
+            address = x.at(count * lanes)
             rest = neutral_load(e, "max", address, self.kind, left)
             largest[0] = combine(e, "max", largest[0], rest)
         return largest[0]
@@ -159,7 +158,7 @@ class _Nest:
     def _all_lanes(self, how: ReduceOp, x: Value) -> Value:
         return self.e.splat(across_lanes(self.e, how, x), self.lanes)
 
-    def columns(self, x: Value, y: Value, tile: Value) -> None:
+    def columns(self, x: Pointer, y: Pointer, tile: Value) -> None:
         """A strided axis, lanes along the axis inside of it."""
         each_column(
             self.e,
@@ -167,16 +166,14 @@ class _Nest:
             self.k.inner,
             self.k.dtype,
             self.target,
-            lambda offset, count: self._column(
-                x.at(offset, self.element), y.at(offset, self.element), count
-            ),
+            lambda offset, count: self._column(x.at(offset), y.at(offset), count),
         )
 
-    def _column(self, x: Value, y: Value, count: int) -> None:
+    def _column(self, x: Pointer, y: Pointer, count: int) -> None:
         k, e = self.k, self.e
 
         def load(i: Value) -> list[Value]:
-            return [e.load_first(x.at(i * k.inner, self.element), self.kind, count)]
+            return [e.load_first(x.at(i * k.inner), self.kind, count)]
 
         (largest,) = run_of(e, "max", load, k.extent, [self.kind])
 
@@ -188,23 +185,25 @@ class _Nest:
         with e.loop("r", k.extent) as r:
             self._result(x, y, r * k.inner, largest, scale, count)
 
-    def _exponential(self, x: Value, y: Value, offset: Value, largest: Value, count: int) -> Value:
+    def _exponential(
+        self, x: Pointer, y: Pointer, offset: Value, largest: Value, count: int
+    ) -> Value:
         e = self.e
-        value = e.load_first(x.at(offset, self.element), self.kind, count)
+        value = e.load_first(x.at(offset), self.kind, count)
         power = math.exp(e, value - largest)
         if not self.k.logarithm:
-            e.store_first(power, y.at(offset, self.element), count)
+            e.store_first(power, y.at(offset), count)
         return power
 
     def _scale(self, total: Value) -> Value:
         return math.log(self.e, total) if self.k.logarithm else 1.0 / total
 
     def _result(
-        self, x: Value, y: Value, offset: Value, largest: Value, scale: Value, count: int
+        self, x: Pointer, y: Pointer, offset: Value, largest: Value, scale: Value, count: int
     ) -> None:
-        e, out = self.e, y.at(offset, self.element)
+        e, out = self.e, y.at(offset)
         if self.k.logarithm:
-            value = e.load_first(x.at(offset, self.element), self.kind, count)
+            value = e.load_first(x.at(offset), self.kind, count)
             result = (value - largest) - scale
         else:
             result = e.load_first(out, self.kind, count) * scale

@@ -174,15 +174,16 @@ def _text(lanes: int) -> str:
     e = Function(
         "read_buffer", [("x", "ptr"), ("steps", "i64"), ("passes", "i64"), ("sums", "ptr")]
     )
-    x, steps, passes, out = e.arguments
+    _, steps, passes, _ = e.arguments
+    x, out = e.address(0, "float"), e.address(3, "float")
     kind = vector("float", lanes)
     sums = [e.zero(kind) for _ in range(_UNROLL)]
     with e.loop("pass", passes, [sums]), e.loop("step", steps, [sums]) as step:
         for i in range(_UNROLL):
             place = step * (_UNROLL * lanes) + i * lanes
-            sums[i] = sums[i] + e.load(x.at(place, "float"), kind)
+            sums[i] = sums[i] + e.load(x.at(place), kind)
     for i, total in enumerate(sums):
-        e.store(total, out.at(i * lanes, "float"))
+        e.store(total, out.at(i * lanes))
     t = Function("tick_chain", [("count", "i64"), ("y", "i64")], returns="i64")
     count, y = t.arguments
     links = [y]

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
@@ -120,7 +120,7 @@ class PanelPacking(Panels):
         return e.finish()
 
     def _square(
-        self, e: Function, there: tuple[Value, Value, Value], output: Value, width: Value
+        self, e: Function, there: tuple[Pointer, Pointer, Pointer], output: Value, width: Value
     ) -> None:
         """Transpose the columns at `there` (w, places, packed) of a vector of outputs."""
         source, steps, result = there

@@ -205,7 +205,7 @@ class _VectorRows:
         for column, run in each_tile_of_row(e, tiles):
             self.tile(row_x, place, column, run)
 
-    def tile(self, row_x: Value, place: Value, column: Value, run: ColumnTile) -> None:
+    def tile(self, row_x: Pointer, place: Value, column: Value, run: ColumnTile) -> None:
         """Emit one tile: start values, taps, epilogue, store."""
         conv, e, window = self.conv, self.e, self.conv.window
         step = conv.x.spatial[2]
@@ -244,7 +244,7 @@ class _VectorRows:
             e, tile, acc, TileOutput(conv.epilogue, conv.y, y, residual, self.slope), self.live
         )
 
-    def _tap_row(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
+    def _tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         conv, window = self.conv, self.conv.window
         short = window.kernel[2] <= _KERNEL_UNROLLED
         if short and window.kernel[2] * conv.inputs <= WEIGHTS_KEPT:
@@ -262,15 +262,15 @@ class _VectorRows:
         low: Value | int,
         high: Value | int,
         acc: list[Value],
-        line: Value,
-        taps: Value,
+        line: Pointer,
+        taps: Pointer,
         columns: tuple[int, ...],
     ) -> None:
         """Add the taps low … high - 1 (one at least) of a row to these columns of the tile."""
         with self.e.loop("kw", high, [acc], start=low) as index:
             self._one_tap(acc, line, taps, index, columns)
 
-    def _sliding(self, run: ColumnTile, acc: list[Value], line: Value, taps: Value) -> None:
+    def _sliding(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Load each input vector once, and use it for every tap and column that meets it."""
         conv, e, window = self.conv, self.e, self.conv.window
         weights = [
@@ -290,7 +290,7 @@ class _VectorRows:
                     acc[p] = e.fma(source, weights[kw][j], acc[p])
 
     def _one_tap(
-        self, acc: list[Value], line: Value, taps: Value, kw: Value, columns: tuple[int, ...]
+        self, acc: list[Value], line: Pointer, taps: Pointer, kw: Value, columns: tuple[int, ...]
     ) -> None:
         conv, e, window = self.conv, self.e, self.conv.window
         wide = conv.inputs * conv.lanes
@@ -302,12 +302,12 @@ class _VectorRows:
             for j, source in enumerate(self._inputs(place)):
                 acc[p] = e.fma(source, weights[j], acc[p])
 
-    def _weight(self, taps: Value, kw: int, j: int) -> Value:
+    def _weight(self, taps: Pointer, kw: int, j: int) -> Value:
         conv = self.conv
         offset = (kw * conv.inputs + j) * conv.lanes
         return self.e.load(taps.at(offset), self.kind)
 
-    def _inputs(self, address: Value) -> list[Value]:
+    def _inputs(self, address: Pointer) -> list[Value]:
         """The vectors that output lanes multiply with, one for each input of a group."""
         conv, e = self.conv, self.e
         span, lanes = conv.span, conv.lanes

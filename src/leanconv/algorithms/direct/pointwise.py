@@ -179,7 +179,7 @@ class _Chunk:
                     with e.loop("tile", last, start=first) as tile:
                         body(tile, tile * pixels + (larger if low else 0), pixels)
 
-    def _sum(self, tile: Value, i: int) -> Value:
+    def _sum(self, tile: Value, i: int) -> Pointer:
         """Address of one pixel's sums."""
         place = (tile - self.first) * (self.conv.largest * self.conv.lanes)
         return self.sums.at(place + i * self.conv.lanes)

@@ -28,7 +28,7 @@ from leanconv.codegen.tails import each_tile
 _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 
-def multiply(e: Function, layout: FftLayout, w: Value) -> None:
+def multiply(e: Function, layout: FftLayout, w: Pointer) -> None:
     """Emit the products of all bins; `w` is the address of the group's weights."""
     slots = e.scratch.of(layout.dtype.llvm)
     with e.loop("bin", layout.bins) as number:
@@ -91,7 +91,7 @@ class _PanelProducts:
         """Three multiplications (Gauss): rows are tiles."""
         e, layout = self.e, self.layout
 
-        def places(plane: int) -> list[Value]:
+        def places(plane: int) -> list[Pointer]:
             return [
                 out.at((2 * i + plane) * layout.y_row + j * layout.lanes)
                 for i in range(rows)
@@ -141,7 +141,7 @@ def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
     return loops or [ReductionLoop("c", 1, 1, width)]
 
 
-def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Value) -> None:
+def _multiply_elements(e: Function, layout: FftLayout, x: Pointer, w: Pointer, y: Pointer) -> None:
     lanes = layout.lanes
     kind = vector(layout.dtype.llvm, lanes)
     down, across = layout.parts
@@ -151,7 +151,7 @@ def _multiply_elements(e: Function, layout: FftLayout, x: Value, w: Value, y: Va
         (layout.phases, layout.x_phase, 1),
     ]
 
-    def sums(acc: Carry, a: Value, b: Value, left: list[tuple[int, int, int]]) -> None:
+    def sums(acc: Carry, a: Pointer, b: Pointer, left: list[tuple[int, int, int]]) -> None:
         if not left:
             re, im = e.load(a, kind), e.load(a.at(layout.x_row), kind)
             v_re, v_im = e.load(b, kind), e.load(b.at(lanes), kind)

@@ -56,8 +56,8 @@ class Span:
 class Column(NamedTuple):
     """One column of the spectrum: addresses in the half-transformed tile and in the bins."""
 
-    mid: Value
-    bins: Value
+    mid: Pointer
+    bins: Pointer
     real: bool
 
 
@@ -175,7 +175,7 @@ class Transforms:
                 for column in self._spectrum(to.at(channels * layout.lanes)):
                     self._column_forward(column)
 
-    def _zero(self, line: Value) -> None:
+    def _zero(self, line: Pointer) -> None:
         """Zero the T vectors of a row."""
         with self.e.loop("zero", self.layout.length) as i:
             self.e.store(self.e.zero(self.kind), line.at(i * self.layout.lanes))
@@ -185,7 +185,7 @@ class Transforms:
         with self.e.loop("row", last, start=first) as row:
             self._zero(self.mid.at(row * self.layout.mid_row))
 
-    def _rows(self, x: Value, rows: Span, columns: Span, number: Value) -> None:
+    def _rows(self, x: Pointer, rows: Span, columns: Span, number: Value) -> None:
         """Read and transform the rows of one tile."""
         e, layout = self.e, self.layout
         length = layout.length
@@ -216,13 +216,13 @@ class Transforms:
                     self._read(line, columns, live)
                 self._transform_row(row, self.row_buffer, layout.lanes)
 
-    def _line(self, x: Value, rows: Span, columns: Span, row: Value) -> Value:
+    def _line(self, x: Pointer, rows: Span, columns: Span, row: Value) -> Pointer:
         """The address of a row's first position, which may lie before the tensor."""
         spatial = self.layout.x.spatial
         position = rows.start + row * self.layout.height.spread
         return x.at(position * spatial[1] + columns.start * spatial[2])
 
-    def _transform_row(self, row: Value, source: Value, step: int) -> None:
+    def _transform_row(self, row: Value, source: Pointer, step: int) -> None:
         e, layout = self.e, self.layout
         target = self.mid.at(row * layout.mid_row)
         emit_program(
@@ -232,7 +232,7 @@ class Transforms:
             lambda i, value: e.store(value, target.at(i * layout.lanes)),
         )
 
-    def _read(self, line: Value, columns: Span, live: int) -> None:
+    def _read(self, line: Pointer, columns: Span, live: int) -> None:
         """Copy the positions of a row that exist into the row buffer, lanes along channels."""
         x = self.layout.x
         with self.e.when(columns.low.compare("ult", columns.high)):
@@ -241,7 +241,7 @@ class Transforms:
             else:
                 self._read_planes(line, columns, live)
 
-    def _read_columns(self, line: Value, columns: Span, live: int) -> None:
+    def _read_columns(self, line: Pointer, columns: Span, live: int) -> None:
         """One position at a time: a vector of channels, or an element of each plane."""
         e, layout = self.e, self.layout
         step = layout.x.spatial[2] * layout.width.spread
@@ -256,7 +256,7 @@ class Transforms:
                     value = e.insert(value, e.load(place), lane)
             e.store(value, self.row_buffer.at(column * layout.lanes))
 
-    def _read_planes(self, line: Value, columns: Span, live: int) -> None:
+    def _read_planes(self, line: Pointer, columns: Span, live: int) -> None:
         """Planes: transpose squares of `lanes` columns by `lanes` channels.
 
         A square that reaches over an end of the row is moved inside; its columns still land in
@@ -309,7 +309,7 @@ class Transforms:
         )
 
     # -- the spectrum ----------------------------------------------------------------------
-    def _spectrum(self, bins: Value) -> Iterator[Column]:
+    def _spectrum(self, bins: Pointer) -> Iterator[Column]:
         """Loop over the two real columns of the spectrum, then over the complex ones."""
         e, layout = self.e, self.layout
         half, lanes, slot = layout.length // 2, layout.lanes, layout.slot
@@ -321,14 +321,14 @@ class Transforms:
             first = i * (layout.length * slot) + 2 * (half + 1) * slot
             yield Column(mid, bins.at(first), False)
 
-    def _half_transformed(self, column: Column, i: int) -> Value:
+    def _half_transformed(self, column: Column, i: int) -> Pointer:
         """Address of number i of a column of the half-transformed tile."""
         layout = self.layout
         if column.real:
             return column.mid.at(i * layout.mid_row)
         return column.mid.at(i // 2 * layout.mid_row + i % 2 * layout.lanes)
 
-    def _bin(self, column: Column, i: int, plane: int) -> Value:
+    def _bin(self, column: Column, i: int, plane: int) -> Pointer:
         """Address of number i of a column's bins; `plane` elements separate re and im."""
         slot = self.layout.slot
         if column.real and i < 2:

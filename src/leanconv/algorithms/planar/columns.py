@@ -260,7 +260,7 @@ class TileMasks:
         bits = [int(lanes.low <= i < lanes.high) for i in range(self.lanes)]
         return self.e.const(vector("i1", self.lanes), bits)
 
-    def load(self, at: Value, masks: Masks) -> list[Value] | None:
+    def load(self, at: Pointer, masks: Masks) -> list[Value] | None:
         """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
         e, kind = self.e, self.kind
         if all(lanes == _NONE for lanes in masks):
@@ -321,7 +321,7 @@ class ColumnOutput:
     ) -> None:
         self.e, self.kind, self.activation = e, kind, conv.epilogue.activation
         self._by_parts = target.stores_by_parts
-        self._tails: list[tuple[Value, Value]] = []
+        self._tails: list[tuple[Value, Pointer]] = []
         self._live = 0
         self.y, self.residual = pointers["y"], pointers.get("residual")
         self.slopes = broadcast_channels(e, pointers, "slope", channel, count, kind)

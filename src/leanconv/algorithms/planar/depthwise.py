@@ -173,7 +173,7 @@ class _PlaneTiles:
         self,
         tile: ColumnVectors,
         acc: list[Value],
-        at: Value,
+        at: Pointer,
         plane: int,
         slot: int,
         uses: list[tuple[int, int]],

@@ -141,7 +141,7 @@ class _ChannelRows:
                         )
         self._store(tile, acc, self.place + column * conv.y.spatial[2])
 
-    def _columns(self, tile: ColumnVectors, acc: list[Value], line: Value, taps: Value) -> None:
+    def _columns(self, tile: ColumnVectors, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Emit the taps along a row: a loop where no lane is masked, else unrolled."""
         conv, e = self.conv, self.e
         whole = (Lanes(0, conv.lanes),) * conv.window.stride[2]
@@ -167,8 +167,8 @@ class _ChannelRows:
         tile: ColumnVectors,
         masks: tuple[Masks, ...],
         acc: list[Value],
-        line: Value,
-        taps: Value,
+        line: Pointer,
+        taps: Pointer,
         kw: Value,
         shared: list[tuple[int, int]],
     ) -> None:

@@ -81,7 +81,7 @@ class WindowDot(GroupedConv):
         """Address of the sums of a row."""
         return e.scratch.of(self.dtype.llvm)
 
-    def _reduce(self, e: Function, x: Value, w: Value, taps: list[Taps]) -> None:
+    def _reduce(self, e: Function, x: Pointer, w: Pointer, taps: list[Taps]) -> None:
         kd, kh, kw = self.window.kernel
         per_row = kw * self.unit
         steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
@@ -98,7 +98,7 @@ class WindowDot(GroupedConv):
                         w_c.at(d * planes.b_stride + h * lines.b_stride),
                     )
 
-    def _windows(self, e: Function, x: Value, w: Value) -> None:
+    def _windows(self, e: Function, x: Pointer, w: Pointer) -> None:
         """Emit a row of windows: those inside the input as one run, the others piece by piece."""
         window, width = self.window, self.window.out[2]
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
@@ -117,13 +117,13 @@ class WindowDot(GroupedConv):
                 else:
                     self._pieces(e, result, at, w, Taps(e, window, 2, ow))
 
-    def _pieces(self, e: Function, result: Value, x: Value, w: Value, taps: Taps) -> None:
+    def _pieces(self, e: Function, result: Pointer, x: Pointer, w: Pointer, taps: Taps) -> None:
         pieces = taps.loop("kw", self.window.dilation[2] * self.x.spatial[2], self.unit)
         with taps.guard(e, []), e.loop("kw", pieces.extent, start=pieces.start) as v:
             a = x.at(v * pieces.a_stride)
             self._add(e, result, a, w.at(v * self.unit), self.unit)
 
-    def _add(self, e: Function, result: Value, a: Value, b: Value, count: int) -> None:
+    def _add(self, e: Function, result: Pointer, a: Pointer, b: Pointer, count: int) -> None:
         """Add the dot product of two runs to the element at `result`."""
         kind = vector(self.dtype.llvm, self.lanes)
         acc = [e.zero(kind)]

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram
 
@@ -134,7 +134,7 @@ class TilePlace(NamedTuple):
 
 @contextmanager
 def each_place(
-    e: Function, conv: WinogradShape, first: Value, count: Value, order: Value | None
+    e: Function, conv: WinogradShape, first: Value, count: Value, order: Pointer | None
 ) -> Iterator[tuple[Value, TilePlace]]:
     """Run the body for `count` tiles from `first` on, in the order of blocks.
 

@@ -9,7 +9,7 @@ from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.tails import each_tile
 from leanconv.spec.format import ceil_div
@@ -27,7 +27,7 @@ class _Tiles(NamedTuple):
 class _Tile(NamedTuple):
     """One tile: image, row and column of its first pixel, index in V, where it is narrow."""
 
-    image: Value
+    image: Pointer
     y0: Value
     x0: Value
     t: Value
@@ -63,11 +63,11 @@ class InputTransform:
         self,
         e: Function,
         conv: WinogradShape,
-        x: Value,
-        v: Value,
-        between: Value,
+        x: Pointer,
+        v: Pointer,
+        between: Pointer,
         *,
-        order: Value | None = None,
+        order: Pointer | None = None,
         prefetch: bool = False,
         gapless: bool = False,
     ) -> None:
@@ -267,7 +267,7 @@ class InputTransform:
                     at = out.at(i * conv.alpha[1] * self.point_step)
                     e.store_first(value, at, stored)
 
-    def _v_address(self, block: Value, t: Value) -> Value:
+    def _v_address(self, block: Value, t: Value) -> Pointer:
         """Address in V of a block of channels of the t-th tile, at the first point."""
         conv = self.conv
         if self.gapless:

@@ -67,10 +67,10 @@ class OutputTransform:
         target: Target,
         pointers: dict[str, Pointer],
         group: Value,
-        m: Value,
-        between: Value,
+        m: Pointer,
+        between: Pointer,
         *,
-        order: Value | None = None,
+        order: Pointer | None = None,
         gapless: bool = False,
     ) -> None:
         self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
@@ -122,14 +122,16 @@ class OutputTransform:
                 stored = conv.lanes if in_blocks else tail
                 yield e.i64(whole % conv.vectors), stored, tail
 
-    def _m_address(self, t: Value, panel: Value, j: Value) -> Value:
+    def _m_address(self, t: Value, panel: Value, j: Value) -> Pointer:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
         conv = self.conv
         if self.gapless:
             return self.m.at(t * conv.outputs + (panel + j) * conv.lanes)
         return self.m.at(t * conv.panel_lanes + j * conv.lanes)
 
-    def _columns(self, source: Value, live: int, narrow: tuple[Value | None, Value | None]) -> None:
+    def _columns(
+        self, source: Pointer, live: int, narrow: tuple[Value | None, Value | None]
+    ) -> None:
         """Transform a vector along the height, of which M has `live` channels."""
         conv, e = self.conv, self.e
         step = conv.tile_count * conv.outputs if self.gapless else conv.m_stride

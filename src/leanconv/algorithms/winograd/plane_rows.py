@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leanconv.codegen.emitter import Function, Value, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.spec.format import ceil_div
 
 
@@ -41,7 +41,7 @@ class RowPieces:
             found.append(mask)
         return found
 
-    def load(self, at: Value, masks: list[Value]) -> Value:
+    def load(self, at: Pointer, masks: list[Value]) -> Value:
         """Load the columns from `at` on, zeros where a mask says that there are none."""
         e, lanes = self.e, lanes_of(self.kind)
         result = e.zero(self.kind)
@@ -54,7 +54,7 @@ class RowPieces:
             result = e.shuffle(result, loaded, [*taken, *[-1] * (lanes - self.count)])
         return result
 
-    def store(self, value: Value, at: Value, masks: list[Value]) -> None:
+    def store(self, value: Value, at: Pointer, masks: list[Value]) -> None:
         """Store the columns from `at` on where the masks allow it."""
         e = self.e
         for piece, mask in zip(self._pieces, masks, strict=True):

@@ -6,7 +6,7 @@ from leanconv.algorithms.winograd.edge_tiles import RowRange, row_ranges
 from leanconv.algorithms.winograd.reduction import AtInfinity, PartialSums, partial_sums
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import by_lane, fits
 from leanconv.target import Target
@@ -27,7 +27,7 @@ class Products:
     """
 
     def __init__(
-        self, e: Function, conv: WinogradShape, target: Target, v: Value, m: Value, live: Value
+        self, e: Function, conv: WinogradShape, target: Target, v: Pointer, m: Pointer, live: Value
     ) -> None:
         self.e, self.conv, self.target, self.v, self.m, self.live = e, conv, target, v, m, live
         self.kind = vector(conv.dtype.llvm, conv.lanes)
@@ -40,7 +40,7 @@ class Products:
             by_lane=by_lane(target, conv.rows, conv.vectors),
         )
 
-    def panel(self, u: Value) -> None:
+    def panel(self, u: Pointer) -> None:
         """Emit the loops over points and register tiles; `u` is the panel's address in U."""
         conv, e, reduction = self.conv, self.e, self.conv.reduction
         columns = reduction.regions(1)
@@ -67,7 +67,9 @@ class Products:
                         done = i * row_steps + j * steps + before
                         self._point(u, xi, done, at, ranges[rows.dropped, region.dropped])
 
-    def _point(self, u: Value, xi: Value, done: Value, at: AtInfinity, row_range: RowRange) -> None:
+    def _point(
+        self, u: Pointer, xi: Value, done: Value, at: AtInfinity, row_range: RowRange
+    ) -> None:
         """Emit the products of one point; `done` steps of the panel belong to earlier points."""
         conv, e, width = self.conv, self.e, self.conv.panel_lanes
         a = self.v.at(xi * conv.point_stride)
@@ -83,7 +85,7 @@ class Products:
             place = out.at(r * (row_range.rows * width)).frozen()
             self._sums(rows, b, place, at, row_range.rows)
 
-    def _sums(self, a: Value, b: Value, out: Value, at: AtInfinity, rows: int) -> None:
+    def _sums(self, a: Pointer, b: Pointer, out: Pointer, at: AtInfinity, rows: int) -> None:
         """Emit all partial sums of one register tile; `out` is its address in M."""
         conv, e, done = self.conv, self.e, 0
         block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
@@ -101,7 +103,7 @@ class Products:
                     total.add(self._partial_sum(sums, a_next, b_next, rows))
         total.finish()
 
-    def _partial_sum(self, sums: PartialSums, a: Value, b: Value, rows: int) -> list[Value]:
+    def _partial_sum(self, sums: PartialSums, a: Pointer, b: Pointer, rows: int) -> list[Value]:
         """Emit one partial sum."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
         acc = [e.zero(self.kind)] * (rows * conv.vectors)
@@ -123,7 +125,7 @@ class Products:
 class _Totals:
     """The sum of the partial sums of one register tile: in registers where they fit, else in M."""
 
-    def __init__(self, products: Products, rows: int, out: Value) -> None:
+    def __init__(self, products: Products, rows: int, out: Pointer) -> None:
         self.products, self.out = products, out
         self.held = totals_fit(products.target, rows, products.conv.vectors)
         self.begun = False

@@ -10,7 +10,7 @@ code transforms the weights of all tiles, strides and channels. A chunk is some 
 from __future__ import annotations
 
 from leanconv.algorithms.common.panel_packing import Panels
-from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -87,7 +87,7 @@ class WeightTransform(Panels):
                     self._transform(e, matrix, points, result.at(lane))
         return e.finish()
 
-    def _gather(self, e: Function, rows: Value, sources: Value, output: Value) -> None:
+    def _gather(self, e: Function, rows: Pointer, sources: Pointer, output: Value) -> None:
         """Bring the taps of a vector of outputs into the scratch, zero where there are none."""
         lanes = self.lanes
         kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
@@ -106,7 +106,7 @@ class WeightTransform(Panels):
             wide = weights if kind == doubles else e.convert("fpext", weights, doubles)
             e.store(wide, e.scratch.of("double").at(tap * lanes))
 
-    def _transform(self, e: Function, matrix: Value, places: Value, result: Value) -> None:
+    def _transform(self, e: Function, matrix: Pointer, places: Pointer, result: Pointer) -> None:
         """Compute and store all points of the taps in the scratch."""
         lanes = self.lanes
         kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
