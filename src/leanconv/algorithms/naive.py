@@ -22,6 +22,7 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
+from leanconv.codegen.start_values import channel_address, load_channels, start_vectors
 from leanconv.records import dataclass
 from leanconv.target import Target
 
@@ -64,7 +65,7 @@ class NaiveConv(GroupedConv):
             c = g * self.inputs
             start = n * self.x.image + channel_offset(self.x, c)
             with e.loop("ow", width) as ow:
-                acc = [self._per_channel(e, pointers, "bias", k) or e.zero(element)]
+                acc = start_vectors(e, element, channel_address(pointers, "bias", k))
                 taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh, ow))]
                 place = start
                 for axis, tap in enumerate(taps):
@@ -76,15 +77,10 @@ class NaiveConv(GroupedConv):
                 residual = None
                 if "residual" in pointers:
                     residual = e.load(pointers["residual"].at(out))
-                slope = self._per_channel(e, pointers, "slope", k)
+                slope = load_channels(e, element, channel_address(pointers, "slope", k))
                 value = finish(e, acc[0], self.epilogue.activation, slope, residual)
                 e.store(value, pointers["y"].at(out))
         return e.finish()
-
-    def _per_channel(
-        self, e: Function, pointers: dict[str, Pointer], role: str, k: Value
-    ) -> Value | None:
-        return e.load(pointers[role].at(k)) if role in pointers else None
 
     def _sum(self, e: Function, x: Pointer, w: Pointer, taps: list[Taps], acc: list[Value]) -> None:
         """Emit the loops over c, kd, kh, kw."""

@@ -1,6 +1,6 @@
 """Both ends of a register tile's sums, in three verbs.
 
-- *start*: the first values of the accumulators, the bias (`start_tile`).
+- *start*: the first values of the accumulators, the bias (`start_values`).
 - *finish*: what is applied to a sum, in its own type: residual and activation (`finish` of
   `activations`).
 - *store*: the output's type, narrower integers saturated, and its layout (`store_tile`, which also
@@ -108,21 +108,6 @@ def narrowed(e: Function, value: Value, dtype: DType, narrower: DType) -> Value:
     assert dtype.kind == "int", "only signed integers are narrowed"
     value = e.smin(e.smax(value, int(narrower.low)), int(narrower.high))
     return e.convert("trunc", value, vector(narrower.llvm, lanes_of(value.kind)))
-
-
-def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Pointer | None) -> list[Value]:
-    """The first values of a tile's accumulators, `[i * vectors + j]`.
-
-    Args:
-        e: the function to append to.
-        tile: types.
-        rows: of the tile.
-        bias: address of the first channel's bias, of the sums' type; None: zero.
-    """
-    if bias is None:
-        return [e.zero(tile.kind)] * (rows * tile.vectors)
-    vectors = range(tile.vectors)
-    return [e.load(bias.at(j * tile.lanes), tile.kind) for j in vectors] * rows
 
 
 def store_tile(

@@ -19,6 +19,7 @@ from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.start_values import load_channels
 from leanconv.codegen.tails import each_tile_of_any
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -101,12 +102,13 @@ class SumOfParts(Kernel):
         return e.finish()
 
     def _add(self, e: Function, there: dict[str, Pointer], place: Value, pixels: int) -> None:
+        """Emit some pixels; sums begin at the bias, or else at the first part."""
         lanes = self.lanes
         kind = vector(self.dtype.llvm, lanes)
         access = Access(0, lanes, 0, (0, 0, lanes))
         whole = self.batch * self.blocks * self.pixels * lanes
         parts = [there["part"].at(place + part * whole) for part in range(self.parts)]
-        start = e.load(there["bias"], kind) if "bias" in there else None
+        start = load_channels(e, kind, there.get("bias"))
         sums = []
         for pixel in range(pixels):
             total = start

@@ -21,6 +21,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
+from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -180,12 +181,11 @@ class _VectorRows:
         self.x = pointers["x"].at(place)
         out = n * conv.y.image + block * conv.y.channel(conv.width)
         self.y = pointers["y"].at(out)
-        residual, bias = pointers.get("residual"), pointers.get("bias")
-        slope = pointers.get("slope")
+        residual = pointers.get("residual")
         self.residual = residual.at(out) if residual else None
         lanes = block * conv.lanes
-        self.bias = e.load(bias.at(lanes), self.kind) if bias else e.zero(self.kind)
-        self.slope = slope.at(lanes) if slope else None
+        self.starts = start_vectors(e, self.kind, channel_address(pointers, "bias", lanes))
+        self.slope = channel_address(pointers, "slope", lanes)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -211,7 +211,7 @@ class _VectorRows:
         step = conv.x.spatial[2]
         at = column * (window.stride[2] * step) - window.pad[2] * step
         x = row_x.at(at).frozen()
-        acc = [self.bias] * run.pixels
+        acc = self.starts * run.pixels
         depth, height = self.taps
         wide = conv.inputs * conv.lanes
         per_row = window.kernel[2] * wide

@@ -28,6 +28,7 @@ from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.partial_sums import LENGTH
+from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import fits, rows_per_chunk, step_cycles
 from leanconv.records import dataclass
@@ -134,9 +135,8 @@ class _Chunk:
         self.sums = e.scratch.of(conv.dtype.llvm)
         self.image, g, panel = place
         channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
-        self.bias, self.slope = (
-            pointers[name].at(channel) if name in pointers else None for name in ("bias", "slope")
-        )
+        self.bias = channel_address(pointers, "bias", channel)
+        self.slope = channel_address(pointers, "slope", channel)
         self.group_w = pointers["w"].at(g * conv.group_weights)
         self.w = self.group_w.at(panel * (conv.inputs * conv.lanes))
         x = self.image * conv.x.image + g * conv.x.channel(conv.inputs)
@@ -147,11 +147,11 @@ class _Chunk:
     def emit(self, channels: int) -> None:
         """Emit the chunk; `channels` of its lanes are output channels."""
         conv, e = self.conv, self.e
-        start = e.load(self.bias, self.kind) if self.bias else e.zero(self.kind)
+        starts = start_vectors(e, self.kind, self.bias)
         if conv.parts == 1:
             self._tiles(
                 lambda tile, pixel, pixels: self._store(
-                    self._products(e.i64(0), tile, pixel, [start] * pixels),
+                    self._products(e.i64(0), tile, pixel, starts * pixels),
                     pixel,
                     channels,
                 )
@@ -161,7 +161,7 @@ class _Chunk:
         def begin(tile: Value, pixel: Value, pixels: int) -> None:
             del pixel
             for i in range(pixels):
-                e.store(start, self._sum(tile, i))
+                e.store(starts[0], self._sum(tile, i))
 
         self._tiles(begin)
         with e.loop("part", conv.parts) as part:

@@ -16,7 +16,7 @@ from leanconv.codegen.column_tiles import (
     tiles_of_any_row,
 )
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.epilogue import TileOutput, start_tile, store_columns, store_tile
+from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -24,6 +24,7 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
 )
 from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
+from leanconv.codegen.start_values import start_tile
 from leanconv.spec.format import ceil_div
 
 

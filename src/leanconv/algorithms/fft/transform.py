@@ -28,6 +28,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.start_values import add_start, channel_address, load_channels
 from leanconv.codegen.tails import tile_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -380,16 +381,18 @@ class Transforms:
         )
 
     def _rows_back(self, start: Value, rows: Value, columns: Value, number: Value) -> None:
+        """Transform rows back and store them.
+
+        The bias is added to what comes out: accumulators hold sums of spectra.
+        """
         e, layout = self.e, self.layout
         lanes = layout.lanes
         parameter = number * lanes
         if not layout.depthwise:
             parameter = parameter + self.outer * (layout.group_vectors * lanes)
-        bias, slope = (
-            self.pointers[role].at(parameter) if role in self.pointers else None
-            for role in ("bias", "slope")
-        )
-        added = e.load(bias, self.kind) if bias else None
+        bias = channel_address(self.pointers, "bias", parameter)
+        slope = channel_address(self.pointers, "slope", parameter)
+        added = load_channels(e, self.kind, bias)
         stored = Columns(e, columns, layout.width.usual, self.kind, self.target)
         with e.loop("row", rows) as row:
             source = self.mid.at(row * layout.mid_row)
@@ -398,7 +401,7 @@ class Transforms:
                 e,
                 real_inverse(layout.length, layout.width.kept).program,
                 lambda i: e.load(source.at(i * lanes), self.kind),
-                lambda i, value: sums.__setitem__(i, value + added if added else value),
+                lambda i, value: sums.__setitem__(i, add_start(value, added)),
             )
             at = start + row * (layout.height.residue_step * layout.y.spatial[1])
             self._store([sums[i] for i in range(len(sums))], at, slope, stored, number)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
+from leanconv.codegen.start_values import broadcast_channels, channel_address
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
@@ -324,7 +324,8 @@ class ColumnOutput:
         self._tails: list[tuple[Value, Pointer]] = []
         self._live = 0
         self.y, self.residual = pointers["y"], pointers.get("residual")
-        self.slopes = broadcast_channels(e, pointers, "slope", channel, count, kind)
+        slope = channel_address(pointers, "slope", channel)
+        self.slopes = broadcast_channels(e, kind, slope, count) if slope else None
 
     def store(self, value: Value, k: int, place: Value, live: int) -> None:
         """Store the first `live` lanes of the sums of channel k, `place` elements into y.

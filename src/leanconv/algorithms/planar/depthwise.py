@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
@@ -31,6 +30,7 @@ from leanconv.algorithms.planar.columns import (
 )
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
+from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
@@ -147,12 +147,9 @@ class _PlaneTiles:
         conv, e, window = self.conv, self.e, self.conv.window
         vectors = len(tile.live)
         self.masks = TileMasks(e, tile, window, self.kind, self.target)
-        biases = broadcast_channels(e, self.pointers, "bias", self.channel, conv.planes, self.kind)
-        acc = [
-            value
-            for bias in biases or [e.zero(self.kind)] * conv.planes
-            for value in [bias] * (rows * vectors)
-        ]
+        bias = channel_address(self.pointers, "bias", self.channel)
+        starts = start_planes(e, self.kind, bias, conv.planes)
+        acc = [start for start in starts for _ in range(rows * vectors)]
         top = row * window.stride[1] - window.pad[1]
         left = column * window.stride[2] - window.pad[2]
         corner = top * conv.x.spatial[1] + left

@@ -5,7 +5,6 @@ Weights are what is broadcast, so any number of channels in a group costs the sa
 
 from __future__ import annotations
 
-from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.planar.columns import (
@@ -23,6 +22,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.shuffles import interleave
+from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol, least, most
@@ -102,7 +102,8 @@ class _ChannelRows:
         for name in ("y", "residual"):
             if name in pointers:
                 outputs[name] = pointers[name].at(out)
-        self.bias = broadcast_channels(e, pointers, "bias", channel, conv.channels, self.kind)
+        bias = channel_address(pointers, "bias", channel)
+        self.starts = start_planes(e, self.kind, bias, conv.channels)
         self.output = ColumnOutput(e, conv, target, self.kind, outputs, channel, conv.channels)
 
     def row(self, row: Value) -> None:
@@ -121,8 +122,7 @@ class _ChannelRows:
         x = self.row_x.at(column * window.stride[2] - window.pad[2])
         vectors = len(tile.live)
         self.masks = TileMasks(e, tile, window, self.kind, self.target)
-        start = self.bias or [e.zero(self.kind)] * conv.channels
-        acc = [start[k] for k in range(conv.channels) for _ in range(vectors)]
+        acc = [start for start in self.starts for _ in range(vectors)]
         depth, height = self.taps
         kd, kh, kw = window.kernel
         with depth.guard(e, acc), height.guard(e, acc):

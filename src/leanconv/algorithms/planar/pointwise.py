@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import broadcast_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.dot import fma
@@ -28,6 +27,7 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
+from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.records import dataclass
@@ -157,10 +157,9 @@ class _PanelTiles:
         channel = self.group_channel + first
         out = self.out + channel * conv.y.block_stride + pixel
         tile = RegisterTile(fma(conv.dtype), conv.lanes, vectors, 1, live)
-        acc = [e.zero(self.kind)] * (channels * vectors)
-        biases = broadcast_channels(e, self.pointers, "bias", channel, channels, self.kind)
-        if biases:
-            acc = [bias for bias in biases for _ in range(vectors)]
+        bias = channel_address(self.pointers, "bias", channel)
+        starts = start_planes(e, self.kind, bias, channels)
+        acc = [start for start in starts for _ in range(vectors)]
         w = self.w.at(first * conv.inputs)
         x = self.x.at(pixel)
         fetch = None

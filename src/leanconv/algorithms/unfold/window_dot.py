@@ -15,6 +15,7 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.records import dataclass
 from leanconv.target import Target
 
@@ -66,8 +67,7 @@ class WindowDot(GroupedConv):
             for axis, tap in enumerate(taps):
                 place = place + tap.start * self.x.spatial[axis]
             x, w = pointers["x"].at(place), pointers["w"].at(k * steps)
-            bias = pointers.get("bias")
-            start = e.load(bias.at(k)) if bias else e.zero(element)
+            (start,) = start_vectors(e, element, channel_address(pointers, "bias", k))
             with e.loop("ow", self.window.out[2]) as ow:
                 e.store(start, self._sums(e).at(ow))
             with taps[0].guard(e, []), taps[1].guard(e, []):

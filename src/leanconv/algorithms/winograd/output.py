@@ -17,6 +17,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
+from leanconv.codegen.start_values import add_start, channel_address, load_channels
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix
@@ -165,25 +166,27 @@ class OutputTransform:
             return None
         return e.smin(e.i64(conv.out[1]) - to.tx * conv.m[1], conv.m[1])
 
-    def _row(self, i: Value, program: LinearProgram, start: Value | None) -> list[Value]:
-        """The results of one row, bias added: vectors of channels."""
+    def _row(self, i: Value, program: LinearProgram, bias: Value | None) -> list[Value]:
+        """The results of one row, bias added: vectors of channels.
+
+        No accumulator can begin at it: they sum transformed points, and each result is a
+        combination of those.
+        """
         conv, e = self.conv, self.e
         skipped = conv.alpha[1] - program.inputs
         line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes)
         points = [e.load(line.at(k * conv.lanes), self.kind) for k in range(program.inputs)]
         outputs = emit_values(e, program, points)
-        return outputs if start is None else [value + start for value in outputs]
+        return [add_start(value, bias) for value in outputs]
 
     def _parameter(self, role: str, to: _Part) -> Value | None:
         """Bias or slope of the vector of channels; None where there is none."""
-        pointer = self.pointers.get(role)
-        return self.e.load(pointer.at(to.first), self.kind) if pointer else None
+        return load_channels(self.e, self.kind, channel_address(self.pointers, role, to.first))
 
     def _vectors(self, to: _Part, program: LinearProgram) -> None:
         """Store the columns of each row with `store_tile`, as all algorithms do."""
         conv, e = self.conv, self.e
-        bias, slope = self._parameter("bias", to), self.pointers.get("slope")
-        residual = self.pointers.get("residual")
+        bias, residual = self._parameter("bias", to), self.pointers.get("residual")
         tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
         count, columns = self._columns_inside(to), None
         if count:
@@ -196,7 +199,7 @@ class OutputTransform:
                 conv.y,
                 self.pointers["y"].at(at),
                 residual.at(at) if residual else None,
-                slope.at(to.first) if slope else None,
+                channel_address(self.pointers, "slope", to.first),
             )
             store_tile(e, tile, outputs, out, to.channels, columns)
 
