@@ -25,6 +25,7 @@ LEAST = {
     "Split": 11,
     "Mod": 4,
     "Where": 7,
+    "TopK": 4,
 }
 
 
@@ -55,7 +56,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     }
     # Their windows run across channels, their operands are matrices, or a value is of no float.
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
-    typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+    typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
     assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed
 
 

@@ -199,10 +199,14 @@ def _typed(op: str) -> Iterator[Case]:
         (("Cast",), [(3 * x).astype(np.int8)], {"to": FLOAT32}),
         (("ArgMax", "ArgMin"), [x], place),
         (("ArgMax", "ArgMin"), [numbers], {**place, "axis": 3, "keepdims": False, "last": True}),
+        (("TopK",), [x], {"axis": 1, "k": 3, "largest": True, "sorted": True}),
+        (("TopK",), [numbers], {"axis": 1, "k": 20, "largest": False, "sorted": True}),
     ):
         if op in names:
             given = {f"x{number}": array for number, array in enumerate(inputs)}
-            yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+            node, graph = one_node(op, given, {}, tuple(given), attributes)
+            for out in graph.outputs:
+                yield Case(node, replace(graph, outputs=(out,)), given)
     if op == "Where":
         for chosen in (x > 0, spread > 0, np.array([True])):
             given = {"x0": x, "x1": x[::-1]}

@@ -122,9 +122,8 @@ class GuardedProgram(Program):
         ]
         part = None if arena is None else _AtZero(arena)
         super().__init__(moved, library, slots, scratch, scratch_stride, threads, paced, part)
-        self._written = {
-            stage.operands[-1].number for stage in stages if isinstance(stage.operands[-1], Slot)
-        }
+        results = (each for s in stages for each in s.operands[-s.kernel.result_count :])
+        self._written = {operand.number for operand in results if isinstance(operand, Slot)}
         self._given = [address for address in sizes.given if address in self._at]
         self._made = [address for address in sizes.made if address in self._at]
         self._scratches: list[Region] = []

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,12 @@ def guarded_operand(array: np.ndarray) -> Guarded | Paged:
     return Paged(array, at_end=side == "end") if side else Guarded(array)
 
 
-def run_kernel(
+def run_kernel(kernel: Kernel, *arrays: np.ndarray, **settings: Any) -> np.ndarray:
+    """Run a kernel's whole grid and return a copy of its last operand; see `run_results`."""
+    return run_results(kernel, *arrays, **settings)[-1]
+
+
+def run_results(
     kernel: Kernel,
     *arrays: np.ndarray,
     target: Target | None = None,
@@ -39,8 +45,8 @@ def run_kernel(
     singly: Sequence[int] | None = None,
     in_place: int | None = None,
     guard: Guard = guarded_operand,
-) -> np.ndarray:
-    """Run a kernel's whole grid and return a copy of its last operand.
+) -> list[np.ndarray]:
+    """Run a kernel's whole grid and return copies of its last operands.
 
     Args:
         kernel: what to run.
@@ -55,8 +61,8 @@ def run_kernel(
     shared = in_place is not None
     assert len(arrays) + shared == len(kernel.operands), f"operands are {kernel.operands}"
     guarded = [guard(a) for a in arrays]
-    result = guarded[-1 if in_place is None else in_place]
-    addresses = [g.array.ctypes.data for g in (*guarded, *[result] * shared)]
+    written = guarded[-kernel.result_count :] if in_place is None else [guarded[in_place]]
+    addresses = [g.array.ctypes.data for g in (*guarded, *written * shared)]
     scratch = guard(np.full(aligned(max(1, kernel.scratch_bytes)), 0xFF, np.uint8))
     reached = [g.memory for g in (*guarded, scratch)]
     if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
@@ -80,12 +86,12 @@ def run_kernel(
         function(arguments, chunk | mark, chunk + 1, scratch.array.ctypes.data)
     for g, original in zip(guarded, arrays, strict=True):
         g.check()
-        if g is not result:
+        if g not in written:
             assert np.array_equal(
                 g.array.view(np.uint8), np.ascontiguousarray(original).view(np.uint8)
             ), "the kernel changed one of its inputs"
     scratch.check()
-    return result.array.copy()
+    return [g.array.copy() for g in written]
 
 
 def _emulated(

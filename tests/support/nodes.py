@@ -20,7 +20,7 @@ from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, DType, as_dtype
-from support.kernel_runner import Guard, guarded_operand, run_kernel
+from support.kernel_runner import Guard, guarded_operand, run_kernel, run_results
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
@@ -66,12 +66,14 @@ def from_memory(physical: np.ndarray, shape: tuple[int, ...], form: Format) -> n
 def one_node(
     op: str, inputs: Arrays, constants: Arrays, order: Sequence[str], attributes: Mapping[str, Any]
 ) -> tuple[Node, Graph]:
-    """A graph of one node with the result `y`; its operands are in the given order."""
+    """A graph of one node with the result `y`, and `y1` …; its operands are in the given order."""
     arrays = {**inputs, **constants}
     types = {name: TensorType(a.shape, as_dtype(a.dtype)) for name, a in arrays.items()}
-    node = Node(op, tuple(order), ("y",), attributes)
-    (types["y"],) = infer_node(node, types)
-    return node, Graph(tuple(inputs), ("y",), (node,), types, dict(constants))
+    found = infer_node(Node(op, tuple(order), ("y",), attributes), types)
+    results = tuple(f"y{number or ''}" for number in range(len(found)))
+    node = Node(op, tuple(order), results, attributes)
+    types |= dict(zip(results, found, strict=True))
+    return node, Graph(tuple(inputs), results, (node,), types, dict(constants))
 
 
 def formats_of(
@@ -119,7 +121,25 @@ def run_lowered(
     order: Callable[[int], Sequence[int]] | None = None,
     guard: Guard = guarded_operand,
 ) -> np.ndarray:
-    """Run a node's kernels on buffers full of NaN, and return the graph's one output.
+    """Run a node's kernels on buffers full of NaN, and return the graph's first output.
+
+    The arguments are those of `run_outputs`.
+    """
+    found = run_outputs(lowered, graph, formats, inputs, target, cuts, order, guard)
+    return found[graph.outputs[0]]
+
+
+def run_outputs(
+    lowered: Lowered,
+    graph: Graph,
+    formats: Mapping[str, Format],
+    inputs: Arrays,
+    target: Target | None = None,
+    cuts: Sequence[float] = (),
+    order: Callable[[int], Sequence[int]] | None = None,
+    guard: Guard = guarded_operand,
+) -> dict[str, np.ndarray]:
+    """Run a node's kernels on buffers full of NaN, and return the graph's outputs.
 
     Args:
         lowered: of a graph of one node.
@@ -131,23 +151,19 @@ def run_lowered(
         order: makes, of the number of chunks, the order in which they are done one by one.
         guard: what each array is copied into.
     """
-    (out,) = graph.outputs
-    kind = graph.types[out]
+    types = graph.types
     memory = {name: to_memory(array, formats[name]) for name, array in inputs.items()}
     memory |= {**graph.constants, **all_constants(lowered)}
-    if out in lowered.views:
-        view = lowered.views[out]
-        first = view.offset // np.dtype(kind.dtype).itemsize
-        flat = memory[view.source].reshape(-1)[first:][: formats[out].elements(kind.shape)]
-        return from_memory(flat, kind.shape, formats[out])
-    item = np.dtype(kind.dtype).itemsize
-    sizes = {name: size // item for name, size in lowered.temporaries.items()}
-    results = {n: formats[n].elements(graph.types[n].shape) for n in graph.nodes[0].outputs}
-    for name, size in {**sizes, **results}.items():
-        memory[name] = unset(size, as_dtype(kind.dtype))
+    for name in graph.nodes[0].outputs:
+        memory[name] = unset(formats[name].elements(types[name].shape), types[name].dtype)
+    for name, view in lowered.views.items():
+        memory[name] = memory[view.source].reshape(-1)[view.offset // types[name].dtype.bytes :]
+    usual = types[graph.outputs[0]].dtype
+    for name, size in lowered.temporaries.items():
+        memory[name] = unset(size // usual.bytes, usual)
     for call in lowered.calls:
         chunks = call.kernel.chunks
-        memory[call.results[0]] = run_kernel(
+        found = run_results(
             call.kernel,
             *(memory[name] for name in call.values),
             target=target,
@@ -155,7 +171,15 @@ def run_lowered(
             singly=order(chunks) if order else None,
             guard=guard,
         )
-    return from_memory(memory[out], kind.shape, formats[out])
+        memory |= dict(zip(call.results, found, strict=True))
+    return {
+        name: from_memory(
+            memory[name][: formats[name].elements(types[name].shape)],
+            types[name].shape,
+            formats[name],
+        )
+        for name in graph.outputs
+    }
 
 
 class Case:
@@ -192,11 +216,20 @@ class Case:
         formats, lowered = formats_of(self.graph, target, blocked), self.lower(target, blocked)
         return run_lowered(lowered, self.graph, formats, self.inputs, target, (1 / 3, 1 / 2))
 
+    def run_all(self, target: Target, cuts: Sequence[float] = (1 / 3, 1 / 2)) -> list[np.ndarray]:
+        """All results of the kernels, in plain formats."""
+        formats, lowered = formats_of(self.graph, target, False), self.lower(target, False)
+        found = run_outputs(lowered, self.graph, formats, self.inputs, target, cuts)
+        return list(found.values())
+
     def expected(self, dtype: str | None = None) -> np.ndarray:
         """What the graph's reference computes, in another dtype if one is named."""
         values = {n: a.astype(dtype) if dtype else a for n, a in self.values.items()}
-        (found,) = evaluate_node(self.node, values)
-        return found
+        return evaluate_node(self.node, values)[0]
+
+    def expected_all(self) -> list[np.ndarray]:
+        """All results of the reference."""
+        return list(evaluate_node(self.node, self.values))
 
     def assembles(self, target: Target, blocked: bool) -> str:
         """The assembly of all kernels for a target that need not run here."""

@@ -36,6 +36,11 @@ class Kernel(ABC):
         """Roles of the pointers in the argument table, in order: `("x", "w", "y")`."""
 
     @property
+    def result_count(self) -> int:
+        """How many of the last operands it writes; it reads the others."""
+        return 1
+
+    @property
     def constant_bytes(self) -> Mapping[str, int]:
         """Bytes of the operands that are constants of a layout of its own: packed weights, tables.
 

@@ -20,23 +20,21 @@ class Call:
         values: a value's name for each of `kernel.operands`: a value of the graph, one of
             `Lowered.constants`, or one of `Lowered.temporaries`.
         in_place: operands (indices) whose memory the first result may take over.
-        result_count: how many of the last values the kernel writes; it reads the others.
     """
 
     kernel: Kernel
     values: tuple[str, ...]
     in_place: tuple[int, ...] = ()
-    result_count: int = 1
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The values that it reads."""
-        return self.values[: -self.result_count]
+        return self.values[: -self.kernel.result_count]
 
     @property
     def results(self) -> tuple[str, ...]:
         """The values that it writes."""
-        return self.values[-self.result_count :]
+        return self.values[-self.kernel.result_count :]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from leanconv.kernels import (
     reduce,
     resize,
     softmax,
+    top,
 )
 from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
@@ -53,7 +54,10 @@ OPERATORS: Mapping[str, Operator] = _table(
     CONV_CHAIN,
     BLOCK_CHAIN,
     SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
-    *map(SingleKernel, (elementwise, extreme_places, layout, lrn, matmul, reduce, resize, softmax)),
+    *map(
+        SingleKernel,
+        (elementwise, extreme_places, layout, lrn, matmul, reduce, resize, softmax, top),
+    ),
 )
 
 
