@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.kernel import Kernel
+from leanconv.kernels.extreme_places import ExtremePlaces
 from leanconv.kernels.lane_reduce import ReduceOp
 from leanconv.kernels.lrn import ResponseNorm
 from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.softmax import Softmax
+from leanconv.kernels.top_lanes import TopLanes
+from leanconv.kernels.top_scan import TopScan
+from leanconv.kernels.top_sort import TopSort
 from leanconv.types import FLOAT32
 from support.forms import constant, shared
 from support.kernel_runner import run_kernel
@@ -90,3 +94,13 @@ def test_response_norm_words_give_the_bits_of_constants(
 def test_response_norms_of_all_sizes_share_a_form() -> None:
     shapes = [(2, 64, 129), (3, 64, 257), (5, 64, 321)]
     assert shared(ResponseNorm(FLOAT32, *s, 5, 1e-4, 0.75, 1.0) for s in shapes)
+
+
+def test_top_of_all_sizes_shares_forms() -> None:
+    lines = [(7, n) for n in (45, 64, 300, 9000)]
+    assert shared(TopScan(FLOAT32, True, outer, n, 1, 20) for outer, n in lines)
+    assert shared(TopSort(FLOAT32, True, outer, n, 1, n // 2 + 1) for outer, n in lines)
+    assert shared(TopSort(FLOAT32, True, outer, n, 7, 40) for outer, n in lines)
+    assert shared(TopLanes(FLOAT32, True, 3, outer, n, 128) for outer, n in lines)
+    places = [ExtremePlaces(FLOAT32, False, False, *line, 1) for line in lines]
+    assert shared(places)

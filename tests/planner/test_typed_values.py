@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from support.nodes import TARGETS, Case
 
 HELD = tuple(dtype for dtype in DTYPES if dtype != BFLOAT16)  # those that NumPy has
 SHAPE = (2, 35, 9, 7)
+TOP = {"axis": 1, "k": 16, "largest": True, "sorted": True}
 
 
 def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
@@ -107,6 +109,28 @@ def test_moves_of_every_type_beside_a_network_of_floats(dtypes: tuple[DType, ...
     graph = check_flowing(verify(made.graph))
     found, wanted = run(graph, made.inputs), interpret(graph, made.inputs)
     assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_operations_between_types_beside_a_network_of_floats() -> None:
+    """Images in blocks become planes for them, and what they give is convolved again."""
+    made = Moves(())
+    window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
+    top = Node("TopK", ("v1",), ("values", "places"), frozen(TOP))
+    made.types |= dict(zip(top.outputs, infer_node(top, made.types), strict=True))
+    made.nodes.append(top)
+    again = made.op("Conv", "values", "w", **window, activation=None)
+    place = made.op("ArgMax", again, axis=1, keepdims=True, last=False)
+    least = made.op("ArgMin", again, axis=3, keepdims=False, last=True)
+    wide = made.op("Cast", place, to=FLOAT32)
+    chosen = made.op("Where", made.op("Less", again, wide), again, wide)
+    last = made.op("Conv", chosen, "w", **window, activation=None)
+    outputs = (*made.outputs, "places", place, least, last)
+    graph = verify(replace(made.graph, outputs=outputs, nodes=tuple(made.nodes), types=made.types))
+    inputs = {"x": np.random.default_rng(0).integers(-9, 9, (1, 16, 6, 6)).astype("f4")}
+    found, wanted = run(graph, inputs), interpret(graph, inputs)
     for name, array in wanted.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
