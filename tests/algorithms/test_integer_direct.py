@@ -17,7 +17,7 @@ from leanconv.errors import SpecError
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import PRESETS, Target, preset
 from leanconv.types import FLOAT32, INT8, INT16, INT32, UINT8, UINT16, DType, Precision
-from support.integer_conv import S16, U8S8, candidate, check, operands, problem
+from support.integer_conv import S8S8, S16, U8S8, U8U8, candidate, check, operands, problem
 
 SHAPES = [
     "ic1ih1iw1oc1oh1ow1kh1",
@@ -53,6 +53,14 @@ def test_bytes_are_convolved_exactly(text: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("precision", [S8S8, U8U8], ids=str)
+def test_bytes_of_one_sign_are_convolved_exactly(precision: Precision, target: Target) -> None:
+    for text in SHAPES[1:6]:
+        spec = ConvSpec.parse(text, precision=precision, bias=True)
+        check(spec, target, *operands(spec))
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("text", SHAPES[2:5])
 def test_integers_of_16_bits_are_convolved_modulo_2_to_32(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=S16, bias=True)
@@ -72,45 +80,54 @@ def test_sums_with_a_residual_are_stored_saturated(dtype: DType, target: Target)
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
-def test_extreme_numbers_saturate_nowhere(target: Target) -> None:
-    spec = ConvSpec.parse("ic64ih3iw5oc16oh3ow5kh3ph1pw1", precision=U8S8, bias=True)
-    x = np.full(spec.input_shape, 255, np.uint8)
-    for weight in (-128, 127):
-        w = np.full(spec.weight_shape, weight, np.int8)
-        check(spec, target, x, w, np.zeros(spec.out_channels, np.int32))
+@pytest.mark.parametrize("precision", [U8S8, S8S8, U8U8], ids=str)
+def test_extreme_numbers_saturate_nowhere(precision: Precision, target: Target) -> None:
+    spec = ConvSpec.parse("ic64ih3iw5oc16oh3ow5kh3ph1pw1", precision=precision, bias=True)
+    given, weights = precision.x, precision.w
+    for number in (given.low, given.high):
+        x = np.full(spec.input_shape, number, given)
+        for weight in (weights.low, weights.high):
+            w = np.full(spec.weight_shape, weight, weights)
+            check(spec, target, x, w, np.zeros(spec.out_channels, np.int32))
 
 
 @pytest.mark.parametrize(
-    ("name", "way"),
+    ("name", "ways"),  # of U8S8, S8S8, U8U8, S16
     [
-        ("haswell", "pairs"),
-        ("skylake-avx512", "pairs"),
-        ("icelake-server", "group"),
-        ("znver4", "group"),
-        ("neoverse-n1", "lanes"),
+        ("haswell", ["pairs"] * 4),
+        ("skylake-avx512", ["pairs"] * 4),
+        ("icelake-server", ["vnni", "vnni", "pairs", "vnni"]),
+        ("znver4", ["vnni", "vnni", "pairs", "vnni"]),
+        ("neoverse-n1", ["dotprod", "dotprod", "dotprod", "lanes"]),
     ],
 )
-def test_targets_multiply_as_their_extensions_allow(name: str, way: Way) -> None:
-    assert way_of(U8S8, preset(name)) == way_of(S16, preset(name)) == way
+def test_targets_multiply_as_their_extensions_allow(name: str, ways: list[Way]) -> None:
+    given = (U8S8, S8S8, U8U8, S16)
+    assert [way_of(precision, preset(name)) for precision in given] == ways
+    without = replace(preset(name), extensions=())
+    plain = "lanes" if name == "neoverse-n1" else "pairs"
+    assert {way_of(precision, without) for precision in given} == {plain}
 
 
 def test_vnni_of_32_bytes_does_not_serve_vectors_of_64() -> None:
     given = replace(preset("skylake-avx512"), extensions=("avx_vnni",))
     assert way_of(U8S8, given) == "pairs"
-    assert way_of(U8S8, replace(preset("haswell"), extensions=("avx_vnni",))) == "group"
+    assert way_of(U8S8, replace(preset("haswell"), extensions=("avx_vnni",))) == "vnni"
 
 
 def test_the_dot_of_bytes_is_one_instruction_where_there_is_one() -> None:
-    spec = ConvSpec.parse("ic64ih14oc64oh14kh1", precision=U8S8)
-    for name, instruction in (
-        ("icelake-server", "llvm.x86.avx512.vpdpbusd.512"),
-        ("haswell", "llvm.x86.avx2.pmadd.wd"),
+    for name, precision, instruction in (
+        ("icelake-server", U8S8, "llvm.x86.avx512.vpdpbusd.512"),
+        ("icelake-server", S8S8, "llvm.x86.avx512.vpdpbusd.512"),
+        ("haswell", U8S8, "llvm.x86.avx2.pmadd.wd"),
+        ("neoverse-n1", S8S8, "llvm.aarch64.neon.sdot.v4i32.v16i8"),
+        ("neoverse-n1", U8U8, "llvm.aarch64.neon.udot.v4i32.v16i8"),
     ):
-        target = preset(name)
+        target, spec = preset(name), ConvSpec.parse("ic64ih14oc64oh14kh1", precision=precision)
         (use,) = candidate(spec, target).kernels
         assert isinstance(use.kernel, DirectConv)
         kernel = use.kernel
-        assert kernel.dot == dot_of(U8S8, way_of(U8S8, target))
+        assert kernel.dot == dot_of(precision, way_of(precision, target))
         assert f"@{instruction}(" in kernel.emit(target)
 
 
@@ -135,6 +152,6 @@ def test_what_integers_do_not_have_yet_is_refused_with_a_reason() -> None:
     assert "dot products take 4" in str(DIRECT.refusal(planes, target))
     activated = replace(spec, activation=Activation.parse("relu"))
     assert "activation" in str(DIRECT.refusal(problem(activated, target), target))
-    for other in (Precision(UINT8, UINT8, INT32, INT32), Precision(UINT8, INT8, INT32, FLOAT32)):
+    for other in (Precision(INT8, UINT8, INT32, INT32), Precision(UINT8, INT8, INT32, FLOAT32)):
         given = problem(replace(spec, precision=other), target)
         assert DIRECT.refusal(given, target) == f"a precision of {other}"

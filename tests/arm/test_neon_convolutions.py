@@ -5,6 +5,8 @@ On an AArch64 machine it runs as it is, elsewhere in an emulator, instruction by
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, Precision
 from support import kernel_runner
 from support.emulated import LoadedObject
-from support.integer_conv import S16, U8S8, check, operands
+from support.integer_conv import S8S8, S16, U8S8, U8U8, check, operands
 from support.kernel_runner import run_kernel
 from support.nodes import from_memory, to_memory
 from support.problems import Problem
@@ -133,11 +135,24 @@ def test_a_wrong_instruction_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(found, -problem.expected(problem.arrays(True), True))
 
 
-@pytest.mark.parametrize("precision", [U8S8, S16], ids=str)
+@pytest.mark.parametrize("extensions", [(), ("dotprod",)], ids=str)
+@pytest.mark.parametrize("precision", [U8S8, S8S8, U8U8, S16], ids=str)
 @pytest.mark.parametrize(
     "text",
     ["ic3ih5iw7oc5oh5ow7kh3ph1pw1", "ic17ih4iw5oc9oh4ow5kh1", "mb2ic6ih7iw9oc8oh4ow5kh3sh2ph1pw1"],
 )
-def test_integers_are_convolved_exactly(text: str, precision: Precision) -> None:
+def test_integers_are_convolved_exactly(
+    text: str, precision: Precision, extensions: tuple[str, ...]
+) -> None:
     spec = ConvSpec.parse(text, precision=precision, bias=True)
-    check(spec, NEON, *operands(spec))
+    check(spec, replace(NEON, extensions=extensions), *operands(spec))
+
+
+@pytest.mark.parametrize("precision", [U8S8, S8S8, U8U8], ids=str)
+def test_dot_products_of_extreme_bytes_are_exact(precision: Precision) -> None:
+    spec = ConvSpec.parse("ic16ih3iw5oc8oh3ow5kh1", precision=precision, bias=True)
+    given, weights = precision.x, precision.w
+    for number in (given.low, given.high):
+        for weight in (weights.low, weights.high):
+            x, w = np.full(spec.input_shape, number, given), np.full(spec.weight_shape, weight)
+            check(spec, NEON, x, w.astype(weights), np.zeros(spec.out_channels, np.int32))

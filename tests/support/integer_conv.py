@@ -15,6 +15,8 @@ from leanconv.types import INT8, INT16, INT32, UINT8, Precision
 from support.kernel_runner import run_kernel
 
 U8S8 = Precision(UINT8, INT8, INT32, INT32)
+S8S8 = Precision(INT8, INT8, INT32, INT32)
+U8U8 = Precision(UINT8, UINT8, INT32, INT32)
 S16 = Precision(INT16, INT16, INT32, INT32)
 
 

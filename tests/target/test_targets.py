@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import nullcontext
 from dataclasses import FrozenInstanceError, replace
 
 import llvmlite.binding as llvm
@@ -103,6 +104,23 @@ def test_a_machine_without_an_extension_does_not_run_code_that_has_it(
     check_runs_here(preset("skylake-avx512"))
     with pytest.raises(SpecError, match=r"'znver4' cannot run .*expected haswell, skylake-avx512"):
         check_runs_here(preset("znver4"))
+
+
+@pytest.mark.parametrize(
+    ("features", "runs"),
+    [({"neon": True, "dotprod": True}, True), ({"neon": True}, False), ({}, True)],
+)
+def test_arm_code_with_dot_products_needs_them_where_features_are_listed(
+    features: dict[str, bool], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems that list none may have any."""
+    target = preset("neoverse-n1")
+    here = replace(host(), triple=target.triple, isa="neon")
+    monkeypatch.setattr("leanconv.codegen.host.host", lambda: here)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    check_runs_here(replace(target, extensions=()))
+    with nullcontext() if runs else pytest.raises(SpecError, match="'neoverse-n1' cannot run"):
+        check_runs_here(target)
 
 
 def test_an_unknown_name_lists_those_that_exist() -> None:

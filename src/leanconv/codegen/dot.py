@@ -6,14 +6,19 @@ A group fills one lane of the sums: four bytes or two 16-bit integers fill an in
 group that all lanes share, `b` has a group for each lane. Integers are exact modulo 2^32 in every
 row:
 
-| row | elements | group | instruction | elsewhere |
-|---|---|---|---|---|
-| fma | float32, float64 | 1 | multiply-add | |
-| u8s8 | uint8 by int8, in int32 | 4 | vpdpbusd | even and odd bytes as 16 bits: two pmaddwd |
-| s16 | int16 by int16, in int32 | 2 | vpdpwssd | pmaddwd |
+| row | elements | group | x86: vnni | ARM: dotprod | elsewhere |
+|---|---|---|---|---|---|
+| fma | float32, float64 | 1 | | | multiply-add |
+| u8s8 | uint8 by int8, in int32 | 4 | vpdpbusd | sdot, a shifted | two pmaddwd |
+| s8s8 | int8 by int8, in int32 | 4 | vpdpbusd, a shifted | sdot | two pmaddwd |
+| u8u8 | uint8 by uint8, in int32 | 4 | two pmaddwd | udot | two pmaddwd |
+| s16 | int16 by int16, in int32 | 2 | vpdpwssd | | pmaddwd |
 
-x86's pmaddubsw is no row: it saturates sums of two products. Where there is no pmaddwd either, each
-element is widened to a lane of its own.
+*A shifted*: an instruction that takes `a` of the other sign gets it with its highest bit flipped,
+which is a ± 128. What that adds to the sums, ± 128 times the sum of a group of `b`, is computed
+once for each vector of `b` and taken off each of its products. *Two pmaddwd*: even and odd bytes as
+16 bits; pmaddubsw is no row, for it saturates sums of two products. Where there is no pmaddwd
+either, each element is widened to a lane of its own.
 """
 
 from __future__ import annotations
@@ -22,18 +27,29 @@ from collections.abc import Mapping
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
+from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import FLOATS, INT8, INT16, INT32, UINT8, DType, Precision
 
-Way = Literal["fma", "group", "pairs", "lanes"]
+Way = Literal["fma", "vnni", "dotprod", "pairs", "lanes"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
 
-# x, w and sums: how many elements are a group, and the instruction that takes them.
-_GROUPS: Mapping[tuple[DType, DType, DType], tuple[int, str]] = {
-    (UINT8, INT8, INT32): (4, "vpdpbusd"),
-    (INT16, INT16, INT32): (2, "vpdpwssd"),
+# x, w and sums: how many elements are a group.
+_GROUPS: Mapping[tuple[DType, DType, DType], int] = {
+    (UINT8, INT8, INT32): 4,
+    (INT8, INT8, INT32): 4,
+    (UINT8, UINT8, INT32): 4,
+    (INT16, INT16, INT32): 2,
 }
+# Instructions that take whole groups of `a` and `b`, by what a target needs for them.
+_INSTRUCTIONS: Mapping[Way, Mapping[tuple[DType, DType], str]] = {
+    "vnni": {(UINT8, INT8): "x86.avx512.vpdpbusd", (INT16, INT16): "x86.avx512.vpdpwssd"},
+    "dotprod": {(INT8, INT8): "aarch64.neon.sdot", (UINT8, UINT8): "aarch64.neon.udot"},
+}
+_OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
+_HIGHEST_BITS = -0x7F7F7F80  # of four bytes, as an int32
+_SHIFTED_ZERO = -0x80  # as an int8
 _PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes of sums
 
 
@@ -45,8 +61,8 @@ class Dot:
         a, b: element types of the operand that is broadcast and of the one in vectors.
         accumulate: type of the sums.
         group: elements whose products are added up in one lane.
-        way: `"fma"`; `"group"`: one instruction for a group; `"pairs"`: pmaddwd of 16 bits;
-            `"lanes"`: every element widened to a lane.
+        way: `"fma"`; `"vnni"`, `"dotprod"`: one instruction for a group; `"pairs"`: pmaddwd of 16
+            bits; `"lanes"`: every element widened to a lane.
     """
 
     a: DType
@@ -60,28 +76,47 @@ class Dot:
         if self.way == "fma":
             return (e.broadcast(address, kind),)
         word = e.load(address, element_of(kind), align=self.a.bytes)
+        if self._shifted:
+            word = word ^ _HIGHEST_BITS
         return self._parts(e, e.splat(word, lanes_of(kind)), self.a)
 
     def load(self, e: Function, address: Pointer, kind: str, live: int) -> Parts:
         """Load a group of B for each of the first `live` lanes of sums of that type."""
         word = e.load_first(address, kind, live)
-        return (word,) if self.way == "fma" else self._parts(e, word, self.b)
+        if self.way == "fma":
+            return (word,)
+        parts = self._parts(e, word, self.b)
+        if self._shifted:
+            shifted_zero = e.const(parts[0].kind, _SHIFTED_ZERO)
+            parts = (*parts, self._grouped(e, e.zero(kind), shifted_zero, parts[0]))
+        return parts
 
     def add(self, e: Function, acc: Value, a: Parts, b: Parts) -> Value:
         """The sums with one more group of products."""
         if self.way == "fma":
             return e.fma(a[0], b[0], acc)
+        if self.way in _INSTRUCTIONS:
+            acc = self._grouped(e, acc, a[0], b[0])
+            return acc - b[1] if self._shifted else acc
         kind = acc.kind
-        if self.way == "group":
-            name = _GROUPS[self.a, self.b, self.accumulate][1]
-            bits = 8 * self.accumulate.bytes * lanes_of(kind)
-            return e.intrinsic(f"llvm.x86.avx512.{name}.{bits}", kind, acc, a[0], b[0])
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
                 acc += e.intrinsic(f"llvm.x86.{_PMADDWD[lanes_of(kind)]}", kind, x, w)
             else:
                 acc += x * w
         return acc
+
+    @property
+    def _shifted(self) -> bool:
+        return self.way in _INSTRUCTIONS and (self.a, self.b) not in _INSTRUCTIONS[self.way]
+
+    def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
+        """The sums with a group of products, by one instruction."""
+        name = _instruction(self.way, self.a, self.b)
+        types = f"{mangled(acc.kind)}.{mangled(a.kind)}"
+        if self.way == "vnni":
+            types = str(8 * self.accumulate.bytes * lanes_of(acc.kind))
+        return e.intrinsic(f"llvm.{name}.{types}", acc.kind, acc, a, b)
 
     def _parts(self, e: Function, words: Value, dtype: DType) -> Parts:
         """Groups, one in each lane, as the factors that `add` takes."""
@@ -91,7 +126,7 @@ class Dot:
             return tuple(
                 _field(e, words, dtype, whole, place) for place in range(0, bits * self.group, bits)
             )
-        if self.way == "group" or bits == 16:
+        if self.way in _INSTRUCTIONS or bits == 16:
             elements = vector(dtype.llvm, lanes * self.group)
             return (e.convert("bitcast", words, elements),)
         pairs = e.convert("bitcast", words, vector("i16", 2 * lanes))
@@ -119,7 +154,7 @@ def fma(dtype: DType) -> Dot:
 def group_of(precision: Precision) -> int:
     """Elements of a group: 1 where each product is added to a sum by itself."""
     given = precision.x, precision.w, precision.accumulate
-    return _GROUPS[given][0] if given in _GROUPS else 1
+    return _GROUPS.get(given, 1)
 
 
 def has_dot(precision: Precision) -> bool:
@@ -132,11 +167,24 @@ def way_of(precision: Precision, target: Target) -> Way:
     """How a target multiplies and adds operands of these types, which have a row."""
     if group_of(precision) == 1:
         return "fma"
-    if "vnni" in target.extensions:
-        return "group"
-    if "avx_vnni" in target.extensions and target.vector_bytes <= 32:
-        return "group"
+    offered = _group_way(target)
+    if offered and _instruction(offered, precision.x, precision.w):
+        return offered
     return "pairs" if target.isa in ("avx2", "avx512") else "lanes"
+
+
+def _group_way(target: Target) -> Way | None:
+    """Which instructions for groups a target has."""
+    narrow = "avx_vnni" in target.extensions and target.vector_bytes <= 32
+    if narrow or "vnni" in target.extensions:
+        return "vnni"
+    return "dotprod" if "dotprod" in target.extensions else None
+
+
+def _instruction(way: Way, a: DType, b: DType) -> str | None:
+    """The intrinsic that takes groups of `a`, or of `a` shifted; None if there is none."""
+    table = _INSTRUCTIONS[way]
+    return table.get((a, b)) or table.get((_OTHER_SIGN.get(a, a), b))
 
 
 def dot_of(precision: Precision, way: Way) -> Dot:

@@ -34,7 +34,7 @@ _X86_EXTENSIONS = {
     "fp16": ("avx512fp16",),
     "vnni": ("avx512vnni",),
 }
-_EMITTED = ("avx_vnni", "vnni")  # those whose instructions kernels have today
+_EMITTED = ("avx_vnni", "dotprod", "vnni")  # those whose instructions kernels have today
 _ARM_EXTENSIONS = {
     "bf16": ("bf16",),
     "dotprod": ("dotprod",),
@@ -123,9 +123,12 @@ def check_runs_here(target: Target) -> None:
 
 def _runs(target: Target, features: Mapping[str, bool]) -> bool:
     """Whether a machine of this one's architecture with these features runs a target's code."""
-    used = (_X86_EXTENSIONS[name] for name in target.extensions if name in _EMITTED)
-    needed = [*_NEEDS.get(target.isa, ()), *(name for names in used for name in names)]
     alike = target.triple.split("-")[0] == host().triple.split("-")[0]
+    if target.isa == "neon" and not features:
+        return alike  # not every system lists them
+    known = _ARM_EXTENSIONS if target.isa == "neon" else _X86_EXTENSIONS
+    used = (known[name] for name in target.extensions if name in _EMITTED)
+    needed = [*_NEEDS.get(target.isa, ()), *(name for names in used for name in names)]
     return alike and all(features.get(name) for name in needed)
 
 

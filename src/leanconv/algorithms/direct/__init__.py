@@ -19,7 +19,7 @@ e bytes of an element, u the unit roundoff, L = C/g · kh · kw the products of 
             residual, activation, store (transposed in registers if y lies in planes)
 
 Weights are packed `[group][panel][kh][kw][c][vectors·l]`; x is read in place in any layout. Of
-integers (uint8 by int8, int16 by int16, summed in int32) a step multiplies a group of four or two
+integers (`codegen.dot` lists the types, summed in int32) a step multiplies a group of four or two
 channels of a block, and weights are packed `[group][panel][kh][kw][c/4][vectors·l][4]`. Padding
 is stored nowhere: taps outside the input are left out by loop bounds (kh) and by tiles of their own
 at both ends of a row (kw). The tile is chosen by arithmetic: `rows · vectors` accumulators cover
