@@ -77,6 +77,35 @@ def test_nan_literal() -> None:
     assert np.isnan(found).all()
 
 
+HALF_NUMBERS = [0.0, -0.0, 0.1, -1 / 3, 2049, 2051, 65504, 65519, 65520, 1e39, 1e-7, -3e-8, 6.2e-5]
+
+
+@pytest.mark.parametrize("value", [*HALF_NUMBERS, float("inf")])
+def test_literals_of_half_precision_are_the_nearest_numbers(value: float) -> None:
+    with np.errstate(over="ignore"):
+        nearest = float(np.float16(value))
+    assert literal("half", value) == literal("double", nearest)
+
+
+@pytest.mark.parametrize("value", [*HALF_NUMBERS, 257.0, 259.0, 3.39e38, 3.4e38, 9.2e-41, -1e-45])
+def test_literals_of_bfloat_are_the_nearest_numbers(value: float) -> None:
+    """Of all there are; beside the largest, 2^128 stands for infinity."""
+    numbers = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
+    apart = np.abs(np.append(numbers, 2.0**128) - abs(value))
+    first, *other = np.flatnonzero(apart == apart.min())
+    nearest = other[0] if other and first % 2 else first  # the even one of two
+    expected = np.copysign(np.append(numbers, np.inf)[nearest], value)
+    assert literal("bfloat", value) == literal("double", float(expected))
+
+
+@pytest.mark.parametrize("kind", ["half", "<4 x bfloat>"])
+def test_literals_of_halves_are_those_of_llvm(kind: str) -> None:
+    e = Function("f", [("x", "ptr")])
+    for number in (0.1, 1e39, -3e-8, float("nan")):
+        e.store(e.const(kind, number), e.address(0, element_of(kind)))
+    assert compiles(e.finish())
+
+
 def test_sequence_literal_keeps_order() -> None:
     found = map_arrays(
         "<4 x double>", lambda e, x: x * e.const(x.kind, [1, 0.5, -2, 3]), np.arange(1.0, 5.0)

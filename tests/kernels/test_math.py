@@ -57,6 +57,14 @@ class MathTestKernel(Kernel):
         return e.finish()
 
 
+def test_functions_of_types_without_coefficients_are_refused() -> None:
+    """They would be those of double, to no more than half of its digits."""
+    e = Function("f", [("x", "ptr")])
+    x = e.load(e.address(0, "half"), vector("half", 8))
+    with pytest.raises(KeyError, match="half"):
+        vector_math.exp(e, x)
+
+
 def evaluate(
     function: str | Activation, *arrays: np.ndarray, target: Target | None = None
 ) -> np.ndarray:

@@ -55,7 +55,7 @@ class NaiveConv(GroupedConv):
         """Emit the seven loops."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        pointers = e.pointers(self.operands, element)
+        pointers = self.addresses(e)
         depth, height, width = self.window.out
         steps = self.reduction
         with e.chunks(self.batch, self.groups, self.outputs, depth, height) as (n, g, j, od, oh):

@@ -128,6 +128,10 @@ class Problem:
         """Bytes of one element of everything."""
         return self.dtype.bytes
 
+    def lanes(self, target: Target) -> int:
+        """Lanes of a vector of sums."""
+        return target.lanes(self.precision.accumulate)
+
     @property
     def reduction(self) -> int:
         """Products summed for one output, padding counted."""
@@ -182,7 +186,7 @@ def typical(problem: Problem) -> Problem:
 
 def split_phases(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
-    y, lanes = problem.y, target.lanes(problem.precision.accumulate)
+    y, lanes = problem.y, problem.lanes(target)
     if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
         return None
     if problem.group_outputs <= lanes:

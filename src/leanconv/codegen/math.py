@@ -131,8 +131,11 @@ _DOUBLE = _Numbers(
 )
 
 
+_OF_ELEMENT = {"float": _FLOAT, "double": _DOUBLE}
+
+
 def _numbers(x: Value) -> _Numbers:
-    return _FLOAT if element_of(x.kind) == "float" else _DOUBLE
+    return _OF_ELEMENT[element_of(x.kind)]
 
 
 def _integer_kind(x: Value) -> str:

@@ -13,11 +13,13 @@ Operators give what their left operand is: `index + loaded` is an index, `loaded
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeVar
 
 from leanconv.symbols import Symbol
+from leanconv.types import DTYPES, HALVES, DType
 
 Number = int | float
 Same = TypeVar("Same", bound="Value")
@@ -26,7 +28,8 @@ _OfIntegers = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt
 _OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "ord", "uno", "une"]
 Predicate = _OfIntegers | _OfFloats
 
-_BYTES = {"float": 4, "double": 8, "ptr": 8, "half": 2, "bfloat": 2}
+_BYTES = {"ptr": 8, "i1": 1, **{dtype.llvm: dtype.bytes for dtype in DTYPES}}
+_HALVES = {dtype.llvm: dtype for dtype in HALVES}
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 
 
@@ -47,7 +50,7 @@ def lanes_of(kind: str) -> int:
 
 def bytes_of(kind: str) -> int:
     """Size of an element type in bytes."""
-    return _BYTES[kind] if kind in _BYTES else max(1, int(kind[1:]) // 8)
+    return _BYTES[kind] if kind in _BYTES else int(kind[1:]) // 8
 
 
 def mangled(kind: str) -> str:
@@ -69,7 +72,19 @@ def literal(kind: str, value: Number | Sequence[Number]) -> str:
         return str(int(value))
     if kind == "float":
         value = struct.unpack("f", struct.pack("f", value))[0]
+    elif kind in _HALVES:
+        value = _rounded(value, _HALVES[kind])
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
+
+
+def _rounded(value: Number, dtype: DType) -> float:
+    """The nearest number of a type, the even one of two; infinity beyond the largest."""
+    if not math.isfinite(value):
+        return value
+    _, exponent = math.frexp(max(abs(value), dtype.least_normal))
+    step = math.ldexp(dtype.roundoff, exponent)
+    nearest = round(abs(value) / step) * step
+    return math.copysign(nearest if nearest <= dtype.high else math.inf, value)
 
 
 class Builder(Protocol):

@@ -103,7 +103,7 @@ def blocked_tasks(
         block: channels in a block.
         channels: where the channels of the result come from, run by run.
         maps: for every axis of the result but the channels.
-        dtype: NumPy's name.
+        dtype: of the elements.
         value: what filled runs and channels hold.
         perm: the source's axis that each axis of the result reads; the channels stay second.
     """

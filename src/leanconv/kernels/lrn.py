@@ -38,7 +38,7 @@ class ResponseNorm(Kernel):
     """Local response normalisation of (images, channels, inner).
 
     Attributes:
-        dtype: `float32` or `float64`.
+        dtype: of all values, float32 or float64.
         images, channels, inner: the shape.
         size: channels of the window.
         alpha, beta, bias: as in the formula.

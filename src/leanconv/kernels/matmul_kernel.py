@@ -52,7 +52,7 @@ class MatMul(Kernel):
     """A batch of matrix products.
 
     Attributes:
-        dtype: NumPy's name.
+        dtype: of the elements.
         lanes: elements of a vector.
         m, n, k: rows and columns of the result, length of the sums.
         batch: extents of the batch axes.

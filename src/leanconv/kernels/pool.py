@@ -49,7 +49,7 @@ class Pool(Kernel):
     """Pool `planes` (images times blocks of channels), each a map of vectors.
 
     Attributes:
-        dtype: NumPy's name.
+        dtype: of the elements.
         block: lanes.
         planes: number of maps.
         window: extents before and after, kernel, strides, dilations and padding before.

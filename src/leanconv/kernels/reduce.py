@@ -59,7 +59,7 @@ class Reduction(Kernel):
     """One reduction of a tensor in memory.
 
     Attributes:
-        dtype: `float32` or `float64`.
+        dtype: of all values, float32 or float64.
         how: `sum`, `mean`, `max` or `min`.
         extents: of the input's memory, neighbours of one kind merged.
         reduced: for each axis, whether it is reduced.

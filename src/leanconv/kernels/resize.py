@@ -53,7 +53,7 @@ class Resize(Kernel):
     """Resize through tables.
 
     Attributes:
-        dtype: NumPy's name.
+        dtype: of the elements.
         width: contiguous elements of a cell: the block, or 1.
         axes: of the result in memory order, without the one of the cell.
         weighted: whether there is a table of weights; nearest neighbours need none.

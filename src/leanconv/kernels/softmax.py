@@ -48,7 +48,7 @@ class Softmax(Kernel):
     """Softmax over the middle axis of (outer, extent, inner).
 
     Attributes:
-        dtype: `float32` or `float64`.
+        dtype: of all values, float32 or float64.
         logarithm: log-softmax instead.
         outer, extent, inner: the shape; one inner element means that the axis is contiguous.
     """

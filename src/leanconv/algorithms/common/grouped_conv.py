@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from leanconv.codegen.emitter import Function, Pointer
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.forms import skeleton
@@ -14,7 +15,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
-from leanconv.types import DType, Precision
+from leanconv.types import INT64, DType, Precision
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,19 @@ class GroupedConv(Kernel):
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
         return sum_flops(self.batch, self.out_channels, self.window.out, self.reduction)
+
+    def addresses(self, e: Function) -> dict[str, Pointer]:
+        """Load the addresses of the operands, each of its type."""
+        types = self.precision
+        return e.pointers(
+            self.operands,
+            types.accumulate.llvm,
+            x=types.x.llvm,
+            w=types.w.llvm,
+            residual=types.y.llvm,
+            y=types.y.llvm,
+            offsets=INT64.llvm,
+        )
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Weights (K, C/g, kd, kh, kw) in the order in which the kernel reads them: as given."""

@@ -37,6 +37,6 @@ def group_fields(problem: Problem, target: Target) -> GroupFields:
         "x": problem.x,
         "y": problem.y,
         "precision": problem.precision,
-        "lanes": target.lanes(problem.precision.accumulate),
+        "lanes": problem.lanes(target),
         "epilogue": problem.epilogue,
     }

@@ -39,7 +39,7 @@ class Panels(Kernel):
         row: weights of one output.
         vectors: of a whole panel.
         lanes: of a vector.
-        dtype: `"float32"` or `"float64"`.
+        dtype: of all values, float32 or float64.
     """
 
     VARIES = True

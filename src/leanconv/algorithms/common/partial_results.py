@@ -37,7 +37,7 @@ class SumOfParts(Kernel):
         batch: images.
         blocks: blocks of channels of an image.
         pixels: positions of a map.
-        dtype: `"float32"` or `"float64"`.
+        dtype: of all values, float32 or float64.
         lanes: channels of a block, one vector.
         epilogue: bias, residual, activation.
     """

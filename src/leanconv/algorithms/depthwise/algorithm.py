@@ -21,7 +21,7 @@ _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chun
 
 def _reject(problem: Problem, target: Target) -> str | None:
     """Lanes along channels must work for groups of that size in these layouts."""
-    lanes = target.lanes(problem.dtype)
+    lanes = problem.lanes(target)
     inputs, outputs = problem.group_inputs, problem.group_outputs
     if problem.groups == 1:
         return "there is only one group"

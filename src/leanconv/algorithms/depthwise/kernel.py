@@ -111,7 +111,7 @@ class DepthwiseConv(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.dtype.llvm)
+        pointers = self.addresses(e)
         row_blocks = ceil_div(self.row_count, self.rows)
         outer = 1 if self.blocks_inside else self.blocks
         with e.chunks(self.batch, outer, row_blocks) as (n, block, part):

@@ -198,19 +198,6 @@ class PackedConv(GroupedConv):
         """Pack one number for each output channel (bias, slope), zero past the last."""
         return pack_channels(values, self.groups, self.panels * self.panel_lanes)
 
-    def addresses(self, e: Function) -> dict[str, Pointer]:
-        """Load the addresses of the operands, each of its type."""
-        types = self.precision
-        return e.pointers(
-            self.operands,
-            types.accumulate.llvm,
-            x=types.x.llvm,
-            w=types.w.llvm,
-            residual=types.y.llvm,
-            y=types.y.llvm,
-            offsets="i64",
-        )
-
     def of_phase(
         self, e: Function, pointers: dict[str, Pointer], n: Value
     ) -> tuple[dict[str, Pointer], Value]:

@@ -48,7 +48,7 @@ def _losses(problem: Problem, layout: FftLayout) -> Losses:
 
 def _reject(problem: Problem, target: Target) -> str | None:
     window = problem.window
-    lanes = target.lanes(problem.dtype)
+    lanes = problem.lanes(target)
     if not window.is_flat:
         return "there are three spatial axes; the transforms have two"
     depthwise = problem.group_inputs == problem.group_outputs == 1

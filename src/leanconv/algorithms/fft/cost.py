@@ -123,7 +123,7 @@ def _equal_parts(tiles: int) -> list[int]:
 
 def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[FftLayout]:
     """Every choice for a problem."""
-    lanes = target.lanes(problem.dtype)
+    lanes = problem.lanes(target)
     depthwise = problem.group_inputs == problem.group_outputs == 1 and problem.groups > 1
     vectors = 1 if depthwise else ceil_div(problem.group_outputs, lanes)
     slices = [n for n in range(1, min(vectors, _MOST_SPLITS) + 1) if vectors % n == 0]

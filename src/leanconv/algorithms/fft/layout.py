@@ -45,7 +45,7 @@ class FftLayout:
         depthwise: one input and one output a group: lanes along groups, products by element.
         height, width: the axes, cut.
         x, y: where input and output (and residual) lie.
-        dtype: `"float32"` or `"float64"`.
+        dtype: of all values, float32 or float64.
         lanes: lanes of a vector.
         epilogue: bias, residual, activation.
         x_offset, y_offset: elements from the tensors' starts to the first ones concerned.

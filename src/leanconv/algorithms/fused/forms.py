@@ -220,7 +220,7 @@ def rows_access(rows: int, width: int, lanes: int) -> Access:
 
 def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
-    vectors = ceil_div(problem.out_channels, target.lanes(problem.dtype))
+    vectors = ceil_div(problem.out_channels, problem.lanes(target))
     tile = _tile(target, _columns(problem), vectors, problem.reduction)
     return DirectConv(
         **group_fields(problem, target),
@@ -263,7 +263,7 @@ def _projects(problem: Problem, target: Target) -> tuple[DirectConv, ...]:
 
     Where one unit does a whole vector in the time of two halves, that is half the work.
     """
-    lanes = target.lanes(problem.dtype)
+    lanes = problem.lanes(target)
     whole, rest = divmod(problem.out_channels, lanes)
     if not (target.splits_vectors and 0 < rest <= lanes // 2):
         return (_dense(problem, target),)

@@ -100,7 +100,7 @@ class PlanarDepthwise(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, channels, tiles of rows, tiles of columns."""
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.dtype.llvm)
+        pointers = self.addresses(e)
         tiles = self.groups // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
         height = self.window.out[1]

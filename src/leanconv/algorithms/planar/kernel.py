@@ -60,7 +60,7 @@ class PlanarConv(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.dtype.llvm)
+        pointers = self.addresses(e)
         per_group = self.outputs // self.channels
         row_blocks = ceil_div(self.row_count, self.rows)
         with e.chunks(self.batch, self.groups, per_group, row_blocks) as (n, g, part, block):

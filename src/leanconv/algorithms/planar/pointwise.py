@@ -108,7 +108,7 @@ class PlanarPointwise(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.dtype.llvm)
+        pointers = self.addresses(e)
         panel_blocks = ceil_div(self.panels, self.panel_block)
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):

@@ -89,7 +89,7 @@ def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
         x=view.x,
         y=problem.y,
         precision=problem.precision,
-        lanes=target.lanes(problem.dtype),
+        lanes=problem.lanes(target),
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,

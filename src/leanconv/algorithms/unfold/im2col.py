@@ -66,7 +66,7 @@ def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
         position,
         tap,
         problem.dtype,
-        target.lanes(problem.dtype),
+        problem.lanes(target),
     )
 
 
@@ -123,7 +123,7 @@ def _whole(problem: Problem, target: Target) -> Candidate:
 def _segment(problem: Problem, target: Target, room: int) -> int:
     """Columns of a block that is a part of a row: equal parts, in whole register tiles."""
     width = problem.window.out[2]
-    vectors = ceil_div(problem.group_outputs, target.lanes(problem.dtype))
+    vectors = ceil_div(problem.group_outputs, problem.lanes(target))
     tile = rank_tiles(target, room, vectors, problem.reduction)[0][1]
     whole = room // tile.rows * tile.rows or room
     equal = ceil_div(width, ceil_div(width, whole))

@@ -143,7 +143,7 @@ def _vector(problem: Problem, target: Target) -> Candidate:
         precision=problem.precision,
         epilogue=problem.epilogue,
         unit=unit,
-        lanes=target.lanes(problem.dtype),
+        lanes=problem.lanes(target),
     )
     stages = (_unfold(layout, target),) if made else ()
     return _scalar(problem, (*stages, kernel), view, "vector")
@@ -251,7 +251,7 @@ def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
 
     return Blocks(
-        layout.unfolding(target.lanes(problem.dtype), block=True),
+        layout.unfolding(problem.lanes(target), block=True),
         layout.elements,
         (count, width),
         (height % count or count, width),
@@ -277,7 +277,7 @@ def _temporaries(problem: Problem) -> dict[str, int]:
 
 def _unfold(layout: Layout, target: Target) -> Unfold:
     batch, groups = layout.problem.batch, layout.problem.groups
-    unfolding = layout.unfolding(target.lanes(layout.problem.dtype), block=False)
+    unfolding = layout.unfolding(layout.problem.lanes(target), block=False)
     rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
     return Unfold(unfolding, batch, groups, layout.image, layout.elements, rows)
 

@@ -68,7 +68,7 @@ def _unfolding(problem: Problem, target: Target) -> Unfolding:
         (height * run, run, depth * height * run),
         (0, 0, 1 if by_taps else inputs),
         problem.dtype,
-        target.lanes(problem.dtype),
+        problem.lanes(target),
     )
 
 

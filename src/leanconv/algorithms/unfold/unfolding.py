@@ -48,7 +48,7 @@ class Unfolding:
         inputs: channels of one group.
         unfolded: for each axis, whether windows are copied side by side along it.
         channel, position, tap: strides in the unfolded tensor.
-        dtype: `"float32"` or `"float64"`.
+        dtype: of all values, float32 or float64.
         lanes: lanes of a vector.
     """
 

@@ -57,7 +57,7 @@ class WindowDot(GroupedConv):
         """Emit the loops: rows of output, channels and taps, windows."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        pointers = e.pointers(self.operands, element)
+        pointers = self.addresses(e)
         depth, height, _ = self.window.out
         steps = self.reduction
         with e.chunks(self.groups, self.outputs, self.batch, depth, height) as (g, j, n, od, oh):

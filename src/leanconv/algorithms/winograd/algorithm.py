@@ -95,8 +95,8 @@ def _reject_planes(problem: Problem, target: Target) -> str | None:
         return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
     if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
         return "a stride between columns that are not neighbours in memory"
-    if target.lanes(problem.dtype) < stride:
-        return f"a stride of {stride} for vectors of {target.lanes(problem.dtype)}"
+    if problem.lanes(target) < stride:
+        return f"a stride of {stride} for vectors of {problem.lanes(target)}"
     if not target.runtime_masks:
         return "masks computed at run time, which this target lacks"
     return None
@@ -186,7 +186,7 @@ def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
     """Those whose transformed weights keep the default limit; all if none does."""
-    lanes, most = target.lanes(problem.dtype), most_weight_bytes(problem)
+    lanes, most = problem.lanes(target), most_weight_bytes(problem)
     return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
@@ -305,7 +305,7 @@ def _staged_shapes(pieces: list[Piece], target: Target, m: Pair) -> list[Winogra
     """The shapes of pieces in stages, for tiles of m outputs of the first one."""
     given = WinogradParameters(m=m)
     return [
-        WinogradShape.of(p.problem, _sizes(p.problem, given)[0], target.lanes(p.problem.dtype))
+        WinogradShape.of(p.problem, _sizes(p.problem, given)[0], p.problem.lanes(target))
         for p in pieces
     ]
 

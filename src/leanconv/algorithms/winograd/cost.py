@@ -82,7 +82,7 @@ def best_kernel(
     Returns:
         None if no kernel has what is given.
     """
-    lanes = target.lanes(problem.dtype)
+    lanes = problem.lanes(target)
     # Which tiles are narrow, and their order, follow the size.
     edges = given.edges or ("whole" if problem.any_size else None)
     kernels = [
@@ -116,7 +116,7 @@ def ranked_tilings(
     problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
-    kernel = WinogradShape.of(problem, m, target.lanes(problem.dtype), sums)
+    kernel = WinogradShape.of(problem, m, problem.lanes(target), sums)
     traffic = strided_walk_cycles(problem, target)
     models = [_Model(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(

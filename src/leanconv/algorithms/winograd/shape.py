@@ -37,7 +37,7 @@ class WinogradShape:
         kernel, stride, pad: of the sliding window (h, w); pad before.
         m: outputs of a tile (h, w).
         x, y: strides of input and output; a residual has those of y.
-        dtype: `"float32"` or `"float64"`.
+        dtype: of all values, float32 or float64.
         lanes: lanes of a vector.
         epilogue: bias, residual, activation.
         tiles: tiles of one block, a multiple of `rows`.
