@@ -26,6 +26,7 @@ LEAST = {
     "Mod": 4,
     "Where": 7,
     "TopK": 4,
+    "MaxPoolWithIndices": 2,
 }
 
 
@@ -57,6 +58,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     # Their windows run across channels, their operands are matrices, or a value is of no float.
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
+    typed |= {"MaxPoolWithIndices"}
     assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed
 
 

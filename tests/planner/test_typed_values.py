@@ -25,6 +25,8 @@ from support.nodes import TARGETS, Case
 
 HELD = tuple(dtype for dtype in DTYPES if dtype != BFLOAT16)  # those that NumPy has
 SHAPE = (2, 35, 9, 7)
+POOL = {"kernel_shape": (2, 3), "pads": (0, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1)}
+POOL |= {"ceil_mode": False, "count_include_pad": False, "storage_order": 0}
 TOP = {"axis": 1, "k": 16, "largest": True, "sorted": True}
 
 
@@ -118,16 +120,18 @@ def test_operations_between_types_beside_a_network_of_floats() -> None:
     """Images in blocks become planes for them, and what they give is convolved again."""
     made = Moves(())
     window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
-    top = Node("TopK", ("v1",), ("values", "places"), frozen(TOP))
-    made.types |= dict(zip(top.outputs, infer_node(top, made.types), strict=True))
-    made.nodes.append(top)
+    pool = Node("MaxPoolWithIndices", ("v1",), ("pooled", "from"), frozen(POOL))
+    top = Node("TopK", ("pooled",), ("values", "places"), frozen(TOP))
+    for node in (pool, top):
+        made.types |= dict(zip(node.outputs, infer_node(node, made.types), strict=True))
+        made.nodes.append(node)
     again = made.op("Conv", "values", "w", **window, activation=None)
     place = made.op("ArgMax", again, axis=1, keepdims=True, last=False)
     least = made.op("ArgMin", again, axis=3, keepdims=False, last=True)
     wide = made.op("Cast", place, to=FLOAT32)
     chosen = made.op("Where", made.op("Less", again, wide), again, wide)
     last = made.op("Conv", chosen, "w", **window, activation=None)
-    outputs = (*made.outputs, "places", place, least, last)
+    outputs = (*made.outputs, "from", "places", place, least, last)
     graph = verify(replace(made.graph, outputs=outputs, nodes=tuple(made.nodes), types=made.types))
     inputs = {"x": np.random.default_rng(0).integers(-9, 9, (1, 16, 6, 6)).astype("f4")}
     found, wanted = run(graph, inputs), interpret(graph, inputs)

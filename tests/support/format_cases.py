@@ -185,6 +185,7 @@ def _typed(op: str) -> Iterator[Case]:
     x, spread = single_nodes.array(*IMAGE), single_nodes.array(1, 20, 1, 1)
     numbers = np.round(2 * x).astype(np.float32)
     place = {"axis": 1, "keepdims": True, "last": False}
+    pooled = {**single_nodes.WINDOW, **single_nodes.POOL}
     for names, inputs, attributes in (
         (("Floor", "Ceil", "Round", "Sign", "IsNaN"), [x], {}),
         (("IsInf",), [x], {"positive": True, "negative": True}),
@@ -199,6 +200,8 @@ def _typed(op: str) -> Iterator[Case]:
         (("Cast",), [(3 * x).astype(np.int8)], {"to": FLOAT32}),
         (("ArgMax", "ArgMin"), [x], place),
         (("ArgMax", "ArgMin"), [numbers], {**place, "axis": 3, "keepdims": False, "last": True}),
+        (("MaxPoolWithIndices",), [x], {**pooled, "storage_order": 1}),
+        (("MaxPool",), [numbers.astype(np.int8)], pooled),
         (("TopK",), [x], {"axis": 1, "k": 3, "largest": True, "sorted": True}),
         (("TopK",), [numbers], {"axis": 1, "k": 20, "largest": False, "sorted": True}),
     ):

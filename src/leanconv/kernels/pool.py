@@ -29,10 +29,12 @@ from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import plane_pool
+from leanconv.kernels.plane_pool import window_of
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import FLOATS, DType
 
 _Body = Callable[[Pointer], None]
 
@@ -284,32 +286,24 @@ class _Row:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Always: pooling is done in blocks only."""
-    del node, graph, block
-    return True
+    """Always for floats, which are pooled in blocks only."""
+    del block
+    return graph.types[node.output].dtype in FLOATS
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One kernel."""
-    del target
+    """One kernel: of integers, which are in no blocks, that of `plane_pool`."""
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
+    if result.dtype not in FLOATS:
+        return plane_pool.lower(node, graph, formats, target)
     block = formats[y].block
-    assert block, "pooling is done in blocks only"
-    spatial = len(source.shape) - 2
-    attributes = node.attributes
-    before, after = attributes["pads"][:spatial], attributes["pads"][spatial:]
-    window = Window(
-        triple(source.shape[2:], 1),
-        triple(result.shape[2:], 1),
-        triple(attributes["kernel_shape"], 1),
-        triple(attributes["strides"], 1),
-        triple(attributes["dilations"], 1),
-        triple(before, 0),
-    )
+    assert block, "pooling of floats is done in blocks only"
+    window = window_of(node, graph)
     average = node.op == "AveragePool"
     edges: tuple[tuple[int, int], ...] = ((0, 0),) * 3
-    if attributes["count_include_pad"]:
+    if node.attributes["count_include_pad"]:
+        after = node.attributes["pads"][len(source.shape) - 2 :]
         edges = tuple(zip(window.pad, triple(after, 0), strict=True))
     planes = source.shape[0] * ceil_div(source.shape[1], block)
     any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))

@@ -17,6 +17,7 @@ from leanconv.kernels import (
     layout,
     lrn,
     matmul,
+    plane_pool,
     pool,
     reduce,
     resize,
@@ -56,7 +57,18 @@ OPERATORS: Mapping[str, Operator] = _table(
     SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
     *map(
         SingleKernel,
-        (elementwise, extreme_places, layout, lrn, matmul, reduce, resize, softmax, top),
+        (
+            elementwise,
+            extreme_places,
+            layout,
+            lrn,
+            matmul,
+            plane_pool,
+            reduce,
+            resize,
+            softmax,
+            top,
+        ),
     ),
 )
 

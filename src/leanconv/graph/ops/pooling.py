@@ -23,7 +23,7 @@ from leanconv.graph.ops.base import (
 from leanconv.graph.ops.conv import MAX_STEP, check_window
 from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.spec.conv import effective_extent
-from leanconv.types import INT64
+from leanconv.types import FLOATS, INT8, INT64, UINT8
 
 
 def _infer_pool(types: Types, attributes: Attributes) -> TensorType:
@@ -65,11 +65,14 @@ def _axis_windows(x: Array, axis: int, attributes: Attributes, fill: float) -> l
     ]
 
 
+def _least(x: Array) -> float:
+    return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+
+
 def _evaluate_max(arrays: Arrays, attributes: Attributes) -> Array:
     y = array(arrays)
-    least = -np.inf if y.dtype.kind == "f" else np.iinfo(y.dtype).min
     for axis in range(2, y.ndim):
-        y = reduce(np.maximum, _axis_windows(y, axis, attributes, least))
+        y = reduce(np.maximum, _axis_windows(y, axis, attributes, _least(y)))
     return np.asarray(y, order="C")
 
 
@@ -83,11 +86,14 @@ def _infer_max_places(types: Types, attributes: Attributes) -> tuple[TensorType,
 
 
 def _evaluate_max_places(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
-    """Of equal numbers in a window, the first in row-major order counts; padding never does."""
+    """Of equal numbers in a window, the first in row-major order counts; padding never does.
+
+    NaN is beyond all numbers, and equal to itself.
+    """
     x = y = array(arrays)
     places = np.arange(x.size).reshape(x.shape)
     for axis in range(2, x.ndim):
-        values = _axis_windows(y, axis, attributes, -np.inf)
+        values = _axis_windows(y, axis, attributes, _least(y))
         y, places = reduce(
             _larger, zip(values, _axis_windows(places, axis, attributes, -1), strict=True)
         )
@@ -99,7 +105,9 @@ def _evaluate_max_places(arrays: Arrays, attributes: Attributes) -> tuple[Array,
 def _larger(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
     """The larger of numbers with their places; of equal ones that of the earlier place."""
     (x, i), (y, j) = a, b
-    taken = (y > x) | ((y == x) & (j >= 0) & ((i < 0) | (j < i)))
+    larger = (y > x) | (np.isnan(y) & ~np.isnan(x))
+    equal = (y == x) | (np.isnan(y) & np.isnan(x))
+    taken = larger | (equal & (j >= 0) & ((i < 0) | (j < i)))
     return np.where(taken, y, x), np.where(taken, j, i)
 
 
@@ -185,13 +193,17 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
+_OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
 OPS: dict[str, Op] = {
-    "MaxPool": single(_infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool),
+    "MaxPool": single(
+        _infer_pool, _evaluate_max, attributes=_WINDOW, work=_work_pool, dtypes=_OF_MAX
+    ),
     "MaxPoolWithIndices": Op(
         _infer_max_places,
         _evaluate_max_places,
         attributes=(*_WINDOW, "storage_order"),
         work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
+        dtypes=_OF_MAX,
     ),
     "AveragePool": single(_infer_pool, _evaluate_average, attributes=_WINDOW, work=_work_pool),
     "LRN": single(

@@ -1,0 +1,290 @@
+"""MaxPool between plain tensors: of all types, with the places of what was found if wanted.
+
+    y[p, o] = max over the taps k of x[p, o * stride + k * dilation - pad]         p: a map
+    places[p, o] = the flat index of that element of x
+
+Lanes run along columns. A row of results lies in the scratch while the rows of its taps are taken
+one after the other. Each of those is split there into the columns of every phase of the stride, so
+that a tap is read as whole vectors; a comparison of positions with the width leaves padding out.
+Of equal numbers, and of several NaN, the first in row-major order counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
+from leanconv.codegen.extents import Extent
+from leanconv.codegen.geometry import Window, triple
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import each_tile_of_any, where_any
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.ordering import precedes
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.symbols import most
+from leanconv.target import Target
+from leanconv.types import INT32, INT64, DType
+
+OPS = ("MaxPoolWithIndices",)
+
+_CHUNK_TAPS = 32 * 1024  # about 10 us
+_ROUNDED = 16  # results of a row, rounded up: a multiple of all targets' lanes
+_MOST_PHASES = 8  # further ones are split column by column
+_MOST_PIXELS = 1 << 31  # places in an image have 32 bits
+
+
+@dataclass(frozen=True)
+class PlanePool(Kernel):
+    """Maxima of windows in `planes` (images times channels).
+
+    Attributes:
+        dtype: of the numbers; places are int64.
+        planes: number of maps.
+        window: extents before and after, kernel, strides, dilations and padding before.
+        with_places: whether places are wanted, too.
+        columns_first: whether places count the axes of a map in reverse order.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    planes: Extent
+    window: Window
+    with_places: bool
+    columns_first: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "values", "places") if self.with_places else ("x", "y")
+
+    @property
+    def result_count(self) -> int:
+        return 2 if self.with_places else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of results in all."""
+        return self.planes * self.window.out[0] * self.window.out[1]
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Consecutive rows that one chunk does."""
+        return ceil_div(_CHUNK_TAPS, self.window.out[2] * prod(self.window.kernel))
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows, self.rows_per_chunk)
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.window.out[2] * prod(self.window.kernel)
+
+    @property
+    def columns(self) -> int:
+        """Results of a row, rounded up to whole vectors."""
+        return ceil_div(self.window.out[2], _ROUNDED) * _ROUNDED
+
+    @property
+    def margin(self) -> int:
+        """Columns of each phase before the input's first."""
+        return ceil_div(self.window.pad[2], self.window.stride[2])
+
+    @property
+    def phase_columns(self) -> int:
+        """Columns of one phase of a split row, margin and what no tap may count included."""
+        w, step = self.window, self.window.stride[2]
+        reach = ceil_div((w.kernel[2] - 1) * w.dilation[2], step)
+        found: int = self.margin + most(ceil_div(w.size[2], step), self.columns + reach)
+        return found
+
+    @property
+    def parts_bytes(self) -> tuple[int, int, int]:
+        """Scratch for a row of results, their places, and a split row."""
+        results, item = self.columns, self.dtype.bytes
+        places = results * INT32.bytes * self.with_places
+        split = self.phase_columns * self.window.stride[2] * item
+        return aligned(results * item), aligned(places), aligned(split)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(self.parts_bytes)
+
+    def emit(self, target: Target) -> str:
+        return _Nest(self, target).emit()
+
+
+class _Nest:
+    """The loops of one kernel while they are written."""
+
+    def __init__(self, kernel: PlanePool, target: Target) -> None:
+        self.k, self.e, self.w = kernel, Function(kernel.NAME), kernel.window
+        step = kernel.dtype if kernel.dtype.bytes >= INT32.bytes else INT32
+        self.lanes, self.element = target.lanes(step), kernel.dtype.llvm
+        self.kind = vector(self.element, self.lanes)
+        self.index = vector(INT32.llvm, self.lanes)
+        results, places, _ = kernel.parts_bytes
+        scratch = self.e.scratch
+        self.best = scratch.of(self.element)
+        self.found = scratch.at(results).of(INT32.llvm)
+        self.split = scratch.at(results + places).of(self.element)
+
+    def emit(self) -> str:
+        e, k, w = self.e, self.k, self.w
+        x, y = e.pointer(0, self.element), e.pointer(1, self.element)
+        places = e.pointer(2, INT64.llvm) if k.with_places else None
+        with e.chunks(k.chunks) as (chunk,):
+            first = chunk * k.rows_per_chunk
+            with e.loop("row", e.smin(first + k.rows_per_chunk, k.rows), start=first) as row:
+                plane = row // (w.out[0] * w.out[1])
+                self._clear()
+                base = plane * prod(w.size)
+                self._rows(x.at(base), row)
+                to = row * w.out[2]
+                for at, count in each_tile_of_any(e, "column", w.out[2], self.lanes):
+                    e.store_first(e.load(self.best.at(at), self.kind), y.at(to + at), count)
+                    if places is not None:
+                        e.store_first(self._place(at, base), places.at(to + at), count)
+        return e.finish()
+
+    def _clear(self) -> None:
+        """A row of the least number, which no place has."""
+        e, dtype = self.e, self.k.dtype
+        least = e.const(self.kind, float("-inf") if dtype.is_float else int(dtype.low))
+        with e.loop("column", self.k.columns, step=self.lanes) as at:
+            e.store(least, self.best.at(at))
+            if self.k.with_places:
+                e.store(e.const(self.index, -1), self.found.at(at))
+
+    def _place(self, at: Value, base: Value) -> Value:
+        """Places in all of x, of a vector of results."""
+        e, kind = self.e, vector(INT64.llvm, self.lanes)
+        inside = e.convert("sext", e.load(self.found.at(at), self.index), kind)
+        moved = inside + e.splat(base, self.lanes)
+        return e.select(inside.compare("slt", 0), inside, moved)
+
+    # -- rows of taps -----------------------------------------------------------------------------
+    def _rows(self, x: Pointer, row: Value) -> None:
+        """Take all rows of taps that touch the input."""
+        w = self.w
+        depths, heights, widths = w.size
+        orders = (1, depths, depths * heights) if self.k.columns_first else None
+        strides = orders or (heights * widths, widths, 1)
+        for d in self._taps(0, row // w.out[1] % w.out[0]):
+            for h in self._taps(1, row % w.out[1]):
+                self._split(x.at((d * heights + h) * widths))
+                self._columns(d * strides[0] + h * strides[1], strides[2])
+
+    def _taps(self, axis: int, o: Value) -> Iterator[Value]:
+        """Emit the body for each position of the input along an axis that a window touches."""
+        e, w, step = self.e, self.w, self.w.dilation[axis]
+        start = o * w.stride[axis] - w.pad[axis]
+        first = (e.smax(e.i64(0) - start, 0) + (step - 1)) // step
+        room = (e.smax(e.i64(w.size[axis]) - start, 0) + (step - 1)) // step
+        last = e.smin(room, w.kernel[axis])
+        with e.when(first.compare("slt", last)), e.loop("dh"[axis], last, start=first) as tap:
+            yield tap * step + start
+
+    def _split(self, x: Pointer) -> None:
+        """A row of the input into the scratch, phase by phase."""
+        e, width, step = self.e, self.w.size[2], self.w.stride[2]
+        margin, phase = self.k.margin, self.k.phase_columns
+        block = step * self.lanes
+        whole = width // block if step <= _MOST_PHASES else 0
+        for _ in where_any(e, whole):
+            with e.loop("block", whole) as number:
+                loaded = e.load(x.at(number * block), vector(self.element, block))
+                for p in range(step):
+                    part = e.shuffle(loaded, None, range(p, block, step)) if step > 1 else loaded
+                    e.store(part, self.split.at(number * self.lanes + (p * phase + margin)))
+        for _ in where_any(e, width - whole * block):
+            with e.loop("w", width, start=e.i64(whole * block)) as w:
+                place = w % step * phase + w // step + margin
+                e.store(e.load(x.at(w)), self.split.at(place))
+
+    def _columns(self, row: Value, step: int) -> None:
+        """Take the split row: its columns lie at `row + column * step` in the order of places."""
+        e, w = self.e, self.w
+        with e.loop("tile", self.k.columns, step=self.lanes) as first:
+            state: Carry = [e.load(self.best.at(first), self.kind)]
+            if self.k.with_places:
+                state.append(e.load(self.found.at(first), self.index))
+            begin = self._splat(first * w.stride[2] - w.pad[2])
+            column = e.const(self.index, [n * w.stride[2] for n in range(self.lanes)]) + begin
+            places = (self._splat(row), self._splat(e.i64(step)))
+            if w.kernel[2] > _MOST_PHASES:
+                with e.loop("kw", w.kernel[2], [state]) as tap:
+                    self._tap(state, first, tap, column, places)
+            else:
+                for number in range(w.kernel[2]):
+                    self._tap(state, first, number, column, places)
+            e.store(state[0], self.best.at(first))
+            if self.k.with_places:
+                e.store(state[1], self.found.at(first))
+
+    def _tap(
+        self,
+        state: Carry,
+        first: Value,
+        tap: Value | int,
+        column: Value,
+        places: tuple[Value, Value],
+    ) -> None:
+        """Take one tap of a vector of results."""
+        e, w, stride = self.e, self.w, self.w.stride[2]
+        from_margin = tap * w.dilation[2] + (self.k.margin * stride - w.pad[2])
+        at = first + from_margin % stride * self.k.phase_columns + from_margin // stride
+        x = e.load(self.split.at(at), self.kind)
+        here = column + self._splat(e.i64(tap * w.dilation[2]))
+        taken = precedes(self.k.dtype, x, state[0], least=False)
+        if self.k.with_places:
+            taken = taken | state[1].compare("slt", 0)
+        taken = taken & here.compare("ult", self._splat(e.i64(w.size[2])))
+        state[0] = e.select(taken, x, state[0])
+        if self.k.with_places:
+            row, step = places
+            state[1] = e.select(taken, here * step + row, state[1])
+
+    def _splat(self, number: Value) -> Value:
+        return self.e.splat(self.e.convert("trunc", number, INT32.llvm), self.lanes)
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Never: places are no image of floats, and integers are in no blocks."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel."""
+    del formats, target
+    source = graph.types[node.inputs[0]]
+    pixels = prod(source.shape[2:])
+    if pixels >= _MOST_PIXELS:
+        raise UnsupportedError(
+            f"node {node.name or node.key!r}: {node.op} of maps of {pixels} pixels; expected "
+            f"fewer than {_MOST_PIXELS}; cut the maps into several"
+        )
+    planes = source.shape[0] * source.shape[1]
+    with_places = len(node.outputs) > 1
+    columns_first = bool(with_places and node.attributes["storage_order"])
+    window = window_of(node, graph)
+    kernel = PlanePool(source.dtype, planes, window, with_places, columns_first)
+    return Lowered((Call(kernel, (node.inputs[0], *node.outputs)),), algorithm="pool")
+
+
+def window_of(node: Node, graph: Graph) -> Window:
+    """The window of a pool."""
+    size, out = (graph.types[name].shape[2:] for name in (node.inputs[0], node.outputs[0]))
+    attributes = node.attributes
+    return Window(
+        triple(size, 1),
+        triple(out, 1),
+        triple(attributes["kernel_shape"], 1),
+        triple(attributes["strides"], 1),
+        triple(attributes["dilations"], 1),
+        triple(attributes["pads"][: len(size)], 0),
+    )
