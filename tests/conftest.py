@@ -17,8 +17,10 @@ GUARDED = os.environ.get("TEST_GUARDED", "")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End well where this machine cannot run the code of the one that it is taken for."""
+    """End well where this machine cannot run the code of the one it is taken for, or is that."""
     reason = machines.why_not(MACHINE) if MACHINE else ""
+    if MACHINE and not reason and machines.is_here(MACHINE):
+        reason = f"this machine is a {MACHINE}, and tests without TEST_MACHINE are those"
     if reason:
         pytest.exit(f"nothing to test: {reason}", returncode=0)
     if GUARDED:
@@ -58,6 +60,20 @@ def real_compiler() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def presets_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold a test that is marked `presets` to that."""
+    if request.node.get_closest_marker("presets") is None:
+        yield
+        return
+    given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    held = [*vars(request.module).values(), *given.values()]
+    assert not any(map(machines.describes_here, held)), "describes this machine: remove the mark"
+    with machines.presets_alone() as asked:
+        yield
+    assert not asked, f"asks for this machine's {', '.join(asked)}: remove the mark `presets`"
+
+
 class _Defects(logging.Handler):
     """Takes note of what was made without symbols because of a defect."""
 
@@ -89,9 +105,14 @@ def defects() -> Iterator[list[str]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked exhaustive unless `-m` speaks of it."""
-    if "exhaustive" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
-    config.hook.pytest_deselected(items=left_out)
+    """Leave out what is marked exhaustive unless `-m` speaks of it, and what names its machines.
+
+    The latter is left out where this machine is taken for another, which makes no difference to it.
+    """
+    marks = {"exhaustive"} if "exhaustive" not in config.option.markexpr else set()
+    if MACHINE:
+        marks.add("presets")
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    if left_out:
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
+        config.hook.pytest_deselected(items=left_out)

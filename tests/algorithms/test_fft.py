@@ -339,6 +339,7 @@ def test_every_target_is_served(name: str) -> None:
         assert "call" not in assembly(kernel, target)
 
 
+@pytest.mark.presets
 def test_narrow_vectors_compute_the_same() -> None:
     target, spec = preset("haswell"), direct_spec()
     candidate = FFT.candidate(_problem(spec), target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,15 +34,15 @@ SHAPES = [
 ]
 
 
-def runnable() -> list[Target]:
+def runnable() -> list[Any]:
     """This machine, the presets whose code it runs, and one without a register of groups."""
-    found = [host(), replace(host(), name="no-vnni", extensions=())]
+    found: list[Any] = [host(), replace(host(), name="no-vnni", extensions=())]
     for target in PRESETS.values():
         try:
             check_runs_here(target)
         except SpecError:
             continue
-        found.append(target)
+        found.append(pytest.param(target, marks=pytest.mark.presets))
     return found
 
 

@@ -104,6 +104,7 @@ def test_double_precision(name: str) -> None:
         assert relative_error(runner.run(choice), block.expected()) < 2e-15, str(choice)
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("name", ["residual", "stride 2", "5x5", "no expansion", "stem"])
 def test_other_registers(name: str) -> None:
     runner = Runner(EXACT[name], preset("haswell"))

@@ -14,6 +14,7 @@ from leanconv.target import preset
 from support.counted import check_growth
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize(
     "line",
     [

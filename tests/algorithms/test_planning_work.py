@@ -90,6 +90,7 @@ def _plan(problem: Problem, name: str) -> None:
         use.kernel.emit(TARGET)
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("extent", _EXTENTS)
 @pytest.mark.parametrize("name", ["chosen", *(a.name for a in ALGORITHMS)])
 def test_planning_is_not_linear_in_an_extent(name: str, extent: str) -> None:
@@ -102,12 +103,14 @@ def test_planning_is_not_linear_in_an_extent(name: str, extent: str) -> None:
     check_growth(lambda n: _plan(_problem(made(base, n), form), name), SMALL, LARGE)
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("extent", ["batch", "height", "width", "padding", "padding across"])
 def test_planning_depthwise_planes_is_not_linear_in_an_extent(extent: str) -> None:
     made = _EXTENTS[extent]
     check_growth(lambda n: _plan(_problem(made(_DEPTHWISE, n), PLAIN), "planar"), SMALL, LARGE)
 
 
+@pytest.mark.presets
 def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
     def compare(n: int) -> None:
         spec = _EXTENTS["height"](_BASE, n)
@@ -116,6 +119,7 @@ def test_comparing_all_candidates_is_not_linear_in_the_height() -> None:
     check_growth(compare, SMALL, LARGE)
 
 
+@pytest.mark.presets
 def test_packing_small_groups_is_not_linear_in_their_number() -> None:
     def pack(groups: int) -> None:
         spec = replace(_BASE, in_channels=groups, out_channels=groups, groups=groups)

@@ -144,7 +144,14 @@ _AS_CHANNELS = [
     ],
 )
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
-@pytest.mark.parametrize(("x", "w", "attributes"), _AS_CHANNELS)
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    # The last one's weights are packed by code for the machine that runs it.
+    [
+        *(pytest.param(*case, marks=pytest.mark.presets) for case in _AS_CHANNELS[:-1]),
+        _AS_CHANNELS[-1],
+    ],
+)
 def test_phases_as_channels_are_exact(
     x: tuple[int, ...],
     w: tuple[int, ...],
@@ -182,6 +189,7 @@ def test_phases_as_channels_are_exact(
             assert [_phases(call.kernel) for call in seen[0].calls] == [phases]
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),

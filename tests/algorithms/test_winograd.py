@@ -186,6 +186,7 @@ def winograd_edges(plan: lc.ConvPlan) -> str:
     return kernel.shape.edges
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 20, 50])
 @pytest.mark.parametrize("narrow", [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize(("batch", "grid"), [(1, (4, 5)), (3, (2, 2)), (2, (5, 1)), (1, (6, 7))])
@@ -203,6 +204,7 @@ def test_every_block_has_its_share_of_narrow_tiles(
             assert absent or first <= place % tiles < stop
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("line", "layout"), [CHOSEN[0], CHOSEN[1], CHOSEN[2], CHOSEN[3], CHOSEN[5]]

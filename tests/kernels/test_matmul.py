@@ -12,6 +12,7 @@ from leanconv.codegen.host import host
 from leanconv.kernels import matmul
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
+from support.covering import pairwise
 from support.nodes import DTYPES, TARGETS, Case, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -61,23 +62,26 @@ def test_matmul_broadcasts(
         check(Case(matmul, "MatMul", arrays, {}, constants), target)
 
 
+# How the factors lie in memory meets every size, and what is added every one of both: the tile
+# begins with what is added, and reads it alike however the factors lie.
+GEMMS = pairwise(
+    [(0, 0), (0, 1), (1, 0), (1, 1)],
+    [(1, 33, 20), (15, 17, 9), (29, 40, 33), (20, 1, 17), (1, 1, 1)],
+    [None, "full", "row", "column", "scalar"],
+)
+
+
 @targets
 @dtypes
-@pytest.mark.parametrize("trans_a", [0, 1])
-@pytest.mark.parametrize("trans_b", [0, 1])
-@pytest.mark.parametrize(
-    "extents", [(1, 33, 20), (15, 17, 9), (29, 40, 33), (20, 1, 17), (1, 1, 1)]
-)
-@pytest.mark.parametrize("added", [None, "full", "row", "column", "scalar"])
+@pytest.mark.parametrize(("transposed", "extents", "added"), GEMMS)
 def test_gemm(
     target: Target,
     dtype: str,
-    trans_a: int,
-    trans_b: int,
+    transposed: tuple[int, int],
     extents: tuple[int, int, int],
     added: str | None,
 ) -> None:
-    m, n, k = extents
+    (trans_a, trans_b), (m, n, k) = transposed, extents
     shapes = {"full": (m, n), "row": (n,), "column": (m, 1), "scalar": ()}
     a = integers((k, m) if trans_a else (m, k), dtype, 1)
     b = integers((n, k) if trans_b else (k, n), dtype, 2)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leanconv.planner.arena import Lifetime, assign_offsets, largest_live_set
+
+pytestmark = pytest.mark.presets  # lives are given: there is no machine
 
 
 @st.composite

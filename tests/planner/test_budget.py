@@ -120,6 +120,7 @@ def every_plan(planner: GraphPlanner) -> list[Plan]:
     return plans
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("name", GRAPHS)
 def test_it_finds_what_trying_every_plan_finds(name: str) -> None:
     planner = Planner(GRAPHS[name](), preset("skylake-avx512"), THREADS, Accuracy(1e-4)).unmerged
@@ -163,6 +164,7 @@ def image(net: lc.Network, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(port.dtype)
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize("name", [*NARROW, *SMALL_NETWORKS])
 def test_budgets_are_kept_to_the_byte(name: str) -> None:
     """From the least to the plan without limits: bytes, times, results; one byte less fails."""
@@ -190,6 +192,7 @@ def test_budgets_are_kept_to_the_byte(name: str) -> None:
     assert times[-1] <= free.plan.counted_ns
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize("name", ["resnet50", "googlenet_like", "shufflenet_like"])
 def test_the_error_is_kept(name: str) -> None:
     """Estimates of all layers together stay below `max_error`, and so does the result."""

@@ -62,11 +62,13 @@ def planned(model: bytes, **options: Any) -> Plan:
     return plan
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize("name", ["resnext_like", "squeezenet_like"])
 def test_a_network_works_with_what_its_refusal_names(name: str) -> None:
     check_least(planned(small_model(name)))
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 def test_within_a_limit_of_bytes_the_least_error_is_another_one() -> None:
     """What is named keeps both limits; with fewer bytes it is no less."""
     model = small_model("shufflenet_like")
@@ -90,6 +92,7 @@ CONVS = [
 ]
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize(("x", "w", "options"), CONVS)
 def test_a_convolution_works_with_what_its_refusal_names(
     x: tuple[int, ...], w: tuple[int, ...], options: dict[str, Any]

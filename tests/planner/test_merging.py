@@ -51,6 +51,7 @@ def bound(limit: int | None) -> lc.Network:
     return net
 
 
+@pytest.mark.presets
 def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
     """At every limit, the least time and bytes of those that each number gives by itself."""
     plans = planner(width=1.0, image=224, target="znver4")
@@ -82,6 +83,7 @@ def test_the_best_of_all_numbers_of_merged_blocks_is_taken() -> None:
     assert caught.value.smallest_bytes == least
 
 
+@pytest.mark.presets
 def test_the_front_is_that_of_all_numbers_of_merged_blocks() -> None:
     plans = planner()
     front = plans.front(points=8)
@@ -96,6 +98,7 @@ def test_the_front_is_that_of_all_numbers_of_merged_blocks() -> None:
         assert found.path is None or found.path.time == point.time_ns
 
 
+@pytest.mark.presets
 def test_on_a_named_machine_more_blocks_are_merged_the_tighter_the_limit_is() -> None:
     plans = planner(target="znver4")
     least = plans.smallest
@@ -104,6 +107,7 @@ def test_on_a_named_machine_more_blocks_are_merged_the_tighter_the_limit_is() ->
     assert {point.merged for point in plans.front()} > {0, least.planner.merged}
 
 
+@pytest.mark.presets
 def test_limits_of_bytes_and_error_are_kept_together() -> None:
     least = planner(max_error=1.0).smallest
     error = planner().unmerged.place_plan(None, None)
@@ -115,6 +119,7 @@ def test_limits_of_bytes_and_error_are_kept_together() -> None:
         assert found.planner.merged
 
 
+@pytest.mark.presets
 def test_no_limit_changes_the_bits_of_reproducible_plans() -> None:
     plans = planner(reproducible=True)
     assert plans.family == [plans.unmerged]

@@ -24,6 +24,7 @@ from leanconv.types import FLOAT32
 from support.counted import check_growth
 from support.network_models import small
 
+pytestmark = pytest.mark.presets
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")
 Shape = tuple[int, ...]

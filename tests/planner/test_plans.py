@@ -44,6 +44,7 @@ def image(net: lc.Network, batch: int) -> np.ndarray:
     return np.zeros(shape, port.dtype)
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", [*SMALL_NETWORKS, *NARROW])
 def test_no_value_is_lost(name: str, batch: int) -> None:
@@ -126,6 +127,7 @@ def test_mobilenet_needs_its_peak_and_no_more() -> None:
     assert 3.4e6 * 4 < plan.weight_bytes < 3.8e6 * 4
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["mobilenetv2", "resnet50"])
 def test_nothing_is_reordered_inside(name: str, target: str) -> None:

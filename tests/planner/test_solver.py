@@ -9,6 +9,8 @@ import pytest
 
 from leanconv.planner.solver import Level, Path, fastest, least_error, smallest, undominated
 
+pytestmark = pytest.mark.presets  # levels are given: there is no machine
+
 
 def random_levels(
     rng: np.random.Generator, count: int, states: int, transitions: int

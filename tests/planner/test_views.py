@@ -80,6 +80,7 @@ def split(block: int = 16) -> bytes:
     )
 
 
+@pytest.mark.presets
 @pytest.mark.parametrize("target", ["haswell", "skylake-avx512", "neoverse-n1"])
 @pytest.mark.parametrize(("block", "batch"), [(16, 1), (16, 3), (10, 1)])
 def test_no_part_is_lost(block: int, batch: int, target: str) -> None:
