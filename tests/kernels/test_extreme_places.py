@@ -9,14 +9,19 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import TensorType
 from leanconv.kernels import extreme_places
+from leanconv.kernels.extreme_places import ExtremePlaces
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOATS, INT64, NUMBERS, DType
+from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT64, NUMBERS, UINT8, DType
+from support.forms import shared
 from support.nodes import Case
 
 # This machine, and AVX2 where it can run that.
 RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
 TARGETS = pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
+AXIS = {"axis": 0, "keepdims": False, "last": False}
 WAYS = [(op, last) for op in ("ArgMax", "ArgMin") for last in (False, True)]
 
 
@@ -55,6 +60,27 @@ def test_sizes(size: int, target: Target) -> None:
         check(numbers((3, size), dtype, 2), 0, target)
         check(numbers((2, size, 3), dtype, 3), 1, target)
         check(numbers((1, size, 1), dtype, 4), 0, target)
+
+
+@TARGETS
+@pytest.mark.parametrize("inner", [2, 7, 8, 15, 16, 17, 63, 65, 1007, 1023, 1024, 1025, 1039, 2100])
+def test_columns_and_rows(inner: int, target: Target) -> None:
+    """All remainders of rows that are taken at once, of vectors and of tiles of columns."""
+    for count in (1, 2, 4, 5, 6, 7, 8, 9, 13):
+        for dtype in (FLOAT32, FLOAT64, UINT8):
+            check(numbers((2, count, inner), dtype), 1, target)
+
+
+def test_columns_of_all_sizes_share_a_form() -> None:
+    sizes = [(2, 9, 64), (3, 21, 1000), (5, 150, 4099)]
+    assert shared(ExtremePlaces(FLOAT32, False, False, *size) for size in sizes)
+
+
+def test_too_many_rows_are_refused() -> None:
+    case = Case(extreme_places, "ArgMax", [numbers((4, 2), UINT8)], AXIS)
+    case.graph.types["x0"] = TensorType(((1 << 31) + 1, 2), UINT8)  # type: ignore[index]
+    with pytest.raises(UnsupportedError, match="ArgMax among 2147483649 rows; expected at most"):
+        case.lower(host(), False)
 
 
 @TARGETS

@@ -7,6 +7,8 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import TensorType
 from leanconv.kernels import top
 from leanconv.kernels.top_lanes import TopLanes
 from leanconv.kernels.top_scan import TopScan
@@ -114,7 +116,15 @@ def test_places_of_equal_numbers_are_in_order(target: Target) -> None:
                 check(x.T.astype(dtype).copy(), 0, min(k, 3), target)
 
 
-def test_no_results_have_no_kernel_and_others_call_nothing() -> None:
+def test_too_many_numbers_are_refused() -> None:
+    attributes = {"axis": 0, "k": 2, "largest": True, "sorted": True}
+    case = Case(top, "TopK", [numbers((4, 2), UINT8)], attributes)
+    case.graph.types["x0"] = TensorType(((1 << 32) + 1, 2), UINT8)  # type: ignore[index]
+    with pytest.raises(UnsupportedError, match="TopK among 4294967297 numbers; expected at most"):
+        case.lower(host(), False)
+
+
+def test_nothing_is_called_on_any_machine() -> None:
     for name in ("neoverse-n1", "icelake-server", "haswell"):
         target = preset(name)
         for dtype in NUMBERS:

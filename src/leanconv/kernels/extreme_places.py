@@ -4,15 +4,16 @@
 
 NaN is beyond all numbers, as in NumPy. Two loop nests:
 
-- other axes behind (`inner` > 1): lanes run along them, in tiles of 64 columns; a vector of numbers
-  and a vector of places are kept for each vector of results;
+- other axes behind (`inner` > 1): lanes run along them, in tiles of columns. What was found lies in
+  the scratch, so that a row of a tile is read as one run; it is loaded and stored once for a few
+  rows. A last vector of columns overlaps the one before it, which changes nothing;
 - none behind: lanes run along the axis. Each lane finds its own, then the lanes are compared, by
   number and place, then what is left of the axis, one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
@@ -20,8 +21,8 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
+from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.ordering import precedes, precedes_at
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
@@ -29,6 +30,9 @@ from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
 PIECE = 16384  # elements that one chunk reads
+_TILE = 1024  # columns: with their places, 8 KiB of float
+_ROWS = 4  # taken at once
+_MOST_ROWS = 1 << 31  # places beside numbers in lanes have 32 bits
 
 OPS = ("ArgMax", "ArgMin")
 
@@ -60,7 +64,7 @@ class ExtremePlaces(Kernel):
     @property
     def items(self) -> int:
         """Tiles of results."""
-        return self.outer * ceil_div(self.inner, TILE)
+        return self.outer * ceil_div(self.inner, _TILE)
 
     @property
     def group(self) -> int:
@@ -75,6 +79,11 @@ class ExtremePlaces(Kernel):
     def flops(self) -> int:
         return self.outer * self.count * self.inner
 
+    @property
+    def scratch_bytes(self) -> int:
+        """For what was found in a tile of columns."""
+        return 0 if self.inner == 1 else _TILE * (self.dtype.bytes + INT32.bytes)
+
     def emit(self, target: Target) -> str:
         return _Nest(self, target).emit()
 
@@ -88,7 +97,9 @@ class _Nest:
         self.step = kernel.dtype if kernel.dtype.bytes >= INT32.bytes else INT32
         self.lanes = target.lanes(self.step)
         self.kind = vector(kernel.dtype.llvm, self.lanes)
-        self.places = vector(INT64.llvm, self.lanes)
+        self.places, self.narrow = (vector(t.llvm, self.lanes) for t in (INT64, INT32))
+        self.numbers_found = self.e.scratch.of(kernel.dtype.llvm)
+        self.places_found = self.e.scratch.at(_TILE * kernel.dtype.bytes).of(INT32.llvm)
 
     def emit(self) -> str:
         e, k = self.e, self.k
@@ -104,17 +115,52 @@ class _Nest:
 
     # -- lanes along the axes behind --------------------------------------------------------------
     def _tile(self, x: Pointer, y: Pointer, item: Value) -> None:
-        k, columns = self.k, ceil_div(self.k.inner, TILE)
+        """The results of a tile of columns."""
+        e, k, columns = self.e, self.k, ceil_div(self.k.inner, _TILE)
         row, tile = item // columns, item % columns
-        source, out = x.at(row * (k.count * k.inner)), y.at(row * k.inner)
+        first, end = (number * k.inner // columns for number in (tile, tile + 1))
+        source, out = x.at(row * (k.count * k.inner) + first), y.at(row * k.inner + first)
+        if k.inner < self.lanes:
+            self._few_columns(source, out, self.target.lanes_of_tail(k.inner))
+            return
+        extent = end - first  # of tiles about equal, so that none is less than a vector
+        self._first_row(source, extent)
+        groups = (k.count - 1) // _ROWS
+        for _ in where_any(e, groups):
+            with e.loop("rows", groups) as group:
+                self._rows(source, extent, group * _ROWS + 1, _ROWS)
+        for _ in where_any(e, k.count - 1 - groups * _ROWS):
+            with e.loop("r", k.count, start=e.i64(groups * _ROWS + 1)) as r:
+                self._rows(source, extent, r, 1)
+        for at in self._vectors_of(extent):
+            place = e.load(self.places_found.at(at), self.narrow)
+            e.store(e.convert("zext", place, self.places), out.at(at))
 
-        def body(offset: Value, count: int) -> None:
-            self._columns(source.at(offset), out.at(offset), count)
+    def _vectors_of(self, extent: Value) -> Iterator[Value]:
+        """Emit the body for where each vector of columns begins; there is at least one."""
+        with self.e.loop("column", (extent + (self.lanes - 1)) // self.lanes) as number:
+            yield self.e.smin(number * self.lanes, extent - self.lanes)
 
-        each_column(self.e, tile, k.inner, self.step, self.target, body)
+    def _first_row(self, source: Pointer, extent: Value) -> None:
+        for at in self._vectors_of(extent):
+            self.e.store(self.e.load(source.at(at), self.kind), self.numbers_found.at(at))
+            self.e.store(self.e.zero(self.narrow), self.places_found.at(at))
 
-    def _columns(self, source: Pointer, out: Pointer, count: int) -> None:
-        """The results of the first `count` lanes."""
+    def _rows(self, source: Pointer, extent: Value, r: Value, rows: int) -> None:
+        """Take a few rows of a tile."""
+        e, k = self.e, self.k
+        for at in self._vectors_of(extent):
+            numbers, places = self.numbers_found.at(at), self.places_found.at(at)
+            best = [e.load(numbers, self.kind), e.load(places, self.narrow)]
+            for u in range(rows):
+                x = e.load(source.at((r + u) * k.inner + at), self.kind)
+                place = e.splat(e.convert("trunc", r + u, INT32.llvm), self.lanes)
+                self._take(best, x, place)
+            e.store(best[0], numbers)
+            e.store(best[1], places)
+
+    def _few_columns(self, source: Pointer, out: Pointer, count: int) -> None:
+        """The results of columns that are less than a vector."""
         e, k = self.e, self.k
         best = [e.load_first(source, self.kind, count), e.const(self.places, 0)]
         for _ in where_any(e, k.count - 1, [best]):
@@ -179,6 +225,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]
     outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])
+    if inner > 1 and kind.shape[axis] > _MOST_ROWS:
+        raise UnsupportedError(
+            f"node {node.name or node.key!r}: {node.op} among {kind.shape[axis]} rows; expected "
+            f"at most {_MOST_ROWS} along an axis before others; move the axis to the end"
+        )
     kernel = ExtremePlaces(
         kind.dtype,
         node.op == "ArgMin",
