@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, Protocol, TypeVar
 
 from leanconv.symbols import Symbol
@@ -29,6 +30,7 @@ _OfFloats = Literal["oeq", "one", "olt", "ole", "ogt", "oge", "ord", "uno", "une
 Predicate = _OfIntegers | _OfFloats
 
 _BYTES = {"ptr": 8, "i1": 1, **{dtype.llvm: dtype.bytes for dtype in DTYPES}}
+_KINDS = 1024  # whose parts are remembered: they are taken apart for most instructions
 _HALVES = {dtype.llvm: dtype for dtype in HALVES}
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 
@@ -38,21 +40,25 @@ def vector(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+@lru_cache(_KINDS)
 def element_of(kind: str) -> str:
     """Name the element type of a vector or scalar type."""
     return kind.split(" x ")[1][:-1] if kind[0] == "<" else kind
 
 
+@lru_cache(_KINDS)
 def lanes_of(kind: str) -> int:
     """Count the lanes of a type; 1 for a scalar."""
     return int(kind[1:].split(" ", 1)[0]) if kind[0] == "<" else 1
 
 
+@lru_cache(_KINDS)
 def bytes_of(kind: str) -> int:
     """Size of an element type in bytes."""
     return _BYTES[kind] if kind in _BYTES else int(kind[1:]) // 8
 
 
+@lru_cache(_KINDS)
 def mangled(kind: str) -> str:
     """Name a type as intrinsics' names have it: `f32`, `v16f32`."""
     element = element_of(kind)
