@@ -13,7 +13,8 @@ PYTEST_OPTIONS := -n $(WORKERS) --maxprocesses 8 --max-worker-restart 0 \
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 # Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
-MACHINE_TESTS := tests/planner tests/algorithms tests/test_docs.py
+# The longest files come first: no process waits for them at the end.
+MACHINE_TESTS := tests/algorithms tests/test_docs.py tests/planner
 # What runs kernels, with guard pages round every buffer; and half a minute of it.
 GUARDED_TESTS := tests/kernels tests/algorithms tests/conv tests/networks tests/planner tests/api
 GUARDED_SAMPLE := tests/planner/test_accepted_formats.py tests/planner/test_limits.py \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.host import host
 from leanconv.spec import Activation, ConvSpec
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, DType
+from support.covering import dealt
 from support.forms import same_bits, texts
 from support.small_kernels import problem
 
@@ -57,14 +59,18 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
-@pytest.mark.parametrize("size", [(5, 7), (13, 17), (9, 33), (40, 29)])
-@pytest.mark.parametrize(
-    ("text", "blocked"),
-    [*((text, False) for text in CASES), *((text, True) for text in CASES if text != IN_PLANES)],
-)
+SIZES = ((5, 7), (13, 17), (9, 33), (40, 29))
+# Tiles follow from the size and the kernel; the type only makes lanes of other widths of them.
+FORMS = [
+    case
+    for case in itertools.product(CASES, (True, False), SIZES)
+    if not (case[0] == IN_PLANES and case[1])
+]
+
+
+@pytest.mark.parametrize(("text", "blocked", "size", "dtype"), dealt(FORMS, [FLOAT32, FLOAT64]))
 def test_fft_words_give_the_bits_of_constants(
-    text: str, size: tuple[int, int], blocked: bool, dtype: str
+    text: str, blocked: bool, size: tuple[int, int], dtype: DType
 ) -> None:
     height, width = size
     step = 2 if "sh2" in text else 1

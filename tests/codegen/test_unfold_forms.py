@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.spec import Activation
 from leanconv.target import Target, preset
+from support.covering import dealt
 from support.forms import same_bits, texts
 from support.small_kernels import problem
 
@@ -73,12 +75,15 @@ METHODS = (
 )
 
 
-@pytest.mark.parametrize("blocked", [True, False])
-@pytest.mark.parametrize("size", [(5, 7), (9, 16), (7, 37)])
-@pytest.mark.parametrize("text", ["ic3oc9kh3ph1", "ic17oc20kh5ph2", "g2ic32oc32kh3ph2dh2"])
-@pytest.mark.parametrize("method", METHODS)
+CASES = ("ic3oc9kh3ph1", "ic17oc20kh5ph2", "g2ic32oc32kh3ph2dh2")
+SIZES = ((5, 7), (9, 16), (7, 37))
+# Code and the words that it reads are those of a method, channels and layout, whatever the size.
+FORMS = list(itertools.product(METHODS, CASES, (True, False)))
+
+
+@pytest.mark.parametrize(("method", "text", "blocked", "size"), dealt(FORMS, SIZES))
 def test_words_give_the_bits_of_constants(
-    method: str, text: str, size: tuple[int, int], blocked: bool
+    method: str, text: str, blocked: bool, size: tuple[int, int]
 ) -> None:
     generator = np.random.default_rng(size[1])
     for kernel in kernels_of(method, sized(text, *size, 2), host(), blocked, **EPILOGUE):

@@ -29,11 +29,19 @@ from leanconv.types import (
     UINT32,
     DType,
 )
+from support.covering import pairwise
 from support.kernel_runner import run_kernel
 from support.nodes import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
+Lanes = tuple[Target, DType]
+LANES = [(target, dtype) for target in TARGETS for dtype in DTYPES]
+
+
+def named(value: object) -> str:
+    """A parameter in a test's name."""
+    return f"{value[0].name}-{value[1]}" if value in LANES else str(value)
 
 
 def check(case: Case, target: Target, blocked: bool | None = None) -> None:
@@ -46,11 +54,18 @@ def check(case: Case, target: Target, blocked: bool | None = None) -> None:
 
 
 # -- reorders ------------------------------------------------------------------------------
-@targets
-@dtypes
-@pytest.mark.parametrize("channels", [1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64])
-@pytest.mark.parametrize("spatial", [(1, 1), (1, 2), (3,), (5, 3), (7, 7), (2, 3, 6), (33, 31)])
-def test_reorder(target: Target, dtype: str, channels: int, spatial: tuple[int, ...]) -> None:
+# Lanes, which follow from target and type, meet the channels that they are filled with and the
+# pixels that are transposed by as many; channels meet pixels.
+REORDERS = pairwise(
+    LANES,
+    [1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64],
+    [(1, 1), (1, 2), (3,), (5, 3), (7, 7), (2, 3, 6), (33, 31)],
+)
+
+
+@pytest.mark.parametrize(("lanes", "channels", "spatial"), REORDERS, ids=named)
+def test_reorder(lanes: Lanes, channels: int, spatial: tuple[int, ...]) -> None:
+    target, dtype = lanes
     shape = (2, channels, *spatial)
     block = Format(target.lanes(dtype))
     x = distinct(shape, dtype, 1)
@@ -284,11 +299,10 @@ def test_concat_with_a_constant(target: Target) -> None:
     check(Case(layout, "Concat", arrays, {"axis": 1}, constants=[1]), target, True)
 
 
-@targets
-@dtypes
-@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
-@pytest.mark.parametrize(
-    "pads",
+# A mode only says which indices are read; how runs of them are moved follows from the lanes.
+PADS = pairwise(
+    LANES,
+    ["constant", "reflect", "edge"],
     [
         (0, 0, 1, 2, 0, 0, 3, 0),
         (0, 2, 0, 1, 0, 3, 0, 1),
@@ -296,9 +310,12 @@ def test_concat_with_a_constant(target: Target) -> None:
         (0, 16, 2, 2, 0, 0, 2, 2),
         (0, 0, 0, 0, 0, 0, 0, 0),
     ],
-    ids=str,
 )
-def test_pad(target: Target, dtype: str, mode: str, pads: tuple[int, ...]) -> None:
+
+
+@pytest.mark.parametrize(("lanes", "mode", "pads"), PADS, ids=named)
+def test_pad(lanes: Lanes, mode: str, pads: tuple[int, ...]) -> None:
+    target, dtype = lanes
     for channels in (17, 32):
         x = distinct((2, channels, 4, 6), dtype)
         attributes = {"pads": pads, "mode": mode, "value": -1.5}
