@@ -225,13 +225,25 @@ def test_a_chain_of_too_many_nodes() -> None:
         lc.load(model(nodes, {"x": (1, 2, 3, 3)}, [names[-1]]))
 
 
-def test_one_weight_packed_for_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_weight_that_every_node_reads_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_PACKED_BYTES", 2**16)
     names = ["x", *(f"v{i}" for i in range(40))]
     nodes = [node("Conv", f"{a} w", b) for a, b in itertools.pairwise(names)]
     held = {"w": np.ones((64, 64, 1, 1), "f4")}
+    once, every = (
+        lc.load(model(some, {"x": (1, 64, 1, 1)}, [some[-1].output[0]], held)).plan
+        for some in (nodes[:1], nodes)
+    )
+    assert every.weight_bytes == once.weight_bytes > 0
+
+
+def test_weights_that_grow_where_they_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "_PACKED_BYTES", 0)
+    monkeypatch.setattr(lowering, "_PACKED_FACTOR", 1)
+    held = {"w": np.ones((64, 64, 3, 3), "f4")}
+    proto = model([node("Conv", "x w", "y")], {"x": (1, 64, 34, 34)}, ["y"], held)
     with pytest.raises(UnsupportedError, match="packed weights"):
-        lc.load(model(nodes, {"x": (1, 64, 1, 1)}, [names[-1]], held))
+        lc.load(proto, algorithms={"Conv_0": "winograd:m=4"})
 
 
 # -- small conveniences ---------------------------------------------------------------------------

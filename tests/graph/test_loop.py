@@ -256,6 +256,14 @@ def test_a_loop_is_compiled_for_each_number_of_iterations() -> None:
             np.testing.assert_array_equal(array, found[name])
 
 
+def test_weights_of_a_body_are_packed_once() -> None:
+    plans = [lc.load(made([loop("n true x", "y", CONV)], n, shape=X.shape)).plan for n in (3, 9)]
+    once = plans[0].steps[1].weight_bytes
+    assert once > 0
+    assert plans[1].weight_bytes == plans[0].weight_bytes
+    assert plans[1].weight_bytes < 3 * once
+
+
 def assert_nothing_ran(proto: onnx.ModelProto) -> None:
     # ONNX Runtime calls a stack of nothing (0,) where the file declares no shape.
     found = imported(proto, {"x": X})

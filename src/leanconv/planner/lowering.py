@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +139,7 @@ class _Lowering(ValuePlacer[Format]):
         self._lowered = TracedLowering(graph, target, accuracy)
         self._steps: list[Step] = []
         self._packings: list[Packing] = []
+        self._alike: dict[Hashable, Packing] = {}
         self._packed: dict[str, int] = {}
         self._calls = 0
         held = sum(array.nbytes for array in graph.constants.values())
@@ -176,14 +177,12 @@ class _Lowering(ValuePlacer[Format]):
         for name, size in lowered.temporaries.items():
             renamed[name] = self.fresh(name)
             self.bytes[renamed[name]] = size
-        self._count(node, lowered)
         for name, array in lowered.constants.items():
             renamed[name] = self.fresh(name)
             self.constants[renamed[name]] = array
         for packing in lowered.packings:
-            renamed.update({name: self.fresh(name) for name in packing.bytes})
-            self._packings.append(_renamed(packing, renamed))
-            self._packed.update(self._packings[-1].bytes)
+            renamed.update(self._pack(packing))
+        self._count(node, lowered)
         for output, view in lowered.views.items():
             self.views.add(output, renamed.get(view.source, view.source), view.offset)
             self._take_constant(view.source)
@@ -200,6 +199,21 @@ class _Lowering(ValuePlacer[Format]):
             calls.append(replace(call, values=values))
         label = node.name or node.key
         self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), node.key))
+
+    def _pack(self, packing: Packing) -> dict[str, str]:
+        """The names of what a packing makes; nodes that read the same share it."""
+        key = (packing.recipe, tuple(packing.bytes.values()), tuple(map(id, packing.sources)))
+        found = self._alike.get(key) if packing.recipe is not None else None
+        if found is not None:
+            return dict(zip(packing.bytes, found.bytes, strict=True))
+        names = {name: self.fresh(name) for name in packing.bytes}
+        made = _renamed(packing, names)
+        if packing.recipe is not None:
+            self._alike[key] = made
+        self._packings.append(made)
+        self._packed.update(made.bytes)
+        self._allowance -= sum(made.bytes.values())
+        return names
 
     def _place_parts(
         self, lowered: Lowered, output: str, reads: Mapping[str, Format]
@@ -236,7 +250,6 @@ class _Lowering(ValuePlacer[Format]):
     def _count(self, node: Node, lowered: Lowered) -> None:
         self._calls += len(lowered.calls)
         self._allowance -= sum(array.nbytes for array in lowered.constants.values())
-        self._allowance -= sum(sum(packing.bytes.values()) for packing in lowered.packings)
         if self._calls > MAX_STAGES:
             raise UnsupportedError(
                 f"node {node.name!r} ({node.op}): the network needs over {MAX_STAGES} calls of "
