@@ -97,3 +97,14 @@ def test_an_input_of_no_type_that_arrays_have_is_left_out() -> None:
     network = lc.load(proto, threads=1)
     assert [each.name for each in network.inputs] == ["x"]
     assert network(X).shape == (1, 4, 8, 8)
+
+
+def test_places_of_a_pool_that_nothing_reads() -> None:
+    pool = node("MaxPool", "y", "p i", kernel_shape=[2, 2])
+    back = node("Sub", "i i", "d")
+    proto = convolution(pool, node("Shape", "d", "s"), node("Reshape", "p s", "z"))
+    proto.graph.node.insert(2, back)
+    proto.graph.output[0].name = "z"
+    found = lc.load(proto, threads=1)
+    np.testing.assert_allclose(found(X), reference(proto, {"x": X})["z"], rtol=1e-4, atol=1e-4)
+    assert [step.op for step in found.plan.steps][:2] == ["Conv", "MaxPool"]

@@ -11,6 +11,7 @@ import pytest
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.simplify import simplify
+from leanconv.types import FLOAT32, FLOAT64, INT64, as_dtype
 from support.graph_builder import Builder, applied, only, ops
 
 
@@ -29,6 +30,18 @@ def test_drop_dead_keeps_outputs_that_are_inputs_or_constants() -> None:
     b = Builder()
     x, c = b.input(2), b.normal(3)
     assert ops(applied(drop_dead, b.graph(x, c))) == []
+
+
+def test_a_cast_reads_past_one_that_loses_nothing() -> None:
+    for between, kept in (("float64", False), ("int16", True), ("uint8", True), ("float32", False)):
+        b = Builder(as_dtype("int16" if between == "float32" else "int32"))
+        y = b.op("Cast", b.op("Cast", b.input(2, 3), to=as_dtype(between)), to=INT64)
+        result = applied(simplify, b.graph(y))
+        assert len(result.nodes) == 1 + kept, between
+    back = Builder(FLOAT32)
+    wide = back.op("Cast", back.op("Neg", back.input(5)), to=FLOAT64)
+    y = back.op("Neg", back.op("Cast", wide, to=FLOAT32))
+    assert ops(applied(simplify, back.graph(y))) == ["Neg", "Neg"]
 
 
 IDENTITIES: list[tuple[str, tuple[float, ...], dict[str, Any]]] = [

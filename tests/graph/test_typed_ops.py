@@ -12,7 +12,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NUMBERS, as_dtype
-from support.onnx_models import Array, reference
+from support.onnx_models import Array, imported, model, reference
 
 R = np.random.default_rng(12)
 
@@ -27,21 +27,21 @@ def numbers(dtype: str, *shape: int) -> Array:
 
 
 def wanted(op: str, arrays: list[Array], outputs: int, opset: int, **given: Any) -> list[Array]:
-    """What ONNX Runtime computes of one node; what types its outputs have is inferred there."""
+    """What ONNX Runtime computes of one node, and our import of it; a TopK's k is in the file."""
     names = [f"x{index}" for index in range(len(arrays))]
     made = [f"y{index}" for index in range(outputs)]
-    kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
-    graph = helper.make_graph(
-        [helper.make_node(op, names, made, **given)],
-        "one",
-        [
-            helper.make_tensor_value_info(name, kind, array.shape)
-            for name, kind, array in zip(names, kinds, arrays, strict=True)
-        ],
-        [helper.make_empty_tensor_value_info(name) for name in made],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    found = reference(proto, dict(zip(names, arrays, strict=True)))
+    inputs = dict(zip(names, arrays, strict=True))
+    held = {"x1": inputs.pop("x1")} if op == "TopK" else {}
+    proto = model([helper.make_node(op, names, made, **given)], {}, made, held, opset)
+    for name, array in inputs.items():
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        proto.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
+    for value in proto.graph.output:
+        value.ClearField("type")  # it follows
+    proto.ir_version = 10
+    found = reference(proto, inputs)
+    ours = imported(proto, inputs)
+    alike([ours[name] for name in made], [found[name] for name in made])
     return [found[name] for name in made]
 
 

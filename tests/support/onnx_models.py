@@ -10,10 +10,9 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from leanconv.graph.conversions import converted
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
-from leanconv.graph.onnx_import import Model, read_model
+from leanconv.graph.onnx_import import read_model
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT64
 from support.templates import check_template
@@ -107,17 +106,14 @@ def imported(
     graph = verify(read.bind(shapes, dtype))
     if dtype is None:
         check_template(read, shapes)
-    return interpreted(read, graph, inputs, dtype)
+    return interpreted(graph, inputs)
 
 
-def interpreted(
-    read: Model, graph: Graph, inputs: Mapping[str, Array], dtype: str | None = None
-) -> dict[str, Array]:
-    """What a graph of a model gives, with what is done to inputs and outputs."""
-    steps = (read.dtype, dtype or read.dtype)
-    found = interpret(graph, {name: converted(array, steps) for name, array in inputs.items()})
-    ends = read.output_casts or ((),) * len(found)
-    return {name: converted(y, each) for (name, y), each in zip(found.items(), ends, strict=True)}
+def interpreted(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What a graph of a model gives; inputs in float32 become what it computes in."""
+    return interpret(
+        graph, {name: array.astype(graph.types[name].dtype) for name, array in inputs.items()}
+    )
 
 
 def agree(proto: onnx.ModelProto, inputs: Mapping[str, Array], tolerance: float = 1e-5) -> None:

@@ -81,6 +81,18 @@ def test_sums_are_kept_in_a_type_that_holds_them() -> None:
     assert INT32.scaled_error(1e-5) == 0.0
 
 
+def test_a_type_holds_what_numpy_calls_a_safe_cast() -> None:
+    for one in DTYPES:
+        for other in DTYPES:
+            if BFLOAT16 in (one, other):
+                continue
+            rounded = one == FLOAT64 and other in ("int64", "uint64")  # NumPy takes these
+            assert one.holds(other) == (np.can_cast(other, one) and not rounded), (one, other)
+    assert FLOAT32.holds(BFLOAT16)
+    assert BFLOAT16.holds(UINT8)
+    assert not BFLOAT16.holds(as_dtype("float16"))
+
+
 def test_a_precision_is_written_as_one_name_where_all_are_alike() -> None:
     for dtype in (FLOAT32, INT64, "bfloat16"):
         precision = Precision.of(dtype)

@@ -20,7 +20,6 @@ from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
-from leanconv.graph.conversions import converted
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
@@ -82,10 +81,7 @@ class CpuBackend:
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
         pairs = zip(arrays, self._inputs, strict=True)
-        given = [validated_input(array, spec) for array, spec in pairs]
-        if self.model.converts:
-            return [converted(array, (self.model.dtype, self.dtype)) for array in given]
-        return given
+        return [validated_input(array, spec) for array, spec in pairs]
 
     def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
         """Plan, emit and compile for input shapes."""
@@ -93,7 +89,7 @@ class CpuBackend:
             self._ranges.check(shapes)
         probed, self._probed = self._probed, None
         owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
-        return FastCall(shapes, self._compiled(owned), self.dtype, self.model)
+        return FastCall(shapes, self._compiled(owned))
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
@@ -182,7 +178,7 @@ class CpuBackend:
             reason = (
                 f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
             )
-        elif pinned.network != graph_digest(graph) or pinned.dtype != self.dtype:
+        elif pinned.network != graph_digest(graph) or pinned.dtype != graph.dtype:
             reason = "it was made for another network"
         if reason:
             log.warning("%s does not fit: %s; planning anew", pinned.name, reason)

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import Shape
-from leanconv.graph.conversions import converted
-from leanconv.graph.onnx_import import Model
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Held, new_array
-from leanconv.types import DType
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
 # NumPy, one takes 28 us.
@@ -29,18 +26,14 @@ class FastCall:
     Args:
         shapes: of the inputs.
         network: the compiled network.
-        dtype: of the inputs.
-        model: what the file says; where it converts inputs or outputs, there is no fast path.
     """
 
-    def __init__(
-        self, shapes: tuple[Shape, ...], network: CompiledNetwork, dtype: DType, model: Model
-    ) -> None:
+    def __init__(self, shapes: tuple[Shape, ...], network: CompiledNetwork) -> None:
         self.shapes, self.network = shapes, network
         kinds = tuple(network.plan.outputs.values())
-        single = len(shapes) == len(kinds) == 1 and not model.converts
-        self._lookup = Lookup(shapes[0], dtype) if single else None
-        self._casts = model.output_casts if any(model.output_casts) else None
+        given = tuple(network.plan.inputs.values())
+        single = len(given) == len(kinds) == 1
+        self._lookup = Lookup(given[0].shape, given[0].dtype) if single else None
         self._spare_outputs: list[tuple[np.ndarray, int]] = []
         size = sum(prod(kind.shape) * kind.dtype.bytes for kind in kinds)
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
@@ -79,8 +72,6 @@ class FastCall:
         """The outputs for contiguous arrays of the right shapes and dtype."""
         results = self._new_outputs()
         self.network.run([array.ctypes.data for array in (*arrays, *results)])
-        if self._casts is not None:
-            return [converted(y, casts) for y, casts in zip(results, self._casts, strict=True)]
         return results
 
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from leanconv.errors import InputError, memory_reported
 from leanconv.forks import imported
-from leanconv.graph.conversions import result_dtype, result_shape
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
@@ -62,21 +61,15 @@ def output_specs(
 
     Args:
         model: what the file says.
-        dtype: that the network computes in.
-        computed: types of the outputs in a plan; None for what the file says of them.
+        dtype: that outputs are given in that the file has in the dtype in which it computes.
+        computed: the outputs' types in a plan; None for what the file says of them.
     """
-    steps = model.output_casts or ((),) * len(model.outputs)
-    if computed is None:
-        known = model.output_shapes
-        kinds = tuple(
-            dtype if declared is None or declared.is_float else declared  # shapes and constants
-            for declared in model.output_dtypes
-        )
-    else:
-        known = tuple(map(result_shape, steps, (kind.shape for kind in computed)))
-        kinds = tuple(kind.dtype for kind in computed)
-    dtypes = map(result_dtype, steps, kinds)
-    return tuple(InputSpec(*each) for each in zip(model.outputs, known, dtypes, strict=True))
+    if computed is not None:
+        pairs = zip(model.outputs, computed, strict=True)
+        return tuple(InputSpec(name, kind.shape, kind.dtype) for name, kind in pairs)
+    kinds = [dtype if each in (None, model.dtype) else each for each in model.output_dtypes]
+    declared = zip(model.outputs, model.output_shapes, kinds, strict=True)
+    return tuple(InputSpec(*each) for each in declared)
 
 
 def is_array(given: object) -> bool:
@@ -131,6 +124,6 @@ def input_mend(array: np.ndarray, spec: InputSpec) -> str:
         then = ", of the other height and width: resize the image" if text else ""
     if array.dtype != spec.dtype:
         text = f"{text or 'x'}.astype({spec.dtype!r})"
-        if array.dtype.kind in "iu":
+        if array.dtype.kind in "iu" and spec.dtype.is_float:
             then += ", scaled as in training: often divided by 255"
     return f": give {text}{then}" if text else ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.inputs import InputSpec
+from leanconv.api.inputs import InputSpec, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import (
     NetworkOptions,
@@ -178,8 +178,7 @@ def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
     usual = CpuBackend(model, replace(options, max_error=None))
     if usual.dtype != FLOAT32:
         raise SpecError(f"got samples for a network in {usual.dtype}; expected one in float32")
-    inputs = [InputSpec(each.name, each.shape, usual.dtype) for each in model.inputs]
-    given = checked_samples(samples, inputs)
+    given = checked_samples(samples, input_specs(model, usual.dtype))
     measuring = Measurements(usual, exact, given)
     return measured_plan(measuring, options.max_error, options.memory_limit)
 

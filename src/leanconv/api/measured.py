@@ -79,7 +79,7 @@ class Measurements:
     Args:
         backend: of the network in float32.
         exact: of the same network in float64.
-        samples: arrays by the inputs' names, in float32.
+        samples: arrays by the inputs' names.
     """
 
     def __init__(self, backend: CpuBackend, exact: CpuBackend, samples: Sequence[Arrays]) -> None:
@@ -282,7 +282,15 @@ def _in_double(graph: Graph) -> Graph:
         for name, kind in graph.types.items()
     }
     constants = _double(graph.constants)
-    return replace(graph, types=types, constants=constants, origin=None)
+    nodes = tuple(
+        replace(node, attributes={"to": FLOAT64}) if _makes_single(node) else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes, types=types, constants=constants, origin=None)
+
+
+def _makes_single(node: Node) -> bool:
+    return node.op == "Cast" and node.attributes["to"] == FLOAT32
 
 
 def _apart(graph: Graph) -> Graph:

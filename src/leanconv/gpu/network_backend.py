@@ -10,6 +10,7 @@ from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
 from leanconv.gpu.device.compiler import Compile, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.graph.onnx_import import Model
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
@@ -44,10 +45,12 @@ class DeviceBackend(Unpicklable):
         max_error: float | None = None,
         compile_code: Compile = compile_cubin,
     ) -> None:
-        if model.converts:
+        other = next((each for each in model.inputs if each.dtype != model.dtype), None)
+        if other is not None:
             raise UnsupportedError(
-                f"the network converts inputs or outputs of other types than {model.dtype}, which "
-                "device='cuda' does not do; expected device='cpu', or a file without these casts"
+                f"the network takes {shown(other.name)!r} in {other.dtype} and computes in "
+                f"{model.dtype}, which device='cuda' does not do; expected device='cpu', or a file "
+                "without the cast"
             )
         half = find_dtype(dtype) if dtype in HALVES else None
         if half and model.dtype != FLOAT32:

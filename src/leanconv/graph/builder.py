@@ -16,7 +16,7 @@ from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.records import dataclass
-from leanconv.types import FLOAT64, DType, as_dtype
+from leanconv.types import FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
@@ -63,6 +63,10 @@ class Builder:
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self._nodes: list[_Emitted] = []
+
+    def kept(self, dtype: DType) -> DType:
+        """The dtype in which the file's numbers of a dtype are kept."""
+        return self.single if dtype == FLOAT32 else dtype
 
     def constant(self, array: Array) -> Value:
         """A value that is known; float32 as what it becomes."""

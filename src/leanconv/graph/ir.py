@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from itertools import chain
@@ -125,12 +126,13 @@ class Graph:
 
     @cached_property
     def dtype(self) -> DType:
-        """The float type that is computed in: the first that a node gives, or else an input has.
+        """The float type that is computed in: that most nodes give, or else the first input has.
 
         Values of it may be in blocks of channels, and errors are counted in its roundoff.
         """
-        computed = (name for node in self.nodes for name in node.outputs)
-        kinds = (self.types[name].dtype for name in chain(computed, self.inputs))
+        given = Counter(self.types[node.key].dtype for node in self.nodes)
+        computed = (kind for kind, _ in given.most_common())
+        kinds = chain(computed, (self.types[name].dtype for name in self.inputs))
         return next((kind for kind in kinds if kind in FLOATS), FLOAT32)
 
     def producer(self) -> dict[str, Node]:

@@ -16,9 +16,8 @@ import numpy as np
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.files import reason
 from leanconv.graph.builder import Builder, Value, located
-from leanconv.graph.conversions import Conversion
+from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
-from leanconv.graph.edges import take_casts
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import Limits
@@ -68,11 +67,10 @@ class Model:
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
-        dtype: of everything that flows: inputs of other dtypes are converted before they are read.
+        dtype: the float type that is computed in first.
         bytes: the size of the file and its external data.
         limits: what binding may use.
         metadata: the file's own key-value pairs.
-        output_casts: for each output what is done to it at last, one after the other.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -86,12 +84,6 @@ class Model:
     bytes: int
     limits: Limits
     metadata: Mapping[str, str]
-    output_casts: tuple[tuple[Conversion, ...], ...] = ()
-
-    @property
-    def converts(self) -> bool:
-        """Whether inputs or outputs are of other dtypes than what flows."""
-        return any(self.output_casts) or any(each.dtype != self.dtype for each in self.inputs)
 
     def bind(
         self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: DType | None = None
@@ -111,11 +103,11 @@ class Model:
             ModelError: the nodes do not fit each other at these shapes.
             UnsupportedError: something that leanconv does not do.
         """
-        computed = self.runtime_dtype(dtype)
-        single = FLOAT64 if computed != self.dtype else FLOAT32
+        promoted = self.runtime_dtype(dtype) != self.dtype
+        builder = Builder(FLOAT64 if promoted else FLOAT32, self.limits, self.bytes)
         bound = self._bound_shapes(shapes or {})
-        builder = Builder(single, self.limits, self.bytes)
-        inputs = {name: Value(TensorType(shape, computed)) for name, shape in bound.items()}
+        kinds = {each.name: builder.kept(each.dtype) for each in self.inputs}
+        inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}
         scope = Scope(builder, self.opset, self.constants, inputs)
         outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
         return builder.finish(inputs, outputs, scope.names)
@@ -257,7 +249,6 @@ def _read(
     check_flow(file)
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
-    edges = take_casts(file)
     inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
     return Model(
         inputs=inputs,
@@ -265,11 +256,10 @@ def _read(
         output_shapes=file.output_shapes,
         output_dtypes=file.output_dtypes,
         opset=file.opset,
-        nodes=edges.nodes,
+        nodes=file.nodes,
         constants=MappingProxyType(file.constants),
-        dtype=edges.dtype,
+        dtype=computed_dtype(file),
         bytes=len(data) + files.bytes,
         limits=limits,
         metadata=MappingProxyType(file.metadata),
-        output_casts=edges.casts,
     )

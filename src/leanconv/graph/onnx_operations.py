@@ -12,8 +12,6 @@ from leanconv.graph.onnx_names import NAME, shown
 from leanconv.graph.onnx_nodes import RawGraph, RawNode
 
 _QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
-_LAST = ("ArgMax", "ArgMin")  # on data, nothing but Casts may read what they give
-_CASTS = ("Cast", "CastLike")
 _ITERATIONS = 3  # of a loop, looked at one by one; then all that is carried counts as data
 _MOST = 20  # names that a message lists
 _Which = Callable[[Iterable[bool]], bool]
@@ -67,17 +65,13 @@ def nor(names: Sequence[str], where: str = "") -> str:
 
 def not_on_data(nodes: Sequence[_Node], inputs: Collection[str]) -> list[str]:
     """The known operations that are not computed on data, but would have to be, each once."""
-    ended: dict[str, str] = {}  # what an ArgMax gives, also behind Casts, by name
-    found: dict[str, None] = {}
-    for node, flows in flowing(nodes, inputs):
-        if _refused(node, flows) and not RULES[node.op].running:
-            found[node.op] = None
-        sources = {ended[name] for name in node.inputs if name in ended}
-        if node.op not in _CASTS:
-            found.update(dict.fromkeys(sorted(sources)))
-            sources = {node.op} if node.op in _LAST and flows else set()
-        ended.update((name, source) for source in sources for name in node.outputs)
-    return list(found)
+    return list(
+        dict.fromkeys(
+            node.op
+            for node, flows in flowing(nodes, inputs)
+            if _refused(node, flows) and not RULES[node.op].running
+        )
+    )
 
 
 def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_Node, list[int]]]:

@@ -71,6 +71,14 @@ class DType(str):
         """Whether it holds integers, signed or not; truth values are none."""
         return self.kind in ("int", "uint")
 
+    def holds(self, other: DType) -> bool:
+        """Whether it has every number of another type; truth values are 0 and 1."""
+        if self.is_float and other.is_float:
+            return self.roundoff <= other.roundoff and self.high >= other.high
+        if self.is_float:
+            return other.high <= 1 / self.roundoff and other.high < self.high
+        return not other.is_float and self.low <= other.low and other.high <= self.high
+
     def scaled_error(self, error: float) -> float:
         """An error that is usual in float32, as this type has it; 0.0 for integers."""
         return error * (self.roundoff / FLOAT32.roundoff)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from leanconv.graph.convert import arithmetic, flow, folding, normalisation, resize, shapes, windows
+from leanconv.graph.convert import (
+    arithmetic,
+    flow,
+    folding,
+    normalisation,
+    resize,
+    shapes,
+    typed,
+    windows,
+)
 from leanconv.graph.convert.rule import (
     FIRST_OPSET,
     LAST_OPSET,
@@ -25,6 +34,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **normalisation.RULES,
         **shapes.RULES,
         **folding.RULES,
+        **typed.RULES,
         **flow.RULES,
     }
 )

@@ -8,11 +8,9 @@ from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.conversions import Extreme
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import broadcast
-from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
-from leanconv.types import FLOAT32, FLOATS, INT64
+from leanconv.types import FLOATS
 
 _Step = Callable[[Call, Value], Value]
 
@@ -83,8 +81,15 @@ def _softsign(call: Call) -> list[Value]:
     return [call.emit("Div", [x, call.emit("Add", [call.number(1, x), call.emit("Abs", [x])])])]
 
 
+def _abs(call: Call) -> list[Value]:
+    x = call.value()
+    return [x if x.type.dtype.kind == "uint" else call.emit("Abs", [x])]
+
+
 def _clip(call: Call) -> list[Value]:
-    """Clip by attributes (before opset 11) or by inputs."""
+    """Clip by attributes (before opset 11) or by inputs; of integers it is Max and Min."""
+    if call.value().type.dtype.is_integer:
+        return [_clipped_integers(call)]
     bounds = {"min": -math.inf, "max": math.inf}
     for index, name in enumerate(bounds, 1):
         if call.opset < 11:
@@ -94,6 +99,18 @@ def _clip(call: Call) -> list[Value]:
         if math.isnan(bounds[name]):
             raise ModelError(f"{name} is not a number; expected a number")
     return [call.emit("Clip", [call.value()], **bounds)]
+
+
+def _clipped_integers(call: Call) -> Value:
+    x = call.value()
+    for index, op in ((1, "Max"), (2, "Min")):
+        bound = call.optional(index)
+        if bound is None:
+            continue
+        if bound.type.elements != 1:
+            raise ModelError(f"input {index} is {bound.type}; expected one number")
+        x = call.emit(op, [x, call.reshape(bound, ())])
+    return x
 
 
 def _prelu(call: Call) -> list[Value]:
@@ -107,12 +124,12 @@ def _prelu(call: Call) -> list[Value]:
 
 def _binary(op: str) -> Callable[[Call], list[Value]]:
     def convert(call: Call) -> list[Value]:
-        return [call.emit(op, [call.value(0), _aligned(call)])]
+        return [call.emit(op, [call.value(0), aligned(call)])]
 
     return convert
 
 
-def _aligned(call: Call) -> Value:
+def aligned(call: Call) -> Value:
     """The second operand, broadcast to the first as the opset says.
 
     Before opset 7 that is done where an attribute asks for it: its axes are those of the first
@@ -135,15 +152,14 @@ def _aligned(call: Call) -> Value:
 
 def _power(call: Call) -> list[Value]:
     """Pow, whose exponent may be of another dtype than its base."""
-    base, exponent = call.value(0), _aligned(call)
+    base, exponent = call.value(0), aligned(call)
     if exponent.type.dtype != base.type.dtype:
-        if exponent.array is None or base.type.dtype not in FLOATS:
+        if base.type.dtype not in FLOATS:
             raise UnsupportedError(
-                f"got a base {base.type} and an exponent {exponent.type}; expected a float base "
-                "and a constant exponent, or equal dtypes"
+                f"got a base {base.type} and an exponent {exponent.type}; expected a float base, "
+                "or equal dtypes"
             )
-        array = call.constant(1)
-        exponent = call.fold(lambda: array.astype(base.type.dtype), exponent.shape, base.type.dtype)
+        exponent = call.emit("Cast", [exponent], to=base.type.dtype)
     return [call.emit("Pow", [base, exponent])]
 
 
@@ -211,23 +227,6 @@ def _root(call: Call, x: Value) -> Value:
     return call.emit("Sqrt", [x])
 
 
-def _extreme(call: Call) -> list[Value]:
-    """ArgMax and ArgMin: of data at a network's end, where `edges` has them done."""
-    x = call.value()
-    step = Extreme(
-        call.axis(call.attribute("axis", 0), len(x.shape)),
-        call.flag("keepdims", 1),
-        call.flag("select_last_index"),
-        call.node.op == "ArgMin",
-    )
-    if not x.shape[step.axis]:
-        raise ModelError(f"got {x.type}; expected an extent of at least 1 along axis {step.axis}")
-    array = x.array
-    if array is None:
-        return [x]
-    return [call.fold(lambda: step.of(array), step.shape(x.shape), INT64)]
-
-
 def _gemm(call: Call) -> list[Value]:
     inputs = [call.value(0), call.value(1)]
     added = call.optional(2)
@@ -257,33 +256,8 @@ def _dropout(call: Call) -> list[Value]:
     return [call.value()]
 
 
-def _cast(call: Call) -> list[Value]:
-    """A change of dtype; of constants only, unless the dtype stays."""
-    target = call.attribute("to", None)
-    if call.node.op == "CastLike":
-        target = call.value(1).type.dtype
-    x = call.value()
-    if target is None:
-        raise ModelError("attribute to is missing; expected a data type")
-    if target == FLOAT32:
-        target = call.builder.single
-    if x.array is None and target != x.type.dtype:
-        raise UnsupportedError(
-            f"casts to {target}, which is not supported on data yet; expected {x.type.dtype} "
-            "throughout"
-        )
-    if x.array is None or target == x.type.dtype:
-        return [x]
-    array = x.array if target in SYMBOLIC_DTYPES else x.numbers
-    assert array is not None, "a constant"
-    if array.dtype == object:
-        return [call.fold(lambda: array, x.shape, target)]
-    return [call.fold(lambda: array.astype(target), x.shape, target)]
-
-
 _NO_KINDS: dict[str, str] = {}
 _BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
-_TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}  # of casts to types that are not taken
 RULES: dict[str, Rule] = {
     **{
         op: _unary(op)
@@ -295,11 +269,11 @@ RULES: dict[str, Rule] = {
             "Exp",
             "Log",
             "Neg",
-            "Abs",
             "Reciprocal",
             "Softplus",
         )
     },
+    "Abs": Rule(_abs),
     "Erf": _unary("Erf", since=9),
     "HardSwish": _unary("HardSwish", since=14),
     "LeakyRelu": _unary("LeakyRelu", alpha=0.01),
@@ -330,10 +304,6 @@ RULES: dict[str, Rule] = {
     "ReduceL1": _reduction("ReduceSum", 18, _magnitude),
     "ReduceL2": _reduction("ReduceSum", 18, _square, _root),
     "ReduceSumSquare": _reduction("ReduceSum", 18, _square),
-    **{
-        op: Rule(_extreme, {"axis": "int", "keepdims": "int", "select_last_index": "int"})
-        for op in ("ArgMax", "ArgMin")
-    },
     "Gemm": Rule(
         _gemm,
         {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},
@@ -352,6 +322,4 @@ RULES: dict[str, Rule] = {
         moved=(12, ("ratio",)),
         older=Older(7, {"is_test": "int"}),
     ),
-    "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
-    "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
 }

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.base import Array, broadcast, integers
-from leanconv.graph.ops.integers import remainder
-from leanconv.types import BOOL, FLOAT16, as_dtype
+from leanconv.graph.ops.base import Array, integers
+from leanconv.types import FLOAT16, as_dtype
 from leanconv.units import shape_text, type_text
 
 
@@ -64,49 +62,6 @@ def _range(call: Call) -> list[Value]:
         steps = (limit - start) / delta
         count = max(math.ceil(steps), 0) if math.isfinite(steps) else 1 << 60
     return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
-
-
-def _where(call: Call) -> list[Value]:
-    chosen, a, b = (call.symbolic(index) for index in range(3))
-    kinds = [call.dtype(index) for index in range(3)]
-    if kinds[0] != BOOL or kinds[1] != kinds[2]:
-        raise ModelError(f"got {', '.join(map(str, kinds))}; expected bool and two alike")
-    shape = broadcast(chosen.shape, a.shape, b.shape)
-    return [call.fold(lambda: np.where(chosen, a, b), shape, kinds[1])]
-
-
-def _compare(function: Callable[[Any, Any], Any], kinds: str = "iufb") -> Callable[..., Any]:
-    def convert(call: Call) -> list[Value]:
-        a, b = call.symbolic(0), call.symbolic(1)
-        kind, other = call.dtype(0), call.dtype(1)
-        if kind != other or np.dtype(kind).kind not in kinds:
-            raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
-        shape = broadcast(a.shape, b.shape)
-        return [call.fold(lambda: function(a, b), shape, BOOL)]
-
-    return convert
-
-
-def _modulo(call: Call) -> list[Value]:
-    a, b = call.symbolic(0), call.symbolic(1)
-    kind, other, towards_zero = call.dtype(0), call.dtype(1), call.flag("fmod")
-    if kind != other:
-        raise ModelError(f"got inputs of {kind} and {other}; expected one dtype for both")
-    shape = broadcast(a.shape, b.shape)
-    if kind.is_integer:
-        return [call.fold(lambda: remainder(a, b, towards_zero), shape, kind)]
-    function = np.fmod if towards_zero else np.mod
-    return [call.fold(lambda: np.asarray(function(a, b)), shape, kind)]
-
-
-def _each(function: Callable[[Any], Any], kinds: str) -> Callable[[Call], list[Value]]:
-    def convert(call: Call) -> list[Value]:
-        x = call.constant(0)
-        if x.dtype.kind not in kinds:
-            raise ModelError(f"the input holds {x.dtype}; expected another dtype")
-        return [call.fold(lambda: function(x), x.shape, as_dtype(x.dtype))]
-
-    return convert
 
 
 def _product(call: Call) -> list[Value]:
@@ -169,20 +124,6 @@ RULES: dict[str, Rule] = {
     "Shape": Rule(_shape, {"start": "int", "end": "int"}, knows_shape=True),
     "Size": Rule(_size, knows_shape=True),
     "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
-    "Where": _fold_rule(_where, 3, since=9),
-    "Equal": _fold_rule(_compare(np.equal), 2, since=7),
-    "Less": _fold_rule(_compare(np.less, "iuf"), 2, since=7),
-    "LessOrEqual": _fold_rule(_compare(np.less_equal, "iuf"), 2, since=12),
-    "Greater": _fold_rule(_compare(np.greater, "iuf"), 2, since=7),
-    "GreaterOrEqual": _fold_rule(_compare(np.greater_equal, "iuf"), 2, since=12),
-    "And": _fold_rule(_compare(np.logical_and, "b"), 2, since=7),
-    "Or": _fold_rule(_compare(np.logical_or, "b"), 2, since=7),
-    "Not": _fold_rule(_each(np.logical_not, "b"), 1),
-    "Floor": _fold_rule(_each(np.floor, "f"), 1),
-    "Ceil": _fold_rule(_each(np.ceil, "f"), 1),
-    "Round": _fold_rule(_each(np.round, "f"), 1, since=11),
-    "Sign": _fold_rule(_each(np.sign, "iuf"), 1, since=9),
-    "Mod": _fold_rule(_modulo, 2, since=10, fmod="int"),
     "ReduceProd": Rule(
         _product,
         {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"},

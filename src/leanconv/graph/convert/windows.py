@@ -133,25 +133,25 @@ def _for_output(
     return (*begins, *ends), tuple(added)
 
 
-def _pool(call: Call) -> list[Value]:
-    x = call.value()
+def _pool(call: Call) -> Sequence[Value]:
+    """A pooling; a MaxPool gives places, too, where the node has a second output."""
+    x, op = call.value(), call.node.op
     check_rank(x.type, 3, 5)
     kernel = call.attribute("kernel_shape", None)
     if kernel is None or len(kernel) != len(x.shape) - 2:
         raise ModelError(
             f"attribute kernel_shape is {kernel}; expected {len(x.shape) - 2} integers for {x.type}"
         )
-    window = _window(call, x.shape[2:], kernel)
-    return [
-        call.emit(
-            call.node.op,
-            [x],
-            kernel_shape=kernel,
-            ceil_mode=call.flag("ceil_mode"),
-            count_include_pad=call.flag("count_include_pad"),
-            **window,
-        )
-    ]
+    window = {
+        "kernel_shape": kernel,
+        "ceil_mode": call.flag("ceil_mode"),
+        "count_include_pad": call.flag("count_include_pad"),
+        **_window(call, x.shape[2:], kernel),
+    }
+    if op != "MaxPool" or not any(call.node.outputs[1:]):
+        return [call.emit(op, [x], **window)]
+    order = int(call.flag("storage_order"))
+    return call.emit_all("MaxPoolWithIndices", [x], storage_order=order, **window)
 
 
 def _global_pool(op: str) -> Rule:
@@ -190,7 +190,7 @@ RULES: dict[str, Rule] = {
         2,
         3,
     ),
-    "MaxPool": Rule(_pool, _POOL),
+    "MaxPool": Rule(_pool, _POOL, outputs=2),
     "AveragePool": Rule(_pool, _POOL),
     "GlobalAveragePool": _global_pool("ReduceMean"),
     "GlobalMaxPool": _global_pool("ReduceMax"),

@@ -45,7 +45,7 @@ pads (all begins, all ends), dilations, group, activation |
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -65,7 +65,7 @@ from leanconv.graph.ops import (
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
-from leanconv.types import HALVES
+from leanconv.types import FLOATS, HALVES, DType
 
 __all__ = [
     "BINARY",
@@ -79,6 +79,7 @@ __all__ = [
     "infer",
     "infer_node",
     "label",
+    "not_taken",
 ]
 
 OPS: Mapping[str, Op] = MappingProxyType(
@@ -131,11 +132,18 @@ def check_dtypes(op: str, types: Types) -> None:
     refused = next((kind for kind in types if kind and kind.dtype not in taken), None)
     if refused is None:
         return
+    raise not_taken(op, refused.dtype, str(refused), taken)
+
+
+def not_taken(
+    op: str, dtype: DType, read: str, taken: Sequence[DType] = FLOATS
+) -> UnsupportedError:
+    """That an operation does not compute on data of some dtype."""
     mend = "cast it in the network"
-    if refused.dtype in HALVES:  # all of the network is, and a Cast would not help
+    if dtype in HALVES:  # all of the network is, and a Cast would not help
         mend = "export the float32 network (in PyTorch model.float())"
-    raise UnsupportedError(
-        f"{op} reads {refused}, which is not supported on data yet; expected "
+    return UnsupportedError(
+        f"{op} reads {read}, which is not supported on data yet; expected "
         f"{' or '.join(taken)}: {mend}"
     )
 

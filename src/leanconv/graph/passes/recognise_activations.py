@@ -34,14 +34,15 @@ def recognise_activations(graph: Graph) -> Graph:
 
 
 def _rule(editor: Editor, node: Node) -> bool:
+    new: Node | None = None
+    if not editor.types[node.key].dtype.is_float:
+        return False
     if node.op in ("Mul", "Div"):
         new = _from_product(editor, node)
     elif node.op in ("Clip", "Relu"):
         new = _from_clip(editor, node)
     elif node.op in ("Max", "Min"):
         new = _from_extreme(editor, node)
-    else:
-        new = None
     if new is None or editor.shape(new.inputs[0]) != editor.shape(node.output):
         return False
     editor.replace(node, new)

@@ -18,6 +18,7 @@ def simplify(graph: Graph) -> Graph:
 
     - A Reshape, Transpose, Slice, Pad, Expand, Resize, pool, reduction or Concat that gives back
       its input; adding 0, multiplying by 1 and their like; Clip without bounds.
+    - A Cast reads past one to a type that holds all numbers that were cast.
     - A Reshape reads past other Reshapes. Two Transposes become one, and one that moves only
       axes of extent 1 becomes a Reshape.
     - Clip and Relu in a row become one when nobody else reads the first.
@@ -98,8 +99,8 @@ def _keeps_elements(editor: Editor, node: Node) -> bool:
     if node.op in ("MaxPool", "AveragePool"):
         ones = all(n == 1 for n in (*a["kernel_shape"], *a["strides"]))
         return ones and not any(a["pads"])
-    if node.op.startswith("Reduce"):
-        return True  # each axis that is reduced has one element
+    if node.op.startswith("Reduce") or node.op == "Cast":
+        return True  # each axis that is reduced has one element; the types are equal
     if node.op in _NEUTRAL:
         return editor.uniform(node.inputs[1]) == _NEUTRAL[node.op]
     return bool(node.op == "Clip" and a["min"] == -math.inf and a["max"] == math.inf)
@@ -132,6 +133,14 @@ def _transpose(editor: Editor, node: Node) -> Node | None:
     return node_like(node, inputs=(source,), attributes={"perm": perm})
 
 
+def _cast(editor: Editor, node: Node) -> Node | None:
+    before = editor.producer(node.inputs[0])
+    if before is None or before.op != "Cast":
+        return None
+    first, between = (editor.types[name].dtype for name in (before.inputs[0], before.output))
+    return node_like(node, inputs=before.inputs) if between.holds(first) else None
+
+
 def _reduce(editor: Editor, node: Node) -> Node | None:
     extents = editor.shape(node.inputs[0])
     if any(extents[axis] != 1 for axis in node.attributes["axes"]):
@@ -161,6 +170,7 @@ def _binary(editor: Editor, node: Node) -> Node | None:
 _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
+    "Cast": _cast,
     "Relu": _clip,
     "Clip": _clip,
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _reduce),

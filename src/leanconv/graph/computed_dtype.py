@@ -1,0 +1,82 @@
+"""In which float type a network computes, as far as its file says without shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from leanconv.graph.builder import located
+from leanconv.graph.convert import RULES, FileNode
+from leanconv.graph.onnx_file import FileModel
+from leanconv.graph.onnx_operations import held_flow
+from leanconv.graph.ops import not_taken
+from leanconv.graph.ops.typed import COMPARISONS, LOGIC
+from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT64, DType, as_dtype
+
+_GIVEN: Mapping[str, DType] = {
+    **dict.fromkeys(("ArgMax", "ArgMin"), INT64),
+    **dict.fromkeys((*COMPARISONS, *LOGIC, "Not", "IsNaN", "IsInf"), BOOL),
+}
+
+
+# What takes half precision: it gives elements back as they are, or converts them.
+_TAKE_HALVES = frozenset(
+    (
+        *("Cast", "CastLike", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity"),
+        *("Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
+        *("Unsqueeze", "Where"),
+    )
+)
+
+
+def computed_dtype(file: FileModel) -> DType:
+    """The one of `FLOATS` that most nodes give; if none does, that of the first input of one.
+
+    Raises:
+        UnsupportedError: a node computes in half precision.
+    """
+    kinds = {each.name: each.dtype for each in file.inputs}
+    given: Counter[DType] = Counter()
+    for node in file.nodes:
+        read = [kinds[name] for name in _data_inputs(node, kinds)]
+        if not read:
+            continue
+        half = next((kind for kind in read if kind in HALVES), None)
+        if half and node.op not in _TAKE_HALVES and not node.graphs:
+            raise located(
+                not_taken(node.op, half, half),
+                f"node {node.name!r} ({node.op}, opset {node.opset})",
+            )
+        kind = _given(node, read, kinds, file)
+        outputs = held_flow(node, kinds, any) if node.graphs else node.outputs
+        kinds.update((name, kind) for name in outputs if name)
+        given[kind] += 1
+    found = [kind for kind, _ in given.most_common()]
+    starts = [each.dtype for each in file.inputs]
+    return next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32)
+
+
+def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: FileModel) -> DType:
+    """The type of a node's first output; if the operation does not say, of the last that it reads.
+
+    The last one, since a condition comes first.
+    """
+    if node.op == "Cast":
+        target: DType = node.attributes.get("to", read[0])
+        return target
+    if node.op == "CastLike" and len(node.inputs) > 1:
+        like = node.inputs[1]
+        held = file.constants.get(like)
+        return kinds.get(like, read[0] if held is None else as_dtype(held.dtype))
+    if node.graphs and read[-1] in HALVES:  # they may have cast it
+        return FLOAT32
+    return _GIVEN.get(node.op, read[-1])
+
+
+def _data_inputs(node: FileNode, running: Mapping[str, object]) -> Iterator[str]:
+    """The inputs that depend on the network's and of which elements are read."""
+    rule = RULES[node.op]
+    if not rule.knows_shape:
+        for index, name in enumerate(node.reads):
+            if name in running and index not in rule.typed:
+                yield name

@@ -1,0 +1,121 @@
+"""Operations between types: casts, comparisons, logic, selection, places of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from leanconv.errors import ModelError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.arithmetic import aligned
+from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.ops.base import check_rank
+
+
+def _cast(call: Call) -> list[Value]:
+    """A change of dtype; float32 is what it is kept in."""
+    target = call.attribute("to", None)
+    if call.node.op == "CastLike":
+        target = call.value(1).type.dtype
+    if target is None:
+        raise ModelError("attribute to is missing; expected a data type")
+    x, target = call.value(), call.builder.kept(target)
+    return [x if x.type.dtype == target else call.emit("Cast", [x], to=target)]
+
+
+def _alike(call: Call) -> tuple[Value, Value]:
+    """Two inputs of one dtype, broadcast as the opset says."""
+    a, b = call.value(0), aligned(call)
+    if a.type.dtype != b.type.dtype:
+        raise ModelError(
+            f"got inputs of {a.type.dtype} and {b.type.dtype}; expected one dtype for both; insert "
+            "a Cast"
+        )
+    return a, b
+
+
+def _same(op: str) -> Callable[[Call], list[Value]]:
+    """An operation of two inputs of one dtype, without attributes."""
+
+    def convert(call: Call) -> list[Value]:
+        return [call.emit(op, _alike(call))]
+
+    return convert
+
+
+def _plain(call: Call) -> list[Value]:
+    """An operation that the normal form has under the same name, without attributes."""
+    return [call.emit(call.node.op, [call.value(index) for index in range(len(call))])]
+
+
+def _modulo(call: Call) -> list[Value]:
+    a, b = _alike(call)
+    return [call.emit("Mod", [a, b], fmod=call.flag("fmod"))]
+
+
+def _infinite(call: Call) -> list[Value]:
+    positive, negative = call.flag("detect_positive", 1), call.flag("detect_negative", 1)
+    return [call.emit("IsInf", [call.value()], positive=positive, negative=negative)]
+
+
+def _place(call: Call) -> list[Value]:
+    """ArgMax and ArgMin."""
+    x = call.value()
+    attributes = {
+        "axis": call.axis(call.attribute("axis", 0), len(x.shape)),
+        "keepdims": call.flag("keepdims", 1),
+        "last": call.flag("select_last_index"),
+    }
+    return [call.emit(call.node.op, [x], **attributes)]
+
+
+def _top(call: Call) -> Sequence[Value]:
+    """TopK, whose k is an attribute before opset 10."""
+    x = call.value()
+    check_rank(x.type, 1, len(x.shape))
+    k = call.attribute("k", None) if call.opset < 10 else call.scalar(1)
+    if k is None or isinstance(k, float):
+        raise ModelError(f"k is {k}; expected an integer")
+    attributes = {
+        "axis": call.axis(call.attribute("axis", -1), len(x.shape)),
+        "k": k,
+        "largest": call.flag("largest", 1),
+        "sorted": call.flag("sorted", 1),
+    }
+    return call.emit_all("TopK", [x], **attributes)
+
+
+_BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
+_TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}  # of casts to types that are not taken
+
+
+def _two(convert: Callable[[Call], list[Value]], since: int = 1) -> Rule:
+    return Rule(convert, {}, 2, 2, running=None, since=since, older=_BROADCAST)
+
+
+RULES: dict[str, Rule] = {
+    "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
+    "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
+    **{op: _two(_same(op)) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")},
+    **{op: _two(_same(op), since=12) for op in ("LessOrEqual", "GreaterOrEqual")},
+    "Mod": Rule(_modulo, {"fmod": "int"}, 2, 2, running=None, since=10),
+    "Where": Rule(_plain, {}, 3, 3, running=None, since=9),
+    "Not": Rule(_plain),
+    "Floor": Rule(_plain),
+    "Ceil": Rule(_plain),
+    "Round": Rule(_plain, since=11),
+    "Sign": Rule(_plain, since=9),
+    "IsNaN": Rule(_plain, since=9),
+    "IsInf": Rule(_infinite, {"detect_negative": "int", "detect_positive": "int"}, since=10),
+    **{
+        op: Rule(_place, {"axis": "int", "keepdims": "int", "select_last_index": "int"})
+        for op in ("ArgMax", "ArgMin")
+    },
+    "TopK": Rule(
+        _top,
+        {"axis": "int", "k": "int", "largest": "int", "sorted": "int"},
+        1,
+        2,
+        moved=(10, ("k",)),
+        outputs=2,
+    ),
+}
