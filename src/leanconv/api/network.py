@@ -61,8 +61,12 @@ class Network:
                 self._for_shapes(shapes)
 
     def __repr__(self) -> str:
-        takes, gives = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
-        return f"<Network {takes} -> {gives}, {self._backend.dtype}>"
+        computed = self._backend.dtype
+        takes, gives = (
+            ", ".join(str(s) if s.dtype == computed else f"{s} of {s.dtype}" for s in specs)
+            for specs in (self.inputs, self.outputs)
+        )
+        return f"<Network {takes} -> {gives}, {computed}>"
 
     # -- running ---------------------------------------------------------------------------
     @overload

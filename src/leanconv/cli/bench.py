@@ -28,6 +28,7 @@ from leanconv.errors import InputError
 from leanconv.reference.direct import convolve
 from leanconv.reference.layers import LAYERS
 from leanconv.spec.conv import ConvSpec
+from leanconv.types import FLOAT32
 from leanconv.units import shape_text
 
 
@@ -91,10 +92,11 @@ def _model_work(options: argparse.Namespace) -> Work:
     file = Path(options.what)
     network = leanconv.load(str(file))
     inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
-    if any(x.dtype != np.float32 for x in inputs.values()):
+    computed = network.backend.dtype
+    if computed != FLOAT32:
         raise InputError(
-            f"{file} takes inputs of {sorted({str(x.dtype) for x in inputs.values()})}; expected "
-            "float32, in which bench compares: convert the model to float32"
+            f"{file} computes in {computed}; expected float32, in which bench compares: convert "
+            "the model to float32"
         )
     shapes = ", ".join(shape_text(x.shape) for x in inputs.values())
     return Work(f"{file.stem} {shapes}", file, inputs)
