@@ -71,6 +71,12 @@ def test_columns_and_rows(inner: int, target: Target) -> None:
             check(numbers((2, count, inner), dtype), 1, target)
 
 
+def test_narrow_vectors_without_masks() -> None:
+    for inner in (1, 3, 17, 1025):
+        for dtype in (FLOAT32, UINT8):
+            check(numbers((2, 7, inner), dtype), 1, preset("neoverse-n1"))
+
+
 def test_columns_of_all_sizes_share_a_form() -> None:
     sizes = [(2, 9, 64), (3, 21, 1000), (5, 150, 4099)]
     assert shared(ExtremePlaces(FLOAT32, False, False, *size) for size in sizes)

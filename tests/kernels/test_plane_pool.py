@@ -107,6 +107,13 @@ def test_integers_without_places(
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("number", [0, 3, 4, 11])
+def test_narrow_vectors_without_masks(number: int) -> None:
+    shape, attributes = CASES[number]
+    for dtype in (FLOAT32, INT8):
+        check(numbers(shape, dtype), attributes, preset("neoverse-n1"))
+
+
 @TARGETS
 @pytest.mark.parametrize("width", [1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129])
 def test_widths(width: int, target: Target) -> None:

@@ -35,7 +35,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel, whose results are the numbers and their places."""
-    del formats, target
+    del formats
     (x,), (values, places) = node.inputs, node.outputs
     kind, axis, k = graph.types[x], node.attributes["axis"], node.attributes["k"]
     count = kind.shape[axis]
@@ -49,7 +49,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     kernel: Kernel
     if inner > 1 and k <= top_lanes.MOST:
         kernel = TopLanes(kind.dtype, largest, k, outer, count, inner)
-    elif k <= top_scan.MOST:
+    elif top_scan.fits(kind.dtype, k, target):
         kernel = TopScan(kind.dtype, largest, outer, count, inner, k)
     else:
         kernel = TopSort(kind.dtype, largest, outer, count, inner, k)
