@@ -45,6 +45,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "gpu": ("planner",),
     "api": ("gpu",),
     "": ("api", "forks"),  # leanconv/__init__.py
+    "onnxruntime": ("",),
     "cli": ("", "reference"),
     "__main__": ("cli",),
 }

@@ -43,6 +43,11 @@ def imported(name: str) -> ModuleType:
         return import_module(name)
 
 
+def importing() -> Any:
+    """The lock under which modules are imported, for `with`: a fork waits for it."""
+    return _importing
+
+
 def _before() -> None:
     locks = [_locks[place]() for place in sorted(_locks)]
     taken = _taken[threading.get_ident()] = []

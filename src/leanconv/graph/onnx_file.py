@@ -9,6 +9,7 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_description import metadata
 from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
@@ -79,7 +80,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     if "graph" not in model:
         raise NoModelError("the file holds no graph; expected an ONNX model")
     opset = _opset(reader, model)
-    metadata = _metadata(reader, model, limits)
+    pairs = metadata(reader, model, limits)
     most = {"node": limits.nodes}
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     tensors = initializers(graph, reader)
@@ -106,7 +107,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
             for name, data in tensors.items()
             if name in needed
         },
-        metadata=metadata,
+        metadata=pairs,
     )
 
 
@@ -123,18 +124,6 @@ def _declared(graph: Message, reader: Reader, tensors: Mapping[str, object]) -> 
         if name not in tensors:
             result[name] = value
     return result
-
-
-def _metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
-    """The file's own key-value pairs; of a key that is given twice, the last."""
-    held = sum(len(each) for each in model["metadata_props"])
-    if held > limits.metadata_bytes:
-        raise ModelError(
-            f"the metadata takes {held} bytes; expected at most {limits.metadata_bytes}; "
-            "raise the limit `metadata_bytes` if you trust the file"
-        )
-    entries = [reader.message(e, schema.ENTRY, "metadata") for e in model["metadata_props"]]
-    return {entry.get("key", ""): entry.get("value", "") for entry in entries}
 
 
 def _opset(reader: Reader, model: Message) -> int:

@@ -7,6 +7,10 @@ from leanconv.graph.wire import Kind, Schema
 
 MODEL: Schema = {
     1: ("ir_version", Kind.INT),
+    2: ("producer_name", Kind.TEXT),
+    4: ("domain", Kind.TEXT),
+    5: ("model_version", Kind.INT),
+    6: ("doc_string", Kind.TEXT),
     7: ("graph", Kind.BYTES),
     8: ("opset_import", Kind.MANY),
     14: ("metadata_props", Kind.MANY),
@@ -26,7 +30,9 @@ FUNCTION: Schema = {
 OPSET: Schema = {1: ("domain", Kind.TEXT), 2: ("version", Kind.INT)}
 GRAPH: Schema = {
     1: ("node", Kind.MANY),
+    2: ("name", Kind.TEXT),
     5: ("initializer", Kind.MANY),
+    10: ("doc_string", Kind.TEXT),
     11: ("input", Kind.MANY),
     12: ("output", Kind.MANY),
     15: ("sparse_initializer", Kind.MANY),

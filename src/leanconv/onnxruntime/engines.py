@@ -1,0 +1,125 @@
+"""What computes a session's network: leanconv, or the real onnxruntime for what that lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import leanconv
+from leanconv.api.inputs import InputSpec
+from leanconv.onnxruntime import exceptions
+from leanconv.onnxruntime.options import SessionOptions
+from leanconv.onnxruntime.providers import CPU
+from leanconv.onnxruntime.real import real
+from leanconv.onnxruntime.shapes import inferred
+from leanconv.settings import MOST_THREADS
+
+Arrays = dict[str, np.ndarray]
+# Options that the real onnxruntime gets, too.
+_PASSED_ON = (
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+    "log_severity_level",
+    "log_verbosity_level",
+    "logid",
+    "use_deterministic_compute",
+)
+
+
+class Engine(Protocol):
+    """A network that computes all outputs by name."""
+
+    network: Any
+
+    def outputs(self) -> Sequence[InputSpec | None]:
+        """What is known of each output, beside what the file declares."""
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """All outputs, in the file's order."""
+
+
+class Native:
+    """The network in leanconv."""
+
+    def __init__(self, source: Path | bytes, options: SessionOptions) -> None:
+        threads = options.threads
+        if threads is not None:
+            threads = min(threads, MOST_THREADS)
+        self.network = leanconv.load(source, threads=threads)
+        extents = options.extents
+        shapes: dict[str, tuple[int, ...]] = {}
+        for spec in self.network.inputs:
+            shape = [extents.get(n, n) if isinstance(n, str) else n for n in spec.shape or ()]
+            if spec.shape is not None and all(isinstance(n, int) for n in shape):
+                shapes[spec.name] = tuple(n for n in shape if isinstance(n, int))
+        self._inputs = [spec.name for spec in self.network.inputs]
+        if extents and len(shapes) == len(self._inputs):
+            self.network.bind(shapes)
+
+    def outputs(self) -> Sequence[InputSpec | None]:
+        """What the plan says of them, or binding to sample sizes where the file says nothing."""
+        specs = self.network.outputs
+        if all(each.shape is not None for each in specs):
+            return specs
+        shapes = inferred(self.network.backend.model)
+        return [
+            replace(each, shape=shapes.get(each.name)) if each.shape is None else each
+            for each in specs
+        ]
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """All outputs; inputs that no output needs are not looked at."""
+        return self.network.run({name: feed[name] for name in self._inputs})
+
+
+class Other:
+    """The network in the real onnxruntime."""
+
+    network = None
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._names = [each.name for each in session.get_outputs()]
+
+    @classmethod
+    def of(cls, source: Path | bytes, options: SessionOptions) -> Other | None:
+        """The network there; None where onnxruntime is not installed, or lacks something, too."""
+        module = real()
+        if module is None:
+            return None
+        theirs = module.SessionOptions()
+        for name in _PASSED_ON:
+            setattr(theirs, name, getattr(options, name))
+        for extent, number in options.extents.items():
+            theirs.add_free_dimension_override_by_name(extent, number)
+        given = source if isinstance(source, bytes) else str(source)
+        try:
+            return cls(module.InferenceSession(given, theirs, providers=[CPU]))
+        except Exception:  # of classes that are known by their names alone
+            return None
+
+    def outputs(self) -> Sequence[InputSpec | None]:
+        """Nothing beside the file's own words."""
+        return [None] * len(self._names)
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """All outputs.
+
+        Raises:
+            OnnxRuntimeError: what onnxruntime raised, under the same name.
+        """
+        try:
+            results = self._session.run(None, dict(feed))
+        except Exception as error:
+            named = exceptions.NAMED.get(type(error).__name__)
+            if named is None:
+                raise
+            raise named(str(error)) from error
+        return dict(zip(self._names, results, strict=True))

@@ -1,0 +1,142 @@
+"""Exceptions named as onnxruntime names them, with its codes in their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from leanconv.errors import (
+    InputError,
+    LeanConvError,
+    ModelError,
+    OutOfMemoryError,
+    SpecError,
+    UnsupportedError,
+)
+
+
+class OnnxRuntimeError(LeanConvError):
+    """The root of those below, which onnxruntime itself lacks.
+
+    Attributes:
+        code: onnxruntime's number and name of this kind of error.
+    """
+
+    code: ClassVar[tuple[int, str]] = (1, "FAIL")
+
+    @classmethod
+    def of(cls, text: str) -> OnnxRuntimeError:
+        """The error with onnxruntime's prefix before the text."""
+        number, name = cls.code
+        return cls(f"[ONNXRuntimeError] : {number} : {name} : {text}")
+
+
+class Fail(OnnxRuntimeError):
+    """Whatever has no name of its own."""
+
+
+class InvalidArgument(OnnxRuntimeError):
+    """An array, a name or an option that does not fit."""
+
+    code = (2, "INVALID_ARGUMENT")
+
+
+class NoSuchFile(OnnxRuntimeError):
+    """There is no such model file."""
+
+    code = (3, "NO_SUCHFILE")
+
+
+class NoModel(OnnxRuntimeError):
+    """There is no model."""
+
+    code = (4, "NO_MODEL")
+
+
+class EngineError(OnnxRuntimeError):
+    """Named for programs that catch it; leanconv does not raise it."""
+
+    code = (5, "ENGINE_ERROR")
+
+
+class RuntimeException(OnnxRuntimeError):
+    """A run failed, for memory above all."""
+
+    code = (6, "RUNTIME_EXCEPTION")
+
+
+class InvalidProtobuf(OnnxRuntimeError):
+    """The bytes are no ONNX model, or a damaged one."""
+
+    code = (7, "INVALID_PROTOBUF")
+
+
+class ModelLoaded(OnnxRuntimeError):
+    """Named for programs that catch it; leanconv does not raise it."""
+
+    code = (8, "MODEL_LOADED")
+
+
+class NotImplemented(OnnxRuntimeError):  # noqa: A001  onnxruntime's name
+    """The network needs what leanconv does not do."""
+
+    code = (9, "NOT_IMPLEMENTED")
+
+
+class InvalidGraph(OnnxRuntimeError):
+    """The network breaks ONNX's rules."""
+
+    code = (10, "INVALID_GRAPH")
+
+
+class EPFail(OnnxRuntimeError):
+    """A provider cannot be had."""
+
+    code = (11, "EP_FAIL")
+
+
+NAMED: dict[str, type[OnnxRuntimeError]] = {
+    each.__name__: each
+    for each in (
+        Fail,
+        InvalidArgument,
+        NoSuchFile,
+        NoModel,
+        EngineError,
+        RuntimeException,
+        InvalidProtobuf,
+        ModelLoaded,
+        NotImplemented,
+        InvalidGraph,
+        EPFail,
+    )
+}
+
+# The first that an error is an instance of says what it becomes.
+_BECOMES: tuple[tuple[type[BaseException], type[OnnxRuntimeError]], ...] = (
+    (OutOfMemoryError, RuntimeException),
+    (InputError, InvalidArgument),
+    (SpecError, InvalidArgument),
+    (UnsupportedError, NotImplemented),
+    (ModelError, InvalidGraph),
+    (LeanConvError, RuntimeException),
+)
+
+
+def named(error: LeanConvError) -> OnnxRuntimeError:
+    """An error of leanconv under onnxruntime's name for its kind."""
+    if isinstance(error, OnnxRuntimeError):
+        return error
+    return next(ours for theirs, ours in _BECOMES if isinstance(error, theirs)).of(str(error))
+
+
+@contextmanager
+def raised_as_named() -> Iterator[None]:
+    """Raise what leanconv raises inside under onnxruntime's names."""
+    try:
+        yield
+    except OnnxRuntimeError:
+        raise
+    except LeanConvError as error:
+        raise named(error) from error

@@ -1,0 +1,172 @@
+"""Options of sessions and runs: which are obeyed, which are kept and mean nothing here."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from leanconv.errors import short
+from leanconv.onnxruntime.exceptions import Fail, InvalidArgument, NotImplemented
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How far onnxruntime rewrites a graph; leanconv compiles all of it, whatever the level."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether onnxruntime runs nodes side by side; leanconv runs each on all its threads."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order onnxruntime runs nodes; leanconv's plan says in which it does."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class _Entries:
+    """Text by text, as `add_session_config_entry` and `add_run_config_entry` keep it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+
+    def _entry(self, key: str, owner: str) -> str:
+        if key not in self._entries:
+            # RuntimeError is what onnxruntime raises here.
+            raise RuntimeError(f"{owner} does not have configuration with key: {key}")
+        return self._entries[key]
+
+
+class SessionOptions(_Entries):
+    """How a session is made; onnxruntime's names, and any other name may be set.
+
+    Obeyed: `intra_op_num_threads` (0: all cores that this process may use), `enable_profiling`
+    and `profile_file_prefix`, `add_free_dimension_override_by_name`, and the configuration entry
+    `session.intra_op.allow_spinning`'s like are kept for whoever asks. All others say how
+    onnxruntime works inside, and change nothing here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enable_cpu_mem_arena = True
+        self.enable_mem_pattern = True
+        self.enable_mem_reuse = True
+        self.enable_profiling = False
+        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order = ExecutionOrder.DEFAULT
+        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.inter_op_num_threads = 0
+        self.intra_op_num_threads = 0
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.optimized_model_filepath = ""
+        self.profile_file_prefix = "onnxruntime_profile_"
+        self.use_deterministic_compute = False
+        self.use_per_session_threads = True
+        self._extents: dict[str, int] = {}
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep a text by its key."""
+        self._entries[str(key)] = str(value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The text kept by a key.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        return self._entry(key, "SessionOptions")
+
+    def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+        """Fix an extent that the file gives a name only."""
+        self._extents[str(name)] = int(extent)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
+        """Refused: leanconv does not read denotations."""
+        raise NotImplemented.of(
+            f"got denotation {short(denotation)}; expected a name: use "
+            "add_free_dimension_override_by_name"
+        )
+
+    def add_initializer(self, name: str, value: object) -> None:
+        """Refused: weights are read from the file."""
+        raise NotImplemented.of(
+            f"got initializer {short(name)}; expected weights in the file: save it with them"
+        )
+
+    def add_external_initializers(self, names: object, values: object) -> None:
+        """Refused: weights are read from the file."""
+        raise NotImplemented.of(
+            f"got initializers {short(names)}; expected weights in the file: save it with them"
+        )
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Refused: a library of onnxruntime's operators runs in onnxruntime alone."""
+        raise Fail.of(
+            f"got the library {short(path)}; leanconv runs no operators from libraries: use "
+            "onnxruntime for this network"
+        )
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents that were fixed, by name."""
+        return self._extents
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that take part; None for all cores.
+
+        Raises:
+            InvalidArgument: it is no number of threads.
+        """
+        number = self.intra_op_num_threads
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidArgument.of(
+                f"intra_op_num_threads is {short(number)}; expected an integer"
+            )
+        return number if number > 0 else None
+
+
+class RunOptions(_Entries):
+    """How one run goes. `terminate` refuses it; the rest is kept and changes nothing here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
+        self.terminate = False
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep a text by its key."""
+        self._entries[str(key)] = str(value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """The text kept by a key.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        return self._entry(key, "RunOptions")
+
+
+def check_not_terminated(options: Any) -> None:
+    """Raise if a run's options say that it is to end.
+
+    Raises:
+        Fail: they do.
+    """
+    if options is not None and getattr(options, "terminate", False):
+        raise Fail.of("Exiting due to terminate flag being set to true.")

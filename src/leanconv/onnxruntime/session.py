@@ -1,0 +1,289 @@
+"""`InferenceSession`: a network behind onnxruntime's interface."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import LeanConvError, UnsupportedError, short
+from leanconv.graph.onnx_description import Description, describe
+from leanconv.onnxruntime.binding import IOBinding
+from leanconv.onnxruntime.engines import Engine, Native, Other
+from leanconv.onnxruntime.exceptions import (
+    InvalidArgument,
+    InvalidProtobuf,
+    NoSuchFile,
+    raised_as_named,
+)
+from leanconv.onnxruntime.options import RunOptions, SessionOptions, check_not_terminated
+from leanconv.onnxruntime.providers import chosen
+from leanconv.onnxruntime.trace import Trace
+from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtValue
+from leanconv.types import DType
+
+log = logging.getLogger(__name__)
+_Callback = Callable[[Any, Any, str], None]
+
+
+class InferenceSession:
+    """A network that runs as onnxruntime's sessions do.
+
+    Calls from several threads at once are allowed; they run in turn, each on all threads. A
+    network that needs what leanconv lacks runs in the real onnxruntime, where that is installed
+    and `CPUExecutionProvider` is among the providers, with a warning that names what is lacking.
+
+    Args:
+        path_or_bytes: of the ONNX file, or its contents.
+        sess_options: see `SessionOptions`.
+        providers: names, or names with options; None for all.
+        provider_options: of each provider.
+        more: what else onnxruntime takes; it is not read.
+
+    Raises:
+        NoSuchFile: there is no such file.
+        InvalidProtobuf: it is no ONNX file, or damaged.
+        InvalidGraph: it breaks ONNX's rules.
+        NotImplemented: the network needs what leanconv lacks, and there is no onnxruntime.
+        InvalidArgument: an option makes no sense.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **more: Any,
+    ) -> None:
+        self._options = SessionOptions() if sess_options is None else sess_options
+        self._providers = chosen(providers, provider_options)
+        self._source = _source(path_or_bytes)
+        with raised_as_named():
+            self._description = _described(self._source)
+            self._falling_back = threading.Lock()
+            self._engine = self._first_engine()
+        ports, extents = self._description, self._options.extents
+        self._inputs = [NodeArg.of(each, None, extents) for each in ports.inputs]
+        self._outputs: list[NodeArg] = []
+        self._dtypes = {
+            each.name: each.dtype.numpy for each in ports.inputs if isinstance(each.dtype, DType)
+        }
+        self._trace = Trace(self._options)
+
+    def _first_engine(self) -> Engine:
+        try:
+            return Native(self._source, self._options)
+        except UnsupportedError as error:
+            return self._other(error)
+
+    def _other(self, error: UnsupportedError) -> Engine:
+        """The real onnxruntime for what leanconv lacks, with one warning; else the error."""
+        found = Other.of(self._source, self._options)
+        if found is None:
+            raise error
+        log.warning("onnxruntime computes this network: %s", error)
+        return found
+
+    # -- running ---------------------------------------------------------------------------
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[np.ndarray]:
+        """Compute outputs.
+
+        Args:
+            output_names: those wanted, in this order; None or empty for all.
+            input_feed: an array, or what NumPy makes one of, for each input by name.
+            run_options: see `RunOptions`.
+
+        Returns:
+            New arrays.
+
+        Raises:
+            InvalidArgument: there is no such input or output, or an array does not fit.
+            ValueError: an input is missing.
+            Fail: the options say that the run is to end.
+        """
+        check_not_terminated(run_options)
+        feed = {name: self._array(name, value) for name, value in input_feed.items()}
+        self._check_names(feed, output_names)
+        with raised_as_named(), self._trace.run(self._engine, feed):
+            try:
+                results = self._engine.run(feed)
+            except UnsupportedError as error:  # at these shapes, which the file leaves open
+                with self._falling_back:
+                    if isinstance(self._engine, Native):
+                        self._engine = self._other(error)
+                results = self._engine.run(feed)
+        if not output_names:
+            return list(results.values())
+        return [results[name] for name in output_names]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: _Callback,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """As `run`, in a thread of its own; `callback(outputs, user_data, error)` ends it."""
+
+        def compute() -> None:
+            try:
+                results = self.run(output_names, input_feed, run_options)
+            except Exception as error:  # whatever it is, the callback is told
+                callback([], user_data, str(error) or type(error).__name__)
+            else:
+                callback(results, user_data, "")
+
+        threading.Thread(target=compute, daemon=True).start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As `run`, with OrtValues for arrays."""
+        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        return [OrtValue.ortvalue_from_numpy(y) for y in self.run(output_names, feed, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """Arrays bound to names, for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Compute the outputs that are bound, of the inputs that are bound."""
+        iobinding.receive(self.run(iobinding.wanted, iobinding.feed, run_options))
+
+    def _array(self, name: str, value: Any) -> np.ndarray:
+        """What is given for an input, as an array: lists become one of the declared type."""
+        array = value.numpy() if isinstance(value, OrtValue) else value
+        if isinstance(array, np.ndarray):
+            return array
+        try:
+            return np.asarray(array, self._dtypes.get(name))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument.of(
+                f"input {name!r} is {short(value)}, of which NumPy makes no array; expected one"
+            ) from error
+
+    def _check_names(self, feed: Mapping[str, Any], wanted: Sequence[str] | None) -> None:
+        known = [each.name for each in self._inputs]
+        missing = [name for name in known if name not in feed]
+        if missing:
+            raise ValueError(  # as onnxruntime does
+                f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
+            )
+        unknown = next((name for name in feed if name not in known), None)
+        if unknown is not None:
+            raise InvalidArgument.of(f"Invalid input name: {unknown}; expected {known}")
+        outputs = [each.name for each in self._description.outputs]
+        unknown = next((name for name in wanted or () if name not in outputs), None)
+        if unknown is not None:
+            raise InvalidArgument.of(f"Invalid output name:{unknown}; expected {outputs}")
+
+    # -- what is known ---------------------------------------------------------------------
+    def get_inputs(self) -> list[NodeArg]:
+        """What `run` takes, as the file declares it."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What `run` gives, in order; shapes that the file does not declare are inferred."""
+        if not self._outputs:
+            ports, known = self._description.outputs, self._engine.outputs()
+            self._outputs = [
+                NodeArg.of(port, spec, self._options.extents)
+                for port, spec in zip(ports, known, strict=True)
+            ]
+        return list(self._outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs that the file has values for: none may be given here."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself."""
+        file = self._description
+        return ModelMetadata(
+            file.producer_name,
+            file.graph_name,
+            file.domain,
+            file.text,
+            file.graph_text,
+            file.version,
+            dict(file.metadata),
+        )
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that this session was made with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """Names of this session's providers."""
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, Any]]:
+        """Options of this session's providers."""
+        return {name: dict(options) for name, options in self._providers.items()}
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Choose other providers; there is one."""
+        self._providers = chosen(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Nothing: it is about onnxruntime's retry with other providers."""
+
+    def enable_fallback(self) -> None:
+        """Nothing: it is about onnxruntime's retry with other providers."""
+
+    @property
+    def network(self) -> Any:
+        """The `leanconv.Network`, with its plan; None where onnxruntime computes."""
+        return self._engine.network
+
+    # -- profiling -------------------------------------------------------------------------
+    def end_profiling(self) -> str:
+        """Write the times of steps where `enable_profiling` was set; the file's name, or `""`."""
+        with raised_as_named():
+            return self._trace.end(self._engine)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began; 0 where it did not."""
+        return self._trace.start_ns
+
+
+Session = InferenceSession  # onnxruntime's base class has no methods beside
+
+
+def _source(given: Any) -> Path | bytes:
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        if not path.exists():
+            raise NoSuchFile.of(f"Load model from {path} failed. File doesn't exist")
+        return path
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(f"Unable to load from type '{type(given)}'")  # as onnxruntime does
+
+
+def _described(source: Path | bytes) -> Description:
+    try:
+        return describe(source)
+    except LeanConvError as error:
+        raise InvalidProtobuf.of(f"Failed to load model: {error}") from error

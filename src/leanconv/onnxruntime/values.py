@@ -1,0 +1,291 @@
+"""What sessions take and give: names with types, the file's own words, arrays as OrtValues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.inputs import InputSpec
+from leanconv.errors import short
+from leanconv.graph.onnx_description import Port
+from leanconv.onnxruntime.exceptions import Fail, InvalidArgument
+from leanconv.records import dataclass
+from leanconv.types import DTYPES, FLOAT32, FLOAT64, DType, as_dtype, find_dtype
+
+_WORDS: dict[str, str] = {
+    FLOAT32: "float",
+    FLOAT64: "double",
+}  # onnxruntime's, where they are not NumPy's
+
+
+def tensor_type(dtype: str) -> str:
+    """Onnxruntime's name of a type of tensors: `tensor(float)` for float32."""
+    return f"tensor({_WORDS.get(dtype, dtype)})"
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a session.
+
+    Attributes:
+        name: as the file has it.
+        shape: numbers, names of extents that vary, None for those without a name; empty where the
+            file does not fix the rank.
+        type: such as `tensor(float)`.
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+    @classmethod
+    def of(cls, port: Port, computed: InputSpec | None, extents: Mapping[str, int]) -> NodeArg:
+        """An input or output of a file.
+
+        Args:
+            port: what the file declares.
+            computed: what a plan says, where there is one.
+            extents: numbers of named extents, as the options fix them.
+        """
+        dtype: str = port.dtype or (computed.dtype if computed else "")
+        declared, known = port.shape, computed.shape if computed else None
+        shape = list(known or ()) if declared is None else list(declared)
+        if known is not None and len(known) == len(shape):
+            shape = [b if isinstance(b, int) else a for a, b in zip(shape, known, strict=True)]
+        shape = [extents.get(n, n) if isinstance(n, str) else n for n in shape]
+        return cls(port.name, shape, tensor_type(dtype))
+
+    def __str__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a file says of itself."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: dict[str, str] | None = None
+
+
+class OrtDevice:
+    """Where values lie: in the CPU's memory.
+
+    Attributes:
+        cpu: the type of that device.
+    """
+
+    cpu = 0
+
+    def __init__(self, name: str = "cpu", number: int = 0) -> None:
+        check_device(name)
+        self._name, self._number = name, number
+
+    @staticmethod
+    def make(name: str, number: int = 0, vendor: int = -1) -> OrtDevice:
+        """The device of a name.
+
+        Raises:
+            Fail: it is none of leanconv's.
+        """
+        return OrtDevice(name, number)
+
+    def device_id(self) -> int:
+        """Its number among those of its type."""
+        return self._number
+
+    def device_type(self) -> str:
+        """Its type."""
+        return self._name
+
+
+def check_device(name: str) -> None:
+    """Raise unless values of sessions may lie there.
+
+    Raises:
+        Fail: they may not.
+    """
+    if str(name).lower() != "cpu":
+        raise Fail.of(
+            f"got device {short(name)}; expected 'cpu': leanconv.load(..., device='cuda') "
+            "computes on a GPU"
+        )
+
+
+class OrtValue:
+    """An array as sessions take and give it. It shares the array's memory."""
+
+    def __init__(self, array: np.ndarray, dtype: DType | None = None) -> None:
+        self._array = array
+        self._dtype = as_dtype(str(array.dtype)) if dtype is None else dtype
+
+    # -- made ------------------------------------------------------------------------------
+    @classmethod
+    def ortvalue_from_numpy(
+        cls,
+        numpy_obj: np.ndarray,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """Of an array, which is not copied if it is contiguous.
+
+        Raises:
+            Fail: the device is not the CPU.
+            InvalidArgument: leanconv has no such elements.
+        """
+        check_device(device_type)
+        array = np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj))
+        return cls(array, _known(array.dtype))
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(
+        cls, data: np.ndarray, onnx_element_type: int
+    ) -> OrtValue:
+        """Of an array whose elements are those of an ONNX type of as many bytes.
+
+        Raises:
+            InvalidArgument: leanconv has no such elements, or they have other sizes.
+        """
+        dtype = _numbered(onnx_element_type)
+        array = np.ascontiguousarray(data)
+        if array.dtype.itemsize != dtype.bytes:
+            raise InvalidArgument.of(
+                f"got elements of {array.dtype.itemsize} bytes; expected {dtype.bytes}, as "
+                f"{dtype} has"
+            )
+        return cls(array.view(dtype.numpy), dtype)
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int] | None = None,
+        element_type: Any = None,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """Of a shape: elements are not set. It is where an output may be written.
+
+        Raises:
+            Fail: the device is not the CPU.
+            InvalidArgument: there is no shape or type, or leanconv has no such elements.
+        """
+        check_device(device_type)
+        if shape is None or element_type is None:
+            raise InvalidArgument.of("got no shape or no type; expected `element_type` and `shape`")
+        dtype = bound_dtype(element_type)
+        return cls(np.empty(tuple(shape), dtype.numpy), dtype)
+
+    @classmethod
+    def from_dlpack(cls, data: Any) -> OrtValue:
+        """Of an array of any library, through DLPack; not copied."""
+        return cls.ortvalue_from_numpy(np.from_dlpack(data))
+
+    # -- asked -----------------------------------------------------------------------------
+    def numpy(self) -> np.ndarray:
+        """The array, in the same memory."""
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is None and (dtype is None or self._array.dtype == dtype):
+            return self._array
+        if copy is False and dtype is not None and self._array.dtype != dtype:
+            raise ValueError(f"{self._array.dtype} cannot become {dtype} without a copy")
+        array = self._array if dtype is None else self._array.astype(dtype)
+        return array.copy() if copy and array is self._array else array
+
+    def __dlpack__(self, *, stream: Any = None, **more: Any) -> Any:
+        return self._array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        return self._array.__dlpack_device__()
+
+    def data_ptr(self) -> int:
+        """The address of its first element."""
+        return int(self._array.ctypes.data)
+
+    def device_name(self) -> str:
+        """Where it lies."""
+        return "cpu"
+
+    def shape(self) -> list[int]:
+        """Its extents."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """Such as `tensor(float)`."""
+        return tensor_type(self._dtype)
+
+    def element_type(self) -> int:
+        """ONNX's number of its elements' type."""
+        return self._dtype.onnx
+
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(self._array.nbytes)
+
+    def has_value(self) -> bool:
+        """Whether it holds anything: always."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor: always."""
+        return True
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether it is a sparse tensor: never."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether it is a sequence of tensors: never."""
+        return False
+
+    def update_inplace(self, data: Any) -> None:
+        """Write other numbers of the same shape and type into its memory.
+
+        Raises:
+            InvalidArgument: the shape or type is another.
+        """
+        array = np.asarray(data)
+        if array.shape != self._array.shape or array.dtype != self._array.dtype:
+            raise InvalidArgument.of(
+                f"got {array.dtype}{list(array.shape)}; expected "
+                f"{self._array.dtype}{list(self._array.shape)}"
+            )
+        self._array[...] = array
+
+
+def bound_dtype(given: Any) -> DType:
+    """An element type as NumPy or ONNX's numbers say it.
+
+    Raises:
+        InvalidArgument: it is none of leanconv's.
+    """
+    if isinstance(given, int):
+        return _numbered(given)
+    try:
+        return _known(np.dtype(given))
+    except TypeError as error:
+        raise InvalidArgument.of(f"got type {short(given)}; expected one of NumPy's") from error
+
+
+def _known(dtype: np.dtype) -> DType:
+    found = find_dtype(str(dtype))
+    if found is None:
+        raise InvalidArgument.of(f"got elements of {dtype}; expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def _numbered(number: int) -> DType:
+    found = next((each for each in DTYPES if each.onnx == number), None)
+    if found is None:
+        known = ", ".join(f"{each.onnx} ({each})" for each in DTYPES)
+        raise InvalidArgument.of(f"got ONNX type {number}; expected one of {known}")
+    return found
