@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import leanconv
+import leanconv.onnxruntime
 from leanconv.cli.main import build_parser
 from leanconv.settings import Settings
 
@@ -72,6 +73,16 @@ def test_the_python_of_the_page_for_pytorch_runs(
     run_blocks("docs/from-pytorch.md", tmp_path)
     assert (tmp_path / "old.onnx").exists()
     assert (tmp_path / "new.onnx").exists()
+
+
+def test_the_python_of_the_page_for_other_libraries_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        run_blocks("docs/from-other-libraries.md", tmp_path)
+    finally:
+        leanconv.onnxruntime.uninstall()
 
 
 @pytest.mark.parametrize("h", [1, 2, 3, 4])

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging as _logging
 
+from leanconv.onnxruntime import installing as _installing
+from leanconv.onnxruntime import real as _real
 from leanconv.onnxruntime.binding import IOBinding
 from leanconv.onnxruntime.options import (
     ExecutionMode,
@@ -110,13 +112,10 @@ def install() -> None:
 
     Who has imported the real one before keeps it: call this first. A second call does nothing.
     """
-    from leanconv.onnxruntime import installing
-
-    installing.install()
+    names = {name: globals()[name] for name in (*__all__, "__version__")}
+    _installing.install(names, __file__)
 
 
 def uninstall() -> None:
     """Undo `install`: `import onnxruntime` finds the real one, or nothing."""
-    from leanconv.onnxruntime import installing
-
-    installing.uninstall()
+    _real.restore()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-import leanconv.onnxruntime as ours
 from leanconv.onnxruntime import exceptions, real
 
 log = logging.getLogger(__name__)
@@ -20,10 +20,12 @@ _PARTS = (
 )
 
 
-def install() -> None:
-    """Have `import onnxruntime` find `leanconv.onnxruntime`, from now on in this process.
+def install(names: Mapping[str, object], file: str) -> None:
+    """Have `import onnxruntime` find these names; where it does already, nothing.
 
-    Who has imported the real one before keeps it: call this first. A second call does nothing.
+    Args:
+        names: what the module holds.
+        file: that it comes from.
     """
     if not any(map(real.is_real, real.modules().values())) and real.modules():
         return
@@ -32,31 +34,23 @@ def install() -> None:
             "onnxruntime was imported before install(); what imported it keeps it: call "
             "leanconv.onnxruntime.install() first"
         )
-    real.replace(_modules())
+    real.replace(_modules(names, file))
 
 
-def uninstall() -> None:
-    """Undo `install`: `import onnxruntime` finds the real one, or nothing."""
-    real.restore()
-
-
-def _modules() -> dict[str, ModuleType]:
-    names = {name: getattr(ours, name) for name in ours.__all__}
-    names["__version__"] = ours.__version__
-    whole = _module(real.NAME, names)
-    result = {real.NAME: whole}
-    names |= exceptions.NAMED
+def _modules(names: Mapping[str, object], file: str) -> dict[str, ModuleType]:
+    result = {real.NAME: _module(real.NAME, names, file)}
+    inner = {**names, **exceptions.NAMED}
     for part in _PARTS:
-        result[f"{real.NAME}.{part}"] = _module(f"{real.NAME}.{part}", names)
+        result[f"{real.NAME}.{part}"] = _module(f"{real.NAME}.{part}", inner, file)
     for part in _PARTS:
         above, _, name = f"{real.NAME}.{part}".rpartition(".")
         setattr(result[above], name, result[f"{real.NAME}.{part}"])
     return result
 
 
-def _module(name: str, held: dict[str, object]) -> ModuleType:
+def _module(name: str, held: Mapping[str, object], file: str) -> ModuleType:
     """A module under one of onnxruntime's names. Other modules below it are not found."""
     module = ModuleType(name, "leanconv's sessions under onnxruntime's name.")
-    module.__dict__.update(held, __leanconv__=True, __path__=[], __file__=ours.__file__)
-    module.__spec__ = ModuleSpec(name, None, origin=ours.__file__, is_package=True)
+    module.__dict__.update(held, __leanconv__=True, __path__=[], __file__=file)
+    module.__spec__ = ModuleSpec(name, None, origin=file, is_package=True)
     return module

@@ -25,6 +25,7 @@ from leanconv.onnxruntime.options import RunOptions, SessionOptions, check_not_t
 from leanconv.onnxruntime.providers import chosen
 from leanconv.onnxruntime.trace import Trace
 from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtValue
+from leanconv.runtime.locks import Lock
 from leanconv.types import DType
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class InferenceSession:
         self._source = _source(path_or_bytes)
         with raised_as_named():
             self._description = _described(self._source)
-            self._falling_back = threading.Lock()
+            self._falling_back = Lock("the choice of what computes the same session")
             self._engine = self._first_engine()
         ports, extents = self._description, self._options.extents
         self._inputs = [NodeArg.of(each, None, extents) for each in ports.inputs]
@@ -119,7 +120,7 @@ class InferenceSession:
             try:
                 results = self._engine.run(feed)
             except UnsupportedError as error:  # at these shapes, which the file leaves open
-                with self._falling_back:
+                with self._falling_back.held:
                     if isinstance(self._engine, Native):
                         self._engine = self._other(error)
                 results = self._engine.run(feed)
