@@ -18,7 +18,8 @@ from leanconv.operators import NodeContext, convolution
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, DType
+from support.covering import dealt
 from support.graph_builder import Builder
 from support.nodes import TARGETS, integers, run_node
 
@@ -133,39 +134,44 @@ _AS_CHANNELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "blocked"),
-    [
-        ("direct", (False, False)),
-        ("direct", (True, True)),
-        ("direct", (True, False)),
-        ("direct", (False, True)),
-        ("planar", (False, False)),
-    ],
-)
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
-@pytest.mark.parametrize(
-    ("x", "w", "attributes"),
-    # The last one's weights are packed by code for the machine that runs it.
-    [
-        *(pytest.param(*case, marks=pytest.mark.presets) for case in _AS_CHANNELS[:-1]),
-        _AS_CHANNELS[-1],
-    ],
-)
+_WAYS = [
+    # algorithm, whether input and output are in blocks
+    ("direct", (False, False)),
+    ("direct", (True, True)),
+    ("direct", (True, False)),
+    ("direct", (False, True)),
+    ("planar", (False, False)),
+]
+# Every convolution in every way; a type only makes other lanes of it.
+_EXACT = [
+    pytest.param(
+        number, way, dtype,
+        # The last one's weights are packed by code for the machine that runs it.
+        marks=[pytest.mark.presets] if number < len(_AS_CHANNELS) - 1 else [],
+    )
+    for number, way, dtype in dealt(
+        [
+            (number, way)
+            for number, case in enumerate(_AS_CHANNELS)
+            for way in _WAYS
+            if case[2].get("group", 1) == 1 or not any(way[1])  # no groups in blocks
+        ],
+        [FLOAT32, FLOAT64],
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "way", "dtype"), _EXACT)
 def test_phases_as_channels_are_exact(
-    x: tuple[int, ...],
-    w: tuple[int, ...],
-    attributes: dict[str, Any],
-    dtype: str,
-    algorithm: str,
-    blocked: tuple[bool, bool],
+    number: int,
+    way: tuple[str, tuple[bool, bool]],
+    dtype: DType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All phases as one convolution: sums of small integers, slopes of halves."""
     _always_together(monkeypatch)
+    (x, w, attributes), (algorithm, blocked) = _AS_CHANNELS[number], way
     choice = CONVOLUTION.choice_named(algorithm)
-    if attributes.get("group", 1) > 1 and any(blocked):
-        return
     outputs = w[1] * attributes.get("group", 1)
     slopes = (integers((outputs,), dtype, 4) / 2).astype(dtype)
     bias = integers((outputs,), dtype, 2)

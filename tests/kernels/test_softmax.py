@@ -50,10 +50,11 @@ def test_last_axis(op: str, size: int, dtype: str, target: Target) -> None:
     ids=str,
 )
 def test_other_axes(shape: tuple[int, ...], axis: int, dtype: str, target: Target) -> None:
-    for op in OPS:
-        x = numbers(*shape, dtype=dtype)
-        outcome = run_node(lower, op, {"x": x}, target=target, parts=(0.3, 0.6), axis=axis)
-        check(outcome.y, outcome.expected)
+    # Both have the loops of one kernel, and each meets every shape with some lanes.
+    op = OPS[(sum(shape) + TARGETS.index(target) + (dtype == FLOAT64)) % len(OPS)]
+    x = numbers(*shape, dtype=dtype)
+    outcome = run_node(lower, op, {"x": x}, target=target, parts=(0.3, 0.6), axis=axis)
+    check(outcome.y, outcome.expected)
 
 
 @pytest.mark.parametrize("op", OPS)
