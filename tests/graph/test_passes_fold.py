@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.graph.edit import frozen
+from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.merge_pads import merge_pads
+from leanconv.graph.verify import verify
 from leanconv.spec.activation import Activation
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, INT8
 from support.graph_builder import Builder, applied, only, ops
 
 WEIGHTS = {  # operation, group -> shape of weights from 4 to 6 channels
@@ -344,6 +347,17 @@ def test_other_pools_stay() -> None:
         b.pool(x, (5, 5), pads=(1,) * 4, strides=(3, 3), count_include_pad=True),
     ]
     assert ops(applied(global_pooling, b.graph(*kept))) == ["AveragePool"] * 3
+
+
+def test_whole_maps_of_integers_stay_pools() -> None:
+    """There are no reductions of them; a file with one was not loaded."""
+    x = TensorType((2, 3, 5, 4), INT8)
+    window = {"kernel_shape": (5, 4), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}
+    attributes = frozen({**window, "ceil_mode": False, "count_include_pad": False})
+    node = Node("MaxPool", ("x",), ("y",), attributes)
+    types = {"x": x, "y": TensorType((2, 3, 1, 1), INT8)}
+    graph = verify(Graph(("x",), ("y",), (node,), types, {}))
+    assert ops(verify(global_pooling(graph))) == ["MaxPool"]
 
 
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 1, 2, 3), (3, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import OPS
 
 _REDUCTIONS = {"AveragePool": "ReduceMean", "MaxPool": "ReduceMax"}
 
@@ -14,7 +15,8 @@ def global_pooling(graph: Graph) -> Graph:
     A reduction that drops its axes becomes one that keeps them and a Reshape, so that a global
     pool always ends in a (N, C, 1, 1) map and the Reshape meets those of the layers behind it.
 
-    Left alone: padded and dilated pools, and windows smaller than the map.
+    Left alone: padded and dilated pools, windows smaller than the map, and pools of types of which
+    there are no reductions.
 
     Requires: a verified graph.
     Ensures: every reduction keeps its axes.
@@ -37,9 +39,10 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 def _covers(editor: Editor, node: Node) -> bool:
     extents = editor.shape(node.inputs[0])[2:]
-    attributes = node.attributes
+    attributes, dtype = node.attributes, editor.types[node.inputs[0]].dtype
     return (
-        tuple(attributes["kernel_shape"]) == extents
+        dtype in OPS[_REDUCTIONS[node.op]].dtypes
+        and tuple(attributes["kernel_shape"]) == extents
         and not any(attributes["pads"])
         and all(d == 1 or n == 1 for d, n in zip(attributes["dilations"], extents, strict=True))
         and all(extent == 1 for extent in editor.shape(node.output)[2:])
