@@ -174,6 +174,7 @@ def test_merged_blocks_that_add_their_own_plain_input(channels: int, stem: int) 
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 def test_a_merged_plan_runs_is_explained_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
 from leanconv.codegen.host import host
 from leanconv.planner import graph_planner, plan_file
+from leanconv.planner.network_plan import NetworkPlan
 
 
 @cache
@@ -30,6 +31,7 @@ def image(net: lc.Network) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(port.dtype)
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize("name", ["resnet50", "googlenet_like", "shufflenet_like"])
 def test_the_same_bits_without_planning(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -56,11 +58,16 @@ def test_the_same_bits_without_planning(
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def saved(tmp_path: Path, name: str = "shufflenet_like") -> tuple[Path, dict[str, Any]]:
+@cache
+def planned(name: str) -> NetworkPlan:
     net = lc.load(model(name), threads=2)
     net(image(net))
+    return net.plan
+
+
+def saved(tmp_path: Path, name: str = "shufflenet_like") -> tuple[Path, dict[str, Any]]:
     path = tmp_path / "plan.json"
-    net.plan.save(path)
+    planned(name).save(path)
     return path, json.loads(path.read_text())
 
 

@@ -138,6 +138,7 @@ def test_nothing_is_reordered_inside(name: str, target: str) -> None:
         assert [step.op for step in lowered.steps if step.op == "Reorder"] == []
 
 
+@pytest.mark.usefixtures("nodes_evaluated_once")
 def test_a_limit_is_kept_or_refused_with_the_least_that_works() -> None:
     built = model("squeezenet_like")
     net = lc.load(built, threads=2)
