@@ -153,7 +153,7 @@ def error_estimate(
         reduction: products summed one after another into one accumulator: input channels of a
             group (times the phases summed in the transform domain); with no axes, times the taps.
         sums: products of one partial sum, None where all are added up one after another.
-        dtype: `"float32"` or `"float64"`, of transformed values and sums. Weights are taken to be
+        dtype: of transformed values and sums, float32 or float64. Weights are taken to be
             transformed in float64.
         peak: True for the maximum norm (largest error over largest output, which is meaningful
             from some tens of outputs on), False for the expected relative RMS error.
