@@ -53,7 +53,7 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     inner = 1
     if node.op in ("MatMul", "Gemm"):
         inner = graph.types[node.inputs[0]].shape[-1]
-    elif node.op in ("MaxPool", "AveragePool"):
+    elif node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
         inner = prod(node.attributes.get("kernel_shape", ()))
     out = sum(graph.types[name].elements for name in node.outputs)
     return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops
