@@ -128,12 +128,19 @@ class Graph:
     def dtype(self) -> DType:
         """The float type that is computed in: that most nodes give, or else the first input has.
 
-        Values of it may be in blocks of channels, and errors are counted in its roundoff.
+        Values of it may be in blocks of channels.
         """
         given = Counter(self.types[node.key].dtype for node in self.nodes)
         computed = (kind for kind, _ in given.most_common())
         kinds = chain(computed, (self.types[name].dtype for name in self.inputs))
         return next((kind for kind in kinds if kind in FLOATS), FLOAT32)
+
+    @cached_property
+    def coarsest(self) -> DType:
+        """The least precise float type that a node gives: errors are counted in its roundoff."""
+        given = {self.types[node.key].dtype for node in self.nodes}
+        floats = (kind for kind in FLOATS if kind in given)
+        return max(floats, key=lambda kind: kind.roundoff, default=self.dtype)
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

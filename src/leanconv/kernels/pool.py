@@ -292,15 +292,18 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One kernel: of integers, which are in no blocks, that of `plane_pool`."""
+    """One kernel: of what is in no blocks that of `plane_pool`, which has no averages.
+
+    A plain tensor is one in blocks of one channel: so are averages of floats of another type than
+    the network computes in.
+    """
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
-    if result.dtype not in FLOATS:
+    average, block = node.op == "AveragePool", formats[y].block
+    if not average and not block:
         return plane_pool.lower(node, graph, formats, target)
-    block = formats[y].block
-    assert block, "pooling of floats is done in blocks only"
+    block = block or 1
     window = window_of(node, graph)
-    average = node.op == "AveragePool"
     edges: tuple[tuple[int, int], ...] = ((0, 0),) * 3
     if node.attributes["count_include_pad"]:
         after = node.attributes["pads"][len(source.shape) - 2 :]

@@ -71,7 +71,7 @@ class Planner:
         It does if `within` finds one.
         """
         if limit is None:
-            units = error_units(max_error, self.unmerged.graph.dtype, up=False)
+            units = error_units(max_error, self.unmerged.graph.coarsest, up=False)
             return self.unmerged.least_error_units <= units
         for planner in self.family:
             allowing = planner.allowing(max_error)
@@ -197,10 +197,11 @@ class Planner:
         plain = self.unmerged
         assert plain.max_error is not None
         within = "" if limit is None else f" within {limit} bytes"
-        guess = units_error(plain.least_error_units, plain.graph.dtype)
-        least = least_max_error(self._at(limit), plain.graph.dtype, guess)
+        coarsest = plain.graph.coarsest
+        guess = units_error(plain.least_error_units, coarsest)
+        least = least_max_error(self._at(limit), coarsest, guess)
         if least is None:
-            least, within = least_max_error(self._at(None), plain.graph.dtype, guess), ""
+            least, within = least_max_error(self._at(None), coarsest, guess), ""
         assert least is not None, "no plan keeps any error"
         double = " or more" if plain.graph.dtype == FLOAT64 else " or more, or dtype='float64'"
         return BudgetError(

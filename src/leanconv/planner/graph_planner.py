@@ -191,9 +191,9 @@ class GraphPlanner:
 
     @property
     def _error_limit(self) -> int | None:
-        return (
-            None if self.max_error is None else error_units(self.max_error, self.graph.dtype, False)
-        )
+        if self.max_error is None:
+            return None
+        return error_units(self.max_error, self.graph.coarsest, up=False)
 
     @cached_property
     def least_ns(self) -> int:

@@ -176,7 +176,7 @@ class _Builder:
         graph = rules.graph
         self._graph, self._threads = graph, threads
         self._costs = costs
-        self._dtype = graph.dtype
+        self._dtype = graph.coarsest
         self._readers = Counter(graph.outputs)  # how often each value is still to be read
         for node in graph.nodes:
             self._readers.update(set(node.inputs))
