@@ -75,9 +75,8 @@ def test_reports(name: str) -> None:
     net = lc.load(MODELS[name](), threads=1)
     net.run(given)
     steps = [step.op for step in net.plan.steps]
-    assert {"segmenter": "ArgMax", "byte_images": "Cast", "masked_attention": "Where"}[
-        name
-    ] in steps
+    typed = dict(zip(NAMES, ("ArgMax", "TopK", "Cast", "Where"), strict=True))
+    assert typed[name] in steps
     assert all(op in net.explain() for op in steps)
     assert len(net.profile(given, 1)) == len(steps)
     assert net.report()["layers"]
@@ -116,6 +115,7 @@ def test_types_other_than_the_computed_one_are_shown() -> None:
     shown = {name: repr(lc.load(MODELS[name]())) for name in NAMES}
     assert shown == {
         "segmenter": "<Network x[Nx3xHxW] -> y of int64, float32>",
+        "classifier": "<Network x[Nx3xHxW] -> y, which of int64, places of int64, float32>",
         "byte_images": "<Network x[NxHxWx3] of uint8 -> y, float32>",
         "masked_attention": "<Network x[NxLx16], mask[NxL] of int64 -> y, float32>",
     }

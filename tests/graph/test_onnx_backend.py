@@ -34,7 +34,18 @@ _CORNERS = (
 _TYPED = frozenset(
     (
         *("And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Equal", "Floor", "Greater"),
-        *("GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Mod", "Not"),
+        *(
+            "GreaterOrEqual",
+            "IsInf",
+            "IsNaN",
+            "Less",
+            "LessOrEqual",
+            "Max",
+            "MaxPool",
+            "Min",
+            "Mod",
+            "Not",
+        ),
         *("Or", "Round", "Sign", "TopK", "Where", "Xor"),
     )
 )

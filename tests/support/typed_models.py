@@ -43,6 +43,22 @@ def segmenter() -> onnx.ModelProto:
     return _model(nodes, inputs, {"y": LONG}, w=_weights(8, 3, 3, 3), v=_weights(5, 8, 1, 1))
 
 
+def classifier() -> onnx.ModelProto:
+    """Images, of which the three likeliest classes are found by TopK."""
+    nodes = [
+        node("Conv", "x w", "a", strides=[2, 2], pads=[1] * 4),
+        node("MaxPool", "a", "b places", kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4),
+        node("GlobalAveragePool", "b", "c"),
+        node("Flatten", "c", "d"),
+        node("Gemm", "d v", "e"),
+        node("Softmax", "e", "f", axis=-1),
+        node("TopK", "f k", "y which", axis=-1),
+    ]
+    inputs = {"x": (FLOAT, ("N", 3, "H", "W"))}
+    held = {"w": _weights(8, 3, 3, 3), "v": 4 * _weights(8, 10), "k": np.array([3])}
+    return _model(nodes, inputs, {"y": FLOAT, "which": LONG, "places": LONG}, **held)
+
+
 def byte_images() -> onnx.ModelProto:
     """Images as bytes, channels last, which the network scales."""
     nodes = [
@@ -74,7 +90,7 @@ def masked_attention() -> onnx.ModelProto:
     return _model(nodes, inputs, {"y": FLOAT}, least=np.float32(-1e9), **held)
 
 
-MODELS = {each.__name__: each for each in (segmenter, byte_images, masked_attention)}
+MODELS = {each.__name__: each for each in (segmenter, classifier, byte_images, masked_attention)}
 
 
 def arrays(name: str, batch: int, height: int, width: int, seed: int = 0) -> Arrays:

@@ -49,6 +49,7 @@ class TypedNetwork:
         ]
         kinds = (_arithmetic, _arithmetic, _cast, _cast, _compare, _logic, _where, _where, _scale)
         more = (
+            _pool,
             _modulo,
             _place,
             _top,
@@ -234,6 +235,18 @@ def _top(net: TypedNetwork) -> None:
     net.keep(name_of, kind, left)
     if net.random.random() < 0.5:
         net.keep(f"{name_of}p", INT64, left)
+
+
+def _pool(net: TypedNetwork) -> None:
+    """The largest of 3 x 3 neighbours, or where it is."""
+    kinds = (*FLOATING, UINT8, INT8)
+    images = [each for each in net.values if each[1] in kinds and each[2] == _IMAGE]
+    name, kind, axes = net.random.choice(images[-3:])
+    y = net.node("MaxPool", [name], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    if net.random.random() < 0.5:
+        net.nodes[-1].output.append(f"{y}p")
+        net.keep(f"{y}p", INT64, axes)
+    net.keep(y, kind, axes)
 
 
 def _sign(net: TypedNetwork) -> None:
