@@ -15,7 +15,8 @@ from leanconv.graph.passes import run_passes
 from leanconv.kernels import layout
 from leanconv.kernels.copy import Copy
 from leanconv.operators import Accuracy
-from leanconv.planner.lowering import LoweredGraph, lower_graph, usual_choices
+from leanconv.planner.lowered_graph import LoweredGraph
+from leanconv.planner.lowering import lower_graph, usual_choices
 from leanconv.types import FLOAT32
 from support.counted import lines_of
 from support.onnx_models import model

@@ -29,8 +29,11 @@ LEAST = {
     "MaxPoolWithIndices": 2,
 }
 
+# What a loop carries and stacks is plain; its body is a graph of its own, whose formats are others.
+REGIONS = {"Loop"}
 
-@pytest.mark.parametrize("op", sorted(OPERATORS))
+
+@pytest.mark.parametrize("op", sorted(set(OPERATORS) - REGIONS))
 def test_every_accepted_format_is_read_rightly(op: str) -> None:
     runs, seen = 0, set[str]()
     for case in cases(op):
@@ -59,7 +62,8 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
     typed |= {"MaxPoolWithIndices"}
-    assert set(OPERATORS) - blocked == {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed
+    plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed | REGIONS
+    assert set(OPERATORS) - blocked == plain
 
 
 def test_some_nodes_read_one_value_in_two_ways() -> None:

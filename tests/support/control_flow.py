@@ -66,11 +66,15 @@ class RandomFlow:
     Args:
         seed: of all that is random.
         deepest: graphs inside each other.
+        least, most: iterations of a loop.
+        numbered: whether some loops read the numbers of their iterations.
     """
 
-    def __init__(self, seed: int, deepest: int = 3) -> None:
+    def __init__(
+        self, seed: int, deepest: int = 3, least: int = 1, most: int = 4, numbered: bool = True
+    ) -> None:
         self._random = np.random.default_rng(seed)
-        self._deepest = deepest
+        self._deepest, self._least, self._most, self._numbered = deepest, least, most, numbered
         self._count = 0
 
     def model(self) -> onnx.ModelProto:
@@ -143,7 +147,7 @@ class RandomFlow:
             node("Identity", on, more),
             node("Cast", i, number, to=TensorProto.FLOAT),
             node("Mul", f"{held[-1]} {number}", scaled),
-            node("Tanh", scaled if self._random.integers(2) else held[-1], out),
+            node("Tanh", scaled if self._random.integers(2) and self._numbered else held[-1], out),
             node("Identity", self._some(held), row),
         ]
         body = graph(
@@ -161,12 +165,12 @@ class RandomFlow:
         return nodes, total
 
     def _trip_count(self, maps: Sequence[str]) -> tuple[list[onnx.NodeProto], str]:
-        """One to four, given or made of a size."""
-        number, n = self._constant(np.int64(self._random.integers(1, 5)))
+        """Given or made of a size."""
+        number, n = self._constant(np.int64(self._random.integers(self._least, self._most + 1)))
         if self._random.integers(2):
             return [number], n
         axis, ax = self._constant(np.int64(self._random.choice([0, 2, 3])))
-        one, least = self._constant(np.int64(1))
+        one, least = self._constant(np.int64(self._least))
         shape, size, rest, count = (self._new(hint) for hint in ("s", "g", "m", "n"))
         return [
             number,

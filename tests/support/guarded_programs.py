@@ -23,7 +23,7 @@ from leanconv.algorithms import Candidate
 from leanconv.api import conv
 from leanconv.planner import candidate_program, compiled_network, tuner, weights
 from leanconv.planner.constant_pool import ConstantPool
-from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.storage import Storage
 from leanconv.runtime import native
 from leanconv.runtime.memory import Block

@@ -7,8 +7,10 @@ import numpy as np
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy
-from leanconv.planner.lowering import LoweredGraph, lower_graph
+from leanconv.planner.lowered_graph import LoweredGraph, all_repeats
+from leanconv.planner.lowering import lower_graph
 from leanconv.planner.storage import Storage, place
+from leanconv.spec.format import aligned
 from leanconv.target import Target
 
 Space = int | str  # the arena, or the number of a user's array
@@ -97,3 +99,49 @@ def check(lowered: LoweredGraph, storage: Storage | None = None) -> int:
     for number, name in enumerate(lowered.outputs, start=len(lowered.inputs)):
         assert (spaces[number] == expected[name]).all(), f"output {name} is not whole"
     return storage.arena_bytes
+
+
+def check_loops(lowered: LoweredGraph, storage: Storage, threads: int) -> int:
+    """How many calls run several times; all that these touch, scratch too, is apart in memory.
+
+    Raises:
+        AssertionError: two of their buffers share bytes, or an operand passes the end of its own.
+    """
+    constants = lowered.constants.bytes
+    calls = [call for step in lowered.steps for call in step.calls]
+    repeated = 0
+    for each in all_repeats(lowered.steps):
+        inside = range(each.first, each.first + each.calls)
+        places: dict[str, tuple[Space, int, int]] = {}
+        for number in inside:
+            for name in (*calls[number].values, *calls[number].alive):
+                root, offset = lowered.views.find(name)
+                if name in constants or root in places:
+                    continue
+                assert offset < lowered.bytes[root] or not lowered.bytes[root]
+                size = lowered.bytes[root]
+                slot = storage.slots.get(root)
+                begin = storage.offsets[root] if slot is None else slot.offset
+                places[root] = "arena" if slot is None else slot.number, begin, begin + size
+            scratch = aligned(calls[number].kernel.scratch_bytes) * threads
+            begin = storage.scratch[number]
+            places[f"scratch of {number}"] = "arena", begin, begin + scratch
+        for one, (space, begin, end) in places.items():
+            if space == "arena" and not one.startswith("scratch"):
+                lives = [
+                    (buffer.first, buffer.last)
+                    for buffer, offset in storage.buffers
+                    if offset <= begin and end <= offset + buffer.bytes and not buffer.scratch
+                ]
+                whole = (first <= inside[0] and inside[-1] <= last for first, last in lives)
+                assert any(whole), f"{one} lives in {lives} alone, not from {inside}"
+            for other, (beside, start, stop) in places.items():
+                both = one.startswith("scratch") and other.startswith("scratch")
+                if one == other or both or space != beside:
+                    continue
+                assert end <= start or stop <= begin, f"{one} and {other} share memory"
+        repeated += each.calls
+        for name, stride in each.strides.items():
+            root, offset = lowered.views.find(name)
+            assert offset + (each.times - 1) * stride < lowered.bytes[root], f"{name} moves away"
+    return repeated

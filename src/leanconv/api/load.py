@@ -69,7 +69,8 @@ def load(
             `"bfloat16"` keep its values in half precision.
         tune: measure the choices that are estimated best for each convolution, once, and take the
             fastest; what was measured is kept in the settings' cache folder for later processes.
-            Progress is logged. Fused blocks, and plans within limits, are chosen by estimate.
+            Progress is logged. Fused blocks, bodies of loops that are one node, and plans within
+            limits are chosen by estimate.
         reproducible: an image gives the same bits alone and within any batch, with any threads and
             memory limit, as for `plan_conv2d`: every node's layouts, algorithm and open parameters
             are chosen as for one image without a limit, and where they do not fit a limit, no

@@ -20,6 +20,7 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape, validated_input
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy
 from leanconv.operators.accuracy import layer_error
 from leanconv.planner.budget import Planner
@@ -118,7 +119,7 @@ class Measurements:
         decisions = [_apart_decision(cost.decision) for cost in costs]
         alone = self._runner(_apart(self.graph), FLOAT32, decisions)
         exactly = self._runner(_apart(double), FLOAT64)
-        every = tuple(dict.fromkeys(node.key for node in nodes))
+        every = tuple(name for node in nodes for name in node.outputs)
         values_of = self._runner(replace(double, outputs=every), FLOAT64)
         perturbed = _perturbed(double)
         run = self._runner(perturbed, FLOAT64)
@@ -141,12 +142,13 @@ class Measurements:
             }
             outputs = {name: values[name] for name in self.graph.outputs}
             for number in steps("measuring layers", range(len(nodes)), len(nodes)):
-                name = nodes[number].key
                 if not costs[number].error:
                     continue
-                difference = found[name] - truth[name]
-                own[number] = max(own[number], relative_error(found, {name: truth[name]}))
-                changed = run({**given, **none, _ADD + name: difference})
+                results = [name for name in nodes[number].outputs if _ADD + name in none]
+                exact = {name: truth[name] for name in results}
+                own[number] = max(own[number], relative_error(found, exact))
+                changes = {_ADD + name: found[name] - exact[name] for name in results}
+                changed = run({**given, **none, **changes})
                 passed[number] = max(passed[number], relative_error(changed, outputs))
         rows = zip(nodes, costs, own, passed, strict=True)
         return [
@@ -284,7 +286,7 @@ def _in_double(graph: Graph) -> Graph:
     constants = _double(graph.constants)
     nodes = tuple(
         replace(node, attributes={"to": FLOAT64}) if _makes_single(node) else node
-        for node in graph.nodes
+        for node in with_regions(graph, _in_double).nodes
     )
     return replace(graph, nodes=nodes, types=types, constants=constants, origin=None)
 
@@ -305,7 +307,7 @@ def _apart(graph: Graph) -> Graph:
                 name = _IN + name
             names.append(name)
         nodes.append(replace(node, inputs=tuple(names)))
-    outputs = tuple(node.key for node in nodes)
+    outputs = tuple(name for node in nodes for name in node.outputs)
     apart = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(nodes), types=types)
     return replace(apart, origin=None, open_axes={})
 
@@ -320,18 +322,20 @@ def _perturbed(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        name = node.key
         read = tuple(renamed.get(each, each) for each in node.inputs)
-        if types[name].dtype != FLOAT64 or len(node.outputs) > 1:
-            nodes.append(replace(node, inputs=read))
-            continue
-        whole = name in graph.outputs  # an output keeps its name
-        inner = _SUM + name
-        types[inner] = types[_ADD + name] = types[name]
-        before, after = (inner, name) if whole else (name, inner)
-        nodes.append(replace(node, inputs=read, outputs=(before,)))
-        nodes.append(Node("Add", (before, _ADD + name), (after,), {}, inner))
-        renamed[name] = after
+        results, sums = [], []
+        for name in node.outputs:
+            if types[name].dtype != FLOAT64:
+                results.append(name)
+                continue
+            whole = name in graph.outputs  # an output keeps its name
+            inner = _SUM + name
+            types[inner] = types[_ADD + name] = types[name]
+            before, after = (inner, name) if whole else (name, inner)
+            results.append(before)
+            sums.append(Node("Add", (before, _ADD + name), (after,), {}, inner))
+            renamed[name] = after
+        nodes += [replace(node, inputs=read, outputs=tuple(results)), *sums]
     added = tuple(name for name in types if name.startswith(_ADD))
     made = replace(graph, inputs=graph.inputs + added, nodes=tuple(nodes), types=types)
     return replace(made, origin=None, open_axes={})

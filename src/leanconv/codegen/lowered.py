@@ -20,11 +20,13 @@ class Call:
         values: a value's name for each of `kernel.operands`: a value of the graph, one of
             `Lowered.constants`, or one of `Lowered.temporaries`.
         in_place: operands (indices) whose memory the first result may take over.
+        alive: values whose memory must be nothing else's during the call, besides its own.
     """
 
     kernel: Kernel
     values: tuple[str, ...]
     in_place: tuple[int, ...] = ()
+    alive: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -80,6 +82,17 @@ class Packing:
         """All constants but those of `calls` in pieces, as small ones as can be had."""
         return iter(self.make().items()) if self.stream is None else self.stream()
 
+    def renamed(self, names: Mapping[str, str]) -> Packing:
+        """The same constants by other names, given by those that they have."""
+        return Packing(
+            {names[name]: size for name, size in self.bytes.items()},
+            lambda: {names[name]: array for name, array in self.make().items()},
+            lambda: ((names[name], array) for name, array in self.pieces()),
+            self.recipe,
+            self.sources,
+            lambda: {names[name]: calls for name, calls in self.calls().items()},
+        )
+
 
 @dataclass(frozen=True)
 class View:
@@ -112,6 +125,24 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
+class Repeat:
+    """Calls that run several times, one after the other, and again from the first.
+
+    Some of them may do so each time, too: another repeat has these.
+
+    Attributes:
+        first, calls: the number of the first of them, and how many there are.
+        times: how often they run.
+        strides: by how many bytes values that they name move each time, by name.
+    """
+
+    first: int
+    calls: int
+    times: int
+    strides: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Lowered:
     """The calls of one operation, run one after the other.
 
@@ -123,6 +154,8 @@ class Lowered:
         views: the outputs that are bytes of inputs already; calls compute the others.
         parts: what the one output consists of, where each input could be computed in its place.
         packings: packed weights that the calls name.
+        inner: values that the calls name and that are bytes of inputs, outputs or temporaries.
+        repeats: calls that run several times; before those inside them.
     """
 
     calls: tuple[Call, ...]
@@ -132,3 +165,5 @@ class Lowered:
     views: Mapping[str, View] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
     packings: tuple[Packing, ...] = ()
+    inner: Mapping[str, View] = field(default_factory=dict)
+    repeats: tuple[Repeat, ...] = ()

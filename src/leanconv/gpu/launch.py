@@ -134,6 +134,11 @@ class Launch:
         return self.values[-1:]
 
     @property
+    def alive(self) -> tuple[str, ...]:
+        """Other buffers whose memory must be nothing else's: none."""
+        return ()
+
+    @property
     def programs(self) -> int:
         """Programs of the whole grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]

@@ -88,7 +88,8 @@ class DeviceBackend(Unpicklable):
             BudgetError: no plan keeps the limits.
         """
         names = (spec.name for spec in self.model.inputs)
-        graph = self.model.bind(dict(zip(names, shapes, strict=True)), dtype=self._graph_dtype)
+        given = dict(zip(names, shapes, strict=True))
+        graph = self.model.bind(given, self._graph_dtype, holds_graphs=False)
         compiled = CompiledDeviceNetwork(
             check_flowing(run_passes(graph, GPU_PASSES), empty_outputs=False),
             self._driver,

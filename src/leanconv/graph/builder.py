@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import Any
 
@@ -56,10 +57,13 @@ class Builder:
     Attributes:
         single: what the file's float32 becomes: float64 when the model is promoted.
         budget: what folding may cost.
+        holds_graphs: whether nodes may hold graphs: a loop its body.
     """
 
-    def __init__(self, single: DType, limits: Limits, model_bytes: int) -> None:
-        self.single = single
+    def __init__(
+        self, single: DType, limits: Limits, model_bytes: int, holds_graphs: bool = True
+    ) -> None:
+        self.single, self.holds_graphs = single, holds_graphs
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self._nodes: list[_Emitted] = []
@@ -67,6 +71,12 @@ class Builder:
     def kept(self, dtype: DType) -> DType:
         """The dtype in which the file's numbers of a dtype are kept."""
         return self.single if dtype == FLOAT32 else dtype
+
+    def inner(self) -> Builder:
+        """A builder of a graph that a node holds; the budget is this one's, too."""
+        made = copy(self)
+        made._nodes = []
+        return made
 
     def constant(self, array: Array) -> Value:
         """A value that is known; float32 as what it becomes."""
@@ -191,6 +201,11 @@ class Builder:
                     f"gives a constant of shape {shape_text(array.shape)}; expected {kind}"
                 )
         return arrays
+
+    def read_by(self, outputs: Sequence[Value]) -> set[Value]:
+        """All values that outputs depend on, these counted."""
+        read = {value for node in self._alive(outputs) for value in node.inputs if value}
+        return {*outputs, *read}
 
     def finish(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +10,7 @@ from leanconv.errors import InputError
 from leanconv.graph.ir import Graph
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.loop import run
 from leanconv.units import type_text
 
 
@@ -37,12 +37,4 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
                 f"input {name!r} is {type_text(given.dtype, given.shape)}; expected {kind}"
             )
         values[name] = given
-    uses = Counter(name for node in graph.nodes for name in node.inputs)
-    uses.update(graph.outputs)
-    for node in graph.nodes:
-        values.update(zip(node.outputs, evaluate_node(node, values), strict=True))
-        for name in node.inputs:
-            uses[name] -= 1
-            if not uses[name]:
-                values.pop(name, None)
-    return {name: values[name] for name in graph.outputs}
+    return dict(zip(graph.outputs, run(graph, values, evaluate_node), strict=True))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.graph.builder import Builder, Value, located, located_inside
-from leanconv.graph.convert import RULES, Call, FileGraph, FileNode
+from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
 
@@ -21,6 +21,7 @@ class Scope:
         values: its inputs.
         outer: the scope of the graph around it, None if there is none.
         captured: names there, by the names that they have here.
+        inside: what a value of the graph around it is here; None where both are one graph.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class Scope:
         values: Mapping[str, Value],
         outer: Scope | None = None,
         captured: Mapping[str, str] | None = None,
+        inside: Callable[[Value], Value] | None = None,
     ) -> None:
         self._builder, self._opset, self._constants = builder, opset, constants
-        self._outer, self._captured = outer, captured or {}
+        self._outer, self._captured, self._inside = outer, captured or {}, inside
         self._inner: list[tuple[str, Value]] = []
         self.values = dict(values)
 
@@ -56,7 +58,7 @@ class Scope:
         opset = node.opset or self._opset
         try:
             inputs = [self._value(name) if name else None for name in node.inputs]
-            call = Call(self._builder, node, opset, inputs, self._inline)
+            call = Call(self._builder, node, opset, inputs, self)
             results = RULES[node.op].convert(call)
         except LeanConvError as error:
             place = located_inside if node.graphs else located
@@ -68,7 +70,8 @@ class Scope:
             if name in self._constants:
                 self.values[name] = self._builder.constant(self._constants[name])
             elif self._outer is not None and name in self._captured:
-                self.values[name] = self._outer._value(self._captured[name])
+                found = self._outer._value(self._captured[name])
+                self.values[name] = self._inside(found) if self._inside else found
             else:
                 raise UnsupportedError(
                     f"the value {shown(name)!r} is not computed; expected only the first outputs "
@@ -76,13 +79,34 @@ class Scope:
                 )
         return self.values[name]
 
-    def _inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
-        """Bind a graph that a node holds among the operations of this one."""
-        self._builder.budget.enter(len(graph.nodes))
-        if graph.refused is not None:
-            raise graph.refused
+    def inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
+        """Bind a graph that a node holds among the operations of this one; gives its outputs."""
+        self._enter(graph)
         given = dict(zip(graph.inputs, inputs, strict=True))
         scope = Scope(self._builder, self._opset, graph.constants, given, self, graph.captured)
         outputs = scope.bind(graph.nodes, graph.outputs)
         self._inner += scope.names
         return outputs
+
+    def hold(self, graph: FileGraph, inputs: Sequence[Value]) -> Held:
+        """Bind a graph that a node holds by itself: what it captures become inputs of its own."""
+        self._enter(graph)
+        captured: dict[Value, Value] = {}
+
+        def inside(value: Value) -> Value:
+            if value.array is not None:
+                return value
+            return captured.setdefault(value, Value(value.type))
+
+        given = dict(zip(graph.inputs, inputs, strict=True))
+        builder = self._builder.inner()
+        scope = Scope(builder, self._opset, graph.constants, given, self, graph.captured, inside)
+        outputs = scope.bind(graph.nodes, graph.outputs)
+        of = {value: name for name, value in reversed(scope.values.items())}
+        held = {of[inner]: (value, inner) for value, inner in captured.items()}
+        return Held(builder, given, held, outputs, scope.names)
+
+    def _enter(self, graph: FileGraph) -> None:
+        self._builder.budget.enter(len(graph.nodes))
+        if graph.refused is not None:
+            raise graph.refused

@@ -86,7 +86,11 @@ class Model:
     metadata: Mapping[str, str]
 
     def bind(
-        self, shapes: Mapping[str, tuple[int, ...]] | None = None, dtype: DType | None = None
+        self,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        dtype: DType | None = None,
+        *,
+        holds_graphs: bool = True,
     ) -> Graph:
         """Make the graph for concrete input shapes.
 
@@ -94,6 +98,7 @@ class Model:
             shapes: the shape of every input; those that the file fixes may be left out.
             dtype: `float64` to compute a float32 model in double precision; None for the
                 model's own dtype.
+            holds_graphs: whether a node may hold the body of a loop; else all are written out.
 
         Returns:
             A graph in normal form, constants and shape arithmetic computed.
@@ -104,7 +109,8 @@ class Model:
             UnsupportedError: something that leanconv does not do.
         """
         promoted = self.runtime_dtype(dtype) != self.dtype
-        builder = Builder(FLOAT64 if promoted else FLOAT32, self.limits, self.bytes)
+        single = FLOAT64 if promoted else FLOAT32
+        builder = Builder(single, self.limits, self.bytes, holds_graphs)
         bound = self._bound_shapes(shapes or {})
         kinds = {each.name: builder.kept(each.dtype) for each in self.inputs}
         inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}

@@ -27,6 +27,7 @@ from leanconv.evaluation import guarded
 from leanconv.expressions import Expression, Values
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
+from leanconv.graph.regions import Region
 from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Symbol, Trace
 
@@ -124,13 +125,7 @@ class Template:
 
     @cached_property
     def _open_axes(self) -> Mapping[str, tuple[int, ...]]:
-        shapes = {name: self.graph.types[name].shape for name in self._symbolic_types}
-        return MappingProxyType(
-            {
-                name: tuple(axis for axis, extent in enumerate(shape) if isinstance(extent, Symbol))
-                for name, shape in shapes.items()
-            }
-        )
+        return _open_axes(self.graph)
 
     @cached_property
     def _symbolic_types(self) -> tuple[str, ...]:
@@ -267,10 +262,47 @@ def _symbols(value: Any) -> Iterator[Symbol]:
             yield from _symbols(item)
     elif isinstance(value, Mapping):
         yield from _symbols(tuple(value.values()))
+    elif isinstance(value, Region):
+        yield from _symbols_inside(value.graph)
     elif is_dataclass(value):
         yield from _symbols(tuple(getattr(value, each.name) for each in fields(value)))
     elif not (isinstance(value, _PLAIN) or value is None):
         raise TypeError(f"an attribute holds {type(value).__name__}, which may hide symbols")
+
+
+def _symbols_inside(graph: Graph) -> Iterator[Symbol]:
+    """The symbols of a graph that a node holds."""
+    if any(array.dtype == object for array in graph.constants.values()):
+        raise TypeError("a graph that a node holds has constants of symbols")
+    for kind in graph.types.values():
+        yield from _symbols(kind.shape)
+    for node in graph.nodes:
+        yield from _symbols(node.attributes)
+
+
+def _open_axes(graph: Graph) -> Mapping[str, tuple[int, ...]]:
+    """The axes of each value whose extents are symbols."""
+    found = {
+        name: tuple(axis for axis, n in enumerate(kind.shape) if isinstance(n, Symbol))
+        for name, kind in graph.types.items()
+    }
+    return MappingProxyType({name: axes for name, axes in found.items() if axes})
+
+
+def _region_without(region: Region, numbers: Mapping[Expression, Any]) -> Region:
+    """A graph that a node holds, with numbers for symbols; itself where it has none."""
+    graph = region.graph
+    if not _symbolic(region):
+        return region
+    types = {
+        name: TensorType(_without(kind.shape, numbers), kind.dtype)
+        for name, kind in graph.types.items()
+    }
+    nodes = tuple(
+        replace(node, attributes=_without(node.attributes, numbers)) for node in graph.nodes
+    )
+    filled = replace(graph, nodes=nodes, types=MappingProxyType(types), open_axes=_open_axes(graph))
+    return Region(filled)
 
 
 def _symbolic(value: Any) -> bool:
@@ -286,6 +318,8 @@ def _without(value: Any, numbers: Mapping[Expression, Any]) -> Any:
         return type(value)([_without(item, numbers) for item in value])
     if isinstance(value, Mapping):
         return MappingProxyType({key: _without(item, numbers) for key, item in value.items()})
+    if isinstance(value, Region):
+        return _region_without(value, numbers)
     if is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in fields(value)]
         return replace(value, **{name: _without(getattr(value, name), numbers) for name in names})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from leanconv.errors import ModelError, UnsupportedError
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import check_dtypes, infer_node, label
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
+from leanconv.graph.regions import Region, region_of, regions_of
 from leanconv.types import as_dtype
 from leanconv.units import counted, shape_text
 
@@ -14,7 +15,7 @@ def verify(graph: Graph) -> Graph:
     """Check a graph in normal form and return it.
 
     Every value is defined once and before its use, every type is what the operation gives and
-    takes, and every output exists.
+    takes, and every output exists; the same holds for the graphs that nodes hold.
 
     Raises:
         ModelError: the first rule that is broken, naming the node or value.
@@ -37,6 +38,9 @@ def verify(graph: Graph) -> Graph:
                 "nodes in an order in which they can run"
             )
         _check_outputs(node, defined, graph)
+        region = region_of(node)
+        if region is not None:
+            _check_region(node, region)
     lost = [name for name in graph.outputs if name not in defined]
     if lost:
         raise ModelError(f"output {lost[0]!r} is defined by nothing; expected a node that does")
@@ -61,6 +65,8 @@ def check_flowing(graph: Graph, *, empty_outputs: bool = True) -> Graph:
                 f"the value {name!r} has the shape {shape_text(graph.types[name].shape)}, without "
                 "elements; expected extents of at least 1; bind a larger input"
             )
+    for region in regions_of(graph):
+        check_flowing(region.graph, empty_outputs=False)
     for node in graph.nodes:
         if node.op == "BatchNormalization":
             raise UnsupportedError(
@@ -96,3 +102,11 @@ def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
                 f"{label(node)} gives {kind}; expected {graph.types[name]}, the type of its output "
                 f"{name!r}"
             )
+
+
+def _check_region(node: Node, region: Region) -> None:
+    """Check the graph that a node holds by itself: what it reads, it is given or has."""
+    try:
+        verify(region.graph)
+    except LeanConvError as error:
+        raise type(error)(f"{label(node)}, its body: {error}") from error

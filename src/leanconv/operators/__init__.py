@@ -28,6 +28,7 @@ from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.loop import LOOP
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.single_kernel import SingleKernel
 
@@ -54,6 +55,7 @@ OPERATORS: Mapping[str, Operator] = _table(
     CONVOLUTION,
     CONV_CHAIN,
     BLOCK_CHAIN,
+    LOOP,
     SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
     *map(
         SingleKernel,

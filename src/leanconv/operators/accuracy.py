@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from leanconv.graph.ir import Graph
+from leanconv.graph.regions import all_constants
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import DType
@@ -51,6 +52,6 @@ class Accuracy:
 
     def of_network(self, graph: Graph, target: Target) -> Accuracy:
         """The same for a network whose constants are known: whether they come from DRAM."""
-        weights = sum(array.nbytes for array in graph.constants.values())
+        weights = sum(array.nbytes for array in all_constants(graph))
         from_dram = weights > target.costs.l3_share * max(target.l3_bytes, target.l2_bytes)
         return replace(self, weights_from_dram=from_dram)

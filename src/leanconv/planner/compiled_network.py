@@ -8,27 +8,25 @@ from dataclasses import field
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.llvm_pages import release_llvm_pages
+from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
+from leanconv.graph.regions import all_constants
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
 from leanconv.planner.found_plans import kept_or_found
 from leanconv.planner.graph_planner import GraphPlanner
-from leanconv.planner.lowering import (
-    LoweredGraph,
-    Step,
-    lower_graph,
-    usual_choices,
-    usual_decisions,
-)
+from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
+from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
 from leanconv.planner.network_plan import NetworkPlan, PlannedStep
 from leanconv.planner.plan_file import PlanFile, kernel_digests
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.planner.weights import Packer, fill_weights
 from leanconv.records import dataclass
+from leanconv.runtime.loop_program import LoopProgram, RepeatedStages
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
@@ -111,7 +109,7 @@ class CompiledNetwork:
             measured_error=pinned.measured_error if pinned else None,
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
-        files = mapped_files(owned.graph.constants.values())
+        files = mapped_files(all_constants(owned.graph))
         owned.take()
         del merged  # so that weights are freed as they are packed
         self.memory, shared = Memory(), shared or SharedMemory()
@@ -144,7 +142,14 @@ class CompiledNetwork:
             for c, scratch in zip(calls, storage.scratch, strict=True)
         ]
         slots = len(lowered.inputs) + len(lowered.outputs)
-        self._program = Program(stages, library, slots, 0, 0, planner.threads, arena=self.arena)
+        threads = planner.threads
+        repeats = [_repeated(each, calls) for each in all_repeats(lowered.steps)]
+        if repeats:
+            self._program: Program = LoopProgram(
+                stages, library, slots, threads, self.arena, repeats
+            )
+        else:
+            self._program = Program(stages, library, slots, 0, 0, threads, arena=self.arena)
         self._step_calls = [len(step.calls) for step in lowered.steps]
 
     def run(self, addresses: Sequence[int]) -> None:
@@ -248,6 +253,17 @@ def _check_limit(needed: int, limit: int | None) -> None:
             f"give memory_limit={needed} or more",
             needed,
         )
+
+
+def _repeated(each: Repeat, calls: Sequence[Call]) -> RepeatedStages:
+    """Calls of the network that run several times, and their operands that move."""
+    moving = [
+        (number, operand, each.strides[name])
+        for number in range(each.first, each.first + each.calls)
+        for operand, name in enumerate(calls[number].values)
+        if name in each.strides
+    ]
+    return RepeatedStages(each.first, each.calls, each.times, tuple(moving))
 
 
 def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:

@@ -126,6 +126,11 @@ class ConstantPool:
         return [weights for weights in found if weights is not None]
 
     @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The constants that are not packed and not taken yet, by name."""
+        return dict(self._constants)
+
+    @property
     def packings(self) -> tuple[Packing, ...]:
         """What is yet to be packed."""
         return tuple(self._packings)

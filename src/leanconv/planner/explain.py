@@ -10,6 +10,7 @@ from typing import Any
 from leanconv.algorithms import select
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
+from leanconv.graph.regions import region_of
 from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.network_plan import NetworkPlan
@@ -241,6 +242,10 @@ class _Names:
         choice, algorithm = node_cost.decision.choice, node_cost.algorithm
         if node.op not in convolution.OPS:
             words = f"layer by layer ({algorithm})" if choice == conv_chain.LAYERS else algorithm
+            region = region_of(node)
+            if region is not None:
+                count = counted(node.attributes["count"], "iteration")
+                words = f"{algorithm} of {count}, {counted(len(region.graph.nodes), 'node')} each"
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
             return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, node_cost.decision)

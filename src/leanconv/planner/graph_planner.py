@@ -12,7 +12,13 @@ from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_views import GraphViews
-from leanconv.planner.lowering import LoweredGraph, format_rules, lower_graph, usual_decisions
+from leanconv.planner.lowered_graph import LoweredGraph
+from leanconv.planner.lowering import (
+    format_rules,
+    lower_graph,
+    plan_bodies,
+    usual_decisions,
+)
 from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
@@ -116,6 +122,7 @@ class GraphPlanner:
     @cached_property
     def evaluator(self) -> NodeEvaluator:
         """Evaluates the nodes' choices."""
+        plan_bodies(self.graph, self.target, self.accuracy)
         rules = format_rules(self.graph, self.target)
         evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy, self.growths)
         if self.unmerged is not None:

@@ -24,17 +24,19 @@ class BufferUse(Generic[Buffer]):
         results: what it writes, one or more.
         in_place: positions in `reads` whose memory the first result may take over.
         scratch_bytes: of one thread.
+        alive: others that hold something during the call.
     """
 
     reads: tuple[Buffer | None, ...]
     results: tuple[Buffer, ...]
     in_place: tuple[int, ...]
     scratch_bytes: int
+    alive: tuple[Buffer, ...] = ()
 
     @property
     def buffers(self) -> tuple[Buffer | None, ...]:
-        """All of them, the results last."""
-        return (*self.reads, *self.results)
+        """All of them."""
+        return (*self.reads, *self.results, *self.alive)
 
 
 @dataclass

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.regions import all_constants, regions_of
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators import Accuracy
+from leanconv.operators.loop import FAST, BodyPlan, BodyPlans, plan_key
+from leanconv.planner.body_choices import choice_with_aim, with_costs
 from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
+from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
+from leanconv.planner.node_costs import closeness
 from leanconv.planner.remembered import remembered
+from leanconv.planner.storage import place
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.planner.value_placer import ValuePlacer
-from leanconv.planner.views import Views
-from leanconv.records import dataclass
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -29,50 +35,6 @@ from leanconv.target import Target
 # packed constants may take this many bytes, and this many times what the graph's take.
 _PACKED_BYTES = 256 * 2**20
 _PACKED_FACTOR = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One operation of the network, or a reorder between two.
-
-    Attributes:
-        name: of the node in the file.
-        op: the operation, `"Reorder"` for a change of layout.
-        algorithm: how it is done.
-        calls: kernels over values.
-        output: the first value that it defines.
-    """
-
-    name: str
-    op: str
-    algorithm: str
-    calls: tuple[Call, ...]
-    output: str
-
-    @property
-    def flops(self) -> int:
-        """Floating point operations of all calls."""
-        return sum(call.kernel.flops for call in self.calls)
-
-
-@dataclass(frozen=True, eq=False)
-class LoweredGraph:
-    """A network as calls over values.
-
-    Attributes:
-        steps: in order.
-        bytes: size of every value that is computed or given, in its format.
-        views: values that are bytes of another one.
-        constants: by the names that calls use; `fill_weights` takes them out.
-        inputs, outputs: names of what the user gives and gets, plain.
-    """
-
-    steps: tuple[Step, ...]
-    bytes: Mapping[str, int]
-    views: Views[str]
-    constants: ConstantPool
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
@@ -127,10 +89,64 @@ def lower_graph(
         UnsupportedError: a node has no kernel, there are more calls than a program can hold, or
             packed constants would take many times the bytes that the graph's take.
     """
+    plan_bodies(graph, target, accuracy)
     if decisions is None:
         decisions = usual_decisions(graph, target)
     decisions = resolved_choices(graph, target, accuracy, decisions)
     return _Lowering(graph, target, accuracy).run(decisions)
+
+
+def plan_bodies(graph: Graph, target: Target, accuracy: Accuracy) -> None:
+    """Plan the graphs that nodes hold, where that is not done yet.
+
+    Args:
+        graph: after the passes.
+        target, accuracy: of the plan.
+
+    Raises:
+        UnsupportedError: as `lower_graph`.
+    """
+    for region in regions_of(graph):
+        key = plan_key(target, accuracy)
+        if key not in region.plans:
+            region.plans[key] = BodyPlans(partial(_body_plan, region.graph, target, accuracy))
+
+
+def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> BodyPlan:
+    plan_bodies(body, target, accuracy)
+    decisions = resolved_choices(body, target, accuracy, usual_decisions(body, target))
+    contexts = [
+        decision.context(node, body, target, accuracy)
+        for node, decision in zip(body.nodes, decisions, strict=True)
+    ]
+    if aim != FAST:
+        decisions = [
+            replace(decision, choice=choice_with_aim(context, aim))
+            for context, decision in zip(contexts, decisions, strict=True)
+        ]
+    lowered = _Lowering(body, target, accuracy).run(decisions)
+    storage = place(lowered)
+
+    def cost() -> tuple[float, float]:
+        found = [
+            with_costs(context, decision.choice)
+            for context, decision in zip(contexts, decisions, strict=True)
+        ]
+        errors = (choice.error * closeness(choice.algorithm) for choice in found)
+        return sum(choice.cycles for choice in found), math.hypot(*errors)
+
+    return BodyPlan(
+        tuple(call for step in lowered.steps for call in step.calls),
+        all_repeats(lowered.steps),
+        lowered.bytes,
+        {name: (slot.number, slot.offset) for name, slot in storage.slots.items()},
+        storage.offsets,
+        storage.arena_bytes,
+        lowered.constants.arrays,
+        lowered.constants.packings,
+        tuple(decision.choice for decision in decisions),
+        cost,
+    )
 
 
 class _Lowering(ValuePlacer[Format]):
@@ -142,7 +158,7 @@ class _Lowering(ValuePlacer[Format]):
         self._alike: dict[Hashable, Packing] = {}
         self._packed: dict[str, int] = {}
         self._calls = 0
-        held = sum(array.nbytes for array in graph.constants.values())
+        held = sum(array.nbytes for array in all_constants(graph))
         self._allowance = _PACKED_BYTES + _PACKED_FACTOR * held
 
     def run(self, decisions: Sequence[Decision]) -> LoweredGraph:
@@ -182,6 +198,11 @@ class _Lowering(ValuePlacer[Format]):
             self.constants[renamed[name]] = array
         for packing in lowered.packings:
             renamed.update(self._pack(packing))
+        for name, inside in lowered.inner.items():
+            renamed[name] = self.fresh(name)
+            self.bytes[renamed[name]] = 0  # never all of a buffer
+            source = renamed.get(inside.source, inside.source)
+            self.views.add(renamed[name], source, inside.offset)
         self._count(node, lowered)
         for output, view in lowered.views.items():
             self.views.add(output, renamed.get(view.source, view.source), view.offset)
@@ -196,9 +217,15 @@ class _Lowering(ValuePlacer[Format]):
             values = tuple(renamed.get(v, v) for v in call.values)
             for value in values:
                 self._take_constant(value)
-            calls.append(replace(call, values=values))
+            alive = tuple(renamed.get(v, v) for v in call.alive)
+            calls.append(replace(call, values=values, alive=alive))
         label = node.name or node.key
-        self._steps.append(Step(label, node.op, lowered.algorithm, tuple(calls), node.key))
+        repeats = tuple(
+            replace(each, strides={renamed[name]: by for name, by in each.strides.items()})
+            for each in lowered.repeats
+        )
+        step = Step(label, node.op, lowered.algorithm, tuple(calls), node.key, repeats)
+        self._steps.append(step)
 
     def _pack(self, packing: Packing) -> dict[str, str]:
         """The names of what a packing makes; nodes that read the same share it."""
@@ -207,7 +234,7 @@ class _Lowering(ValuePlacer[Format]):
         if found is not None:
             return dict(zip(packing.bytes, found.bytes, strict=True))
         names = {name: self.fresh(name) for name in packing.bytes}
-        made = _renamed(packing, names)
+        made = packing.renamed(names)
         if packing.recipe is not None:
             self._alike[key] = made
         self._packings.append(made)
@@ -279,14 +306,3 @@ class _Lowering(ValuePlacer[Format]):
         if kind.elements:
             calls = (reorder_call(shape, kind.dtype, source, result, source_form, form),)
         self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", calls, result))
-
-
-def _renamed(packing: Packing, names: Mapping[str, str]) -> Packing:
-    return Packing(
-        {names[name]: size for name, size in packing.bytes.items()},
-        lambda: {names[name]: array for name, array in packing.make().items()},
-        lambda: ((names[name], array) for name, array in packing.pieces()),
-        packing.recipe,
-        packing.sources,
-        lambda: {names[name]: calls for name, calls in packing.calls().items()},
-    )

@@ -13,6 +13,7 @@ from leanconv.algorithms.magnitudes import stand_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
@@ -178,7 +179,7 @@ def skeleton(graph: Graph) -> Graph:
     constants = {
         name: bare(name) if name in packed else array for name, array in graph.constants.items()
     }
-    return replace(graph, constants=constants)
+    return replace(with_regions(graph, skeleton), constants=constants)
 
 
 def _packed_alone(graph: Graph) -> frozenset[str]:
@@ -331,6 +332,8 @@ class NodeEvaluator:
             if name and name not in constants:
                 numbers.setdefault(name, number)
         numbers.update({name: name for name in lowered.temporaries})
+        inner = {name: view.source for name, view in lowered.inner.items()}
+        numbers.update({name: numbers[of] for name, of in inner.items() if of in numbers})
 
         calls = tuple(
             BufferUse(
@@ -338,6 +341,7 @@ class NodeEvaluator:
                 tuple(numbers[name] for name in call.results),
                 call.in_place,
                 aligned(call.kernel.scratch_bytes),
+                tuple(numbers[name] for name in call.alive),
             )
             for call in lowered.calls
         )

@@ -10,6 +10,7 @@ from leanconv.errors import SpecError
 from leanconv.graph.convert import FileNode
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.names import meant
+from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.planner import tuner
@@ -68,6 +69,13 @@ def with_algorithms(
         SpecError: there is no convolution of a name.
     """
     names = [_name(node) for node in graph.nodes if node.op in convolution.OPS]
+    inside = {_name(node) for node in _inside(graph) if node.op in convolution.OPS}
+    held = next((name for name in algorithms if name in inside and name not in names), None)
+    if held is not None:
+        raise SpecError(
+            f"algorithms names {held!r}, which is inside a loop that is one node; expected a "
+            "convolution outside: the algorithms of a loop's body are chosen"
+        )
     _check_names(algorithms, names, names)
     decisions = default_decisions(format_rules(graph, target))
     return tuple(
@@ -89,7 +97,7 @@ def tuned(
     Raises:
         SpecError: the accuracy is reproducible, and no cache keeps what is measured.
     """
-    weights = sum(array.nbytes for array in graph.constants.values())
+    weights = sum(array.nbytes for array in all_constants(graph))
     nodes, result = graph.nodes, list(decisions)
     left = [n for n, each in enumerate(result) if nodes[n].op == "Conv" and each.choice == AUTO]
     for number in steps("tuning layers", left, len(left)):
@@ -102,6 +110,13 @@ def tuned(
             found = tuner.tune(problem, target, threads, other_weight_bytes=weights)
         result[number] = replace(decision, choice=found.choice)
     return tuple(result)
+
+
+def _inside(graph: Graph) -> Iterator[Node]:
+    """The nodes of all graphs that nodes of a graph hold."""
+    for region in regions_of(graph):
+        yield from region.graph.nodes
+        yield from _inside(region.graph)
 
 
 def _name(node: Node) -> str:

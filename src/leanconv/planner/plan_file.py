@@ -18,7 +18,7 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision
-from leanconv.planner.lowering import LoweredGraph
+from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format

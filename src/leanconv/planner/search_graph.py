@@ -366,7 +366,8 @@ class _Builder:
             if not is_whole(call.results[0]):
                 in_place = ()
             written = tuple(map(buffer, call.results))
-            uses.append(BufferUse(reads, written, in_place, call.scratch_bytes))
+            alive = tuple(map(buffer, call.alive))
+            uses.append(BufferUse(reads, written, in_place, call.scratch_bytes, alive))
         begin = {self._root((name, form)) for name, live in before for form in live.held}
         end = {self._root((name, form)) for name, live in after for form in live.held}
         bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array

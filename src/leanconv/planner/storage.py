@@ -78,6 +78,10 @@ class _Call(Protocol):
     def in_place(self) -> tuple[int, ...]:
         """Operands whose memory the first result may take over."""
 
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """Other values whose memory must be nothing else's."""
+
 
 class _Kernel(Protocol):
     @property
@@ -178,6 +182,7 @@ def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
             if is_whole(call.results[0])
             else (),
             aligned(call.kernel.scratch_bytes),
+            tuple(owner[name] for name in call.alive),
         )
         for step in lowered.steps
         for call in step.calls

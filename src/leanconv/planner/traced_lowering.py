@@ -23,6 +23,7 @@ from leanconv.evaluation import Evaluated
 from leanconv.expressions import Expression, Expressions, NeedsNumberError, Values
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
+from leanconv.graph.regions import region_of
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
 from leanconv.records import cached_property, dataclass
@@ -56,7 +57,7 @@ class TracedLowering:
     def __call__(self, node: Node, decision: Decision) -> Lowered:
         """The kernels of a node."""
         position = self._positions.get(id(node))
-        if self._origin is None or position is None:
+        if self._origin is None or position is None or region_of(node) is not None:
             return self._plainly(node, decision)
         key = position, decision.choice, decision.writes, tuple(decision.reads.items())
         traces = self._memo.get(key)

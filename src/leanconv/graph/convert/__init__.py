@@ -21,10 +21,11 @@ from leanconv.graph.convert.rule import (
     Call,
     FileGraph,
     FileNode,
+    Held,
     Rule,
 )
 
-__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileGraph", "FileNode", "Rule"]
+__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileGraph", "FileNode", "Held", "Rule"]
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {

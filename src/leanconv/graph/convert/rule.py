@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -125,7 +125,33 @@ class Rule:
     graphs: tuple[str, ...] = ()
 
 
-Inline = Callable[[FileGraph, Sequence[Value]], "list[Value]"]
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A graph that a node holds, bound by itself.
+
+    Attributes:
+        builder: has its operations.
+        inputs: what it was given, by name.
+        captured: values of the graph around it, and those that stand for them in it, by name.
+        outputs: in the file's order.
+        names: what the file calls its values.
+    """
+
+    builder: Builder
+    inputs: Mapping[str, Value]
+    captured: Mapping[str, tuple[Value, Value]]
+    outputs: Sequence[Value]
+    names: Sequence[tuple[str, Value]]
+
+
+class Graphs(Protocol):
+    """Binds the graphs that a node holds."""
+
+    def inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
+        """Bind a graph among the operations around it; gives its outputs."""
+
+    def hold(self, graph: FileGraph, inputs: Sequence[Value]) -> Held:
+        """Bind a graph by itself."""
 
 
 class Call:
@@ -137,13 +163,13 @@ class Call:
         node: FileNode,
         opset: int,
         inputs: Sequence[Value | None],
-        inline: Inline | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.builder = builder
         self.node = node
         self.opset = opset
         self._inputs = inputs
-        self._inline = inline
+        self._graphs = graphs
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -276,8 +302,13 @@ class Call:
         Raises:
             LeanConvError: as binding the nodes of the network.
         """
-        assert self._inline is not None, "nothing binds graphs that nodes hold"
-        return self._inline(self.node.graphs[name], inputs)
+        assert self._graphs is not None, "nothing binds graphs that nodes hold"
+        return self._graphs.inline(self.node.graphs[name], inputs)
+
+    def hold(self, name: str, inputs: Sequence[Value]) -> Held:
+        """Bind a graph that the node holds by itself; see `inline`."""
+        assert self._graphs is not None, "nothing binds graphs that nodes hold"
+        return self._graphs.hold(self.node.graphs[name], inputs)
 
     def emit(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
         """Add an operation in normal form; see `Builder.emit`."""

@@ -41,6 +41,9 @@ pads (all begins, all ends), dilations, group, activation |
 | Pad | x | pads (not negative), mode (constant, reflect, edge), value |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
 | LRN | x | size, alpha, beta, bias |
+| Loop | what is carried from one iteration to the next, then what each reads | body (a Region: \
+what it carries on, then one slice of each result that is stacked), count, states (how many \
+inputs are carried); outputs: what is carried at the end, then (count, ...) of each stack |
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ from leanconv.graph.ops import (
     typed,
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
+from leanconv.graph.ops.loop import loop
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
 from leanconv.types import FLOATS, HALVES, DType
 
@@ -93,6 +97,10 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **resize.OPS,
         **typed.OPS,
         **extremes.OPS,
+        "Loop": loop(
+            lambda node, values: evaluate_node(node, values),
+            lambda node, types: _work(node, types),
+        ),
     }
 )
 
@@ -183,3 +191,13 @@ def evaluate_node(node: Node, values: Mapping[str, Array]) -> tuple[Array, ...]:
     """`evaluate` for a node of a graph, given its inputs by name."""
     arrays = [values[name] if name else None for name in node.inputs]
     return evaluate(node.op, arrays, node.attributes)
+
+
+def _work(node: Node, types: Mapping[str, TensorType]) -> int:
+    """A quarter of the bytes that a node reads and writes, and what it computes beyond."""
+    entry, names = OPS[node.op], (*node.inputs, *node.outputs)
+    moved = sum(types[name].bytes for name in names if name) // 4
+    if entry.work is None:
+        return moved
+    given = [types[name] if name else None for name in node.inputs]
+    return moved + entry.work(given, node.attributes, tuple(types[n] for n in node.outputs))

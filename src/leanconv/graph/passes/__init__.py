@@ -25,6 +25,7 @@ from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.merge_pads import merge_pads
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.regions import with_regions
 from leanconv.graph.verify import verify
 
 __all__ = ["GPU_PASSES", "PASSES", "UNFUSED_PASSES", "Pass", "run_passes"]
@@ -64,7 +65,7 @@ _logger = logging.getLogger(__name__)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:
-    """Apply passes in order.
+    """Apply passes in order, to the graphs that nodes hold first.
 
     Args:
         graph: a verified graph in normal form.
@@ -78,6 +79,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = F
     Raises:
         AssertionError: a pass has broken the graph; with `check`, the message names it.
     """
+    graph = with_regions(graph, lambda body: run_passes(body, passes, check=check))
     if check:
         _check(graph, "before the first pass")
     for each in passes:

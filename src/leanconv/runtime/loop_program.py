@@ -1,0 +1,176 @@
+"""A program some stages of which run several times: the iterations of a loop.
+
+Each iteration is a native call of its own, so that what interrupts Python, such as Ctrl-C, is seen
+between two of them. Operands may move by a number of bytes from one to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from leanconv.codegen.linking import Library
+from leanconv.records import dataclass
+from leanconv.runtime import native as n
+from leanconv.runtime.program import Program, Stage
+from leanconv.runtime.shared_arena import ArenaPart
+
+
+@dataclass(frozen=True)
+class RepeatedStages:
+    """Stages that run several times, one after the other, and again from the first.
+
+    Attributes:
+        first, stages: the number of the first of them, and how many there are.
+        times: how often they run.
+        moving: operands that move each time: the stage, the number of the operand, the bytes.
+    """
+
+    first: int
+    stages: int
+    times: int
+    moving: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Stages that follow each other.
+
+    Attributes:
+        first, stages: the number of the first of them, and how many there are.
+        times: how often they run.
+        moving: positions among the arguments, and by how much these move each time.
+        parts: what they consist of where some of them run several times each time.
+    """
+
+    first: int
+    stages: int
+    times: int = 1
+    moving: tuple[tuple[int, int], ...] = ()
+    parts: tuple[_Segment, ...] = ()
+
+
+class LoopProgram(Program):
+    """A `Program` with stages that run several times.
+
+    Args:
+        stages, library, slots, threads, arena: as for `Program`.
+        repeats: what runs several times, in order.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        library: Library,
+        slots: int,
+        threads: int,
+        arena: ArenaPart,
+        repeats: Sequence[RepeatedStages],
+    ) -> None:
+        super().__init__(stages, library, slots, 0, 0, threads, arena=arena)
+        self._segments = tuple(self._cut(0, len(stages), deque(repeats)))
+        runs = list(_without_parts(self._segments))
+        self._runs = self._headers([(each.first, each.stages) for each in runs])
+        start, size = ctypes.addressof(self._runs), 8 * n.HEADER_WORDS
+        self._starts = {each.first: start + number * size for number, each in enumerate(runs)}
+        # Offsets of places that move: an interrupt may leave them elsewhere.
+        places = self._places[0]
+        moving = {
+            self._position(stage, operand) for each in repeats for stage, operand, _ in each.moving
+        }
+        self._moved = [(position, places[position]) for position in moving if position in places]
+        self._pool.register(self, (self._runs, self._table))
+
+    def _cut(self, begin: int, end: int, repeats: deque[RepeatedStages]) -> Iterator[_Segment]:
+        """Stages from one to another: those that run several times, and those between them."""
+        while repeats and repeats[0].first < end:
+            each = repeats.popleft()
+            if each.first > begin:
+                yield _Segment(begin, each.first - begin)
+            begin = each.first + each.stages
+            moving = tuple(
+                (self._position(stage, operand), by) for stage, operand, by in each.moving
+            )
+            parts = tuple(self._cut(each.first, begin, repeats))
+            alone = len(parts) == 1 and parts[0].times == 1
+            yield _Segment(each.first, each.stages, each.times, moving, () if alone else parts)
+        if end > begin:
+            yield _Segment(begin, end - begin)
+
+    def _position(self, stage: int, operand: int) -> int:
+        """Where an operand's address is among the arguments of all stages."""
+        address: int = self._table[n.STAGE_WORDS * stage + 1]
+        return (address - ctypes.addressof(self._arguments)) // 8 + operand
+
+    def _bind(self, addresses: Sequence[int]) -> None:
+        """Let all operands be where the first iterations have them."""
+        arena = self._arena
+        if arena is not None and arena.arena.version != self._arena_version:
+            self._follow_arena(arena)
+        elif arena is not None:
+            address = arena.address()
+            for position, offset in self._moved:
+                self._arguments[position] = address + offset
+        for address, positions in zip(addresses, self._patches, strict=True):
+            for position, offset in positions:
+                self._arguments[position] = address + offset
+
+    def _iterations(self, segments: Sequence[_Segment]) -> Iterator[_Segment]:
+        """What runs without a break, in order; operands have moved where they do."""
+        arguments = self._arguments
+        for segment in segments:
+            moving = segment.moving
+            for iteration in range(segment.times):
+                if iteration:
+                    for position, by in moving:
+                        arguments[position] += by
+                if segment.parts:
+                    yield from self._iterations(segment.parts)
+                else:
+                    yield segment
+            for position, by in moving:  # for the next iteration of a loop around this one
+                arguments[position] -= (segment.times - 1) * by
+
+    def run(self, addresses: Sequence[int]) -> int:
+        """Run all stages, as `Program.run`; an exception of a signal handler ends a loop."""
+        if self._lock.mine():
+            raise self._lock.reentrant()
+        with self._lock.bare:
+            self._bind(addresses)
+            start = time.perf_counter_ns()
+            together = self.threads > 1 and (not self._paced or self._pacing.together(start))
+            shared = together
+            for segment in self._iterations(self._segments):
+                header = self._starts[segment.first]
+                if shared:
+                    self._pool.ensure(self.threads)
+                    self._pool.wake(self.threads - 1)
+                    together = bool(self._native.run(header)) and together
+                else:
+                    self._native.run_alone(header)
+            end = time.perf_counter_ns()
+            if self._paced:
+                self._pacing.record(end - start, together, end)
+            return end - start
+
+    def time_stages(self, addresses: Sequence[int]) -> list[int]:
+        """Run once, stage by stage; each stage's nanoseconds, of all its iterations together."""
+        start, size = ctypes.addressof(self._each_stage()), 8 * n.HEADER_WORDS
+        total = [0] * self.stages
+        with self._lock.held:
+            self._bind(addresses)
+            for segment in self._iterations(self._segments):
+                for stage in range(segment.first, segment.first + segment.stages):
+                    total[stage] += self._timed(start + stage * size)
+        return total
+
+
+def _without_parts(segments: Sequence[_Segment]) -> Iterator[_Segment]:
+    """The segments that run without a break."""
+    for each in segments:
+        if each.parts:
+            yield from _without_parts(each.parts)
+        else:
+            yield each
