@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from leanconv.types import DTYPES
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
-TREES = {
-    file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
-    for file in sorted(PACKAGE.rglob("*.py"))
-}
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
 ITEM_BYTES = ("'float16': 2", "'float32': 4", "'float64': 8")
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The modules by their places in the package, read by the first test that asks."""
+    return {
+        file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
+        for file in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def outside(find: str, *allowed: str) -> list[str]:
     """Where a rule finds something, but for the modules and folders that are allowed to have it."""
     return [
         f"{name}:{line}"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         if not name.startswith(allowed)
         for line in RULES[find](tree)
     ]
