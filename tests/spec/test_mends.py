@@ -11,7 +11,7 @@ import leanconv as lc
 from leanconv.api.inputs import InputSpec, validated_input
 from leanconv.errors import InputError, LeanConvError
 from leanconv.spec.mends import mended
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import as_dtype, FLOAT32, FLOAT64
 from leanconv.units import shape_text, type_text
 
 
@@ -70,7 +70,7 @@ def test_axes_in_another_order_are_told_with_the_mend(
 
 def told(array: np.ndarray, shape: Any, dtype: str = "float32") -> str:
     with pytest.raises(InputError) as caught:
-        validated_input(array, InputSpec("images", shape, dtype))
+        validated_input(array, InputSpec("images", shape, as_dtype(dtype)))
     return str(caught.value)
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,7 @@ class Trace:
                 place += int(row.median_ns)
         self._runs, self._feed = [], {}
         file = f"{self._prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
-        with open(file, "w", encoding="utf-8") as out:
-            json.dump(events, out, indent=1)
+        Path(file).write_text(json.dumps(events, indent=1), encoding="utf-8")
         return file
 
     def _event(self, name: str, begin: int, length: int, args: dict[str, str]) -> dict[str, Any]:
