@@ -101,6 +101,6 @@ def test_top_of_all_sizes_shares_forms() -> None:
     assert shared(TopScan(FLOAT32, True, outer, n, 1, 20) for outer, n in lines)
     assert shared(TopSort(FLOAT32, True, outer, n, 1, n // 2 + 1) for outer, n in lines)
     assert shared(TopSort(FLOAT32, True, outer, n, 7, 40) for outer, n in lines)
-    assert shared(TopLanes(FLOAT32, True, 3, outer, n, 128) for outer, n in lines)
+    assert shared(TopLanes(FLOAT32, True, outer, n, 128, 3) for outer, n in lines)
     places = [ExtremePlaces(FLOAT32, False, False, *line, 1) for line in lines]
     assert shared(places)

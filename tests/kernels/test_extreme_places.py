@@ -17,6 +17,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT64, NUMBERS, UINT8, DType
 from support.forms import shared
 from support.nodes import Case
+from support.pools import with_ties
 
 # This machine, and AVX2 where it can run that.
 RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
@@ -26,12 +27,7 @@ WAYS = [(op, last) for op in ("ArgMax", "ArgMin") for last in (False, True)]
 
 
 def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
-    """A few different ones, so that there are ties, and the ends of the type."""
-    generator = np.random.default_rng(seed)
-    x = generator.integers(0, 6, shape).astype(dtype)
-    ends = [np.inf, -np.inf] if dtype.is_float else [dtype.low, dtype.high]
-    chosen = generator.integers(0, 20, shape) == 0
-    return np.where(chosen, generator.choice(np.array(ends, dtype), shape), x).astype(dtype)
+    return with_ties(shape, dtype, seed, ends=20)
 
 
 def check(x: np.ndarray, axis: int, target: Target, **changes: Any) -> None:

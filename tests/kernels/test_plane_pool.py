@@ -19,29 +19,12 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOATS, INT8, INT64, UINT8, DType
 from support.forms import shared
 from support.nodes import Case
+from support.pools import window, with_ties
 
 # This machine, and AVX2 where it can run that.
 RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
 TARGETS = pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 TYPES = (*FLOATS, INT8, UINT8)
-
-
-def window(
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    dilations: tuple[int, ...] = (),
-    ceil: bool = False,
-) -> dict[str, Any]:
-    rank = len(kernel)
-    return {
-        "kernel_shape": kernel,
-        "strides": strides or (1,) * rank,
-        "pads": pads or (0,) * (2 * rank),
-        "dilations": dilations or (1,) * rank,
-        "ceil_mode": ceil,
-        "count_include_pad": False,
-    }
 
 
 CASES = [
@@ -61,18 +44,16 @@ CASES = [
     ((1, 1, 1, 1), window((1, 1))),
     ((1, 2, 4, 4), window((2, 2), (5, 5), (0, 0, 1, 1), ceil=True)),
     ((1, 3, 1, 2), window((5, 4), (5, 3), (1, 0, 0, 0), ceil=True)),
-    ((1, 2, 1, 1), window((2, 2), (1, 1), (2, 2, 2, 2), (2, 2))),  # some windows touch nothing
+    (
+        (1, 2, 1, 1),
+        window((2, 2), (1, 1), (2, 2, 2, 2), (2, 2)),
+    ),  # some windows touch nothing
     ((4, 16, 40, 40), window((3, 3))),
 ]
 
 
 def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
-    """A few different ones, so that there are ties, and the ends of the type."""
-    generator = np.random.default_rng(seed)
-    x = generator.integers(0, 6, shape).astype(dtype)
-    ends = [np.inf, -np.inf] if dtype.is_float else [dtype.low, dtype.high]
-    chosen = generator.integers(0, 5, shape) == 0
-    return np.where(chosen, generator.choice(np.array(ends, dtype), shape), x).astype(dtype)
+    return with_ties(shape, dtype, seed, ends=5)
 
 
 def check(x: np.ndarray, attributes: dict[str, Any], target: Target) -> None:

@@ -17,29 +17,11 @@ from leanconv.kernels import pool
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.nodes import DTYPES, TARGETS, Case, distinct, integers
+from support.pools import window
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 ops = pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-
-
-def attributes_of(
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    dilations: tuple[int, ...] = (),
-    ceil: bool = False,
-    include: bool = False,
-) -> dict[str, Any]:
-    rank = len(kernel)
-    return {
-        "kernel_shape": kernel,
-        "strides": strides or (1,) * rank,
-        "pads": pads or (0,) * (2 * rank),
-        "dilations": dilations or (1,) * rank,
-        "ceil_mode": ceil,
-        "count_include_pad": include,
-    }
 
 
 def check(case: Case, target: Target) -> None:
@@ -54,22 +36,22 @@ def check(case: Case, target: Target) -> None:
 
 
 CASES = [
-    ((2, 17, 9, 9), attributes_of((3, 3), (2, 2), (1, 1, 1, 1))),
-    ((1, 16, 56, 56), attributes_of((3, 3), (2, 2), (0, 0, 1, 1))),
-    ((1, 33, 7, 7), attributes_of((7, 7))),
-    ((2, 8, 6, 5), attributes_of((2, 2), (2, 2))),
-    ((1, 15, 12, 11), attributes_of((3, 2), (1, 3), (1, 0, 2, 1), ceil=True)),
-    ((1, 9, 13, 14), attributes_of((3, 3), (2, 2), (2, 1, 1, 2), (2, 3))),
-    ((1, 16, 13, 13), attributes_of((13, 13), (1, 1), (6, 6, 6, 6))),
-    ((1, 16, 5, 70), attributes_of((2, 40), (1, 1), (1, 39, 1, 39))),
-    ((1, 16, 3, 40), attributes_of((1, 20), (1, 3))),
-    ((1, 7, 10), attributes_of((4,), (3,), (1, 2), ceil=True)),
-    ((2, 17, 4, 5, 6), attributes_of((2, 3, 3), (2, 1, 2), (1, 0, 1, 0, 2, 1))),
-    ((1, 16, 6, 7, 8), attributes_of((3, 3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil=True)),
-    ((1, 1, 1, 1), attributes_of((1, 1))),
-    ((1, 16, 4, 4), attributes_of((2, 2), (5, 5), (0, 0, 1, 1), ceil=True)),
-    ((1, 17, 2, 2), attributes_of((3, 3), (2, 2), (0, 0, 0, 0), ceil=True)),
-    ((1, 3, 1, 2), attributes_of((5, 4), (5, 3), (1, 0, 0, 0), ceil=True)),
+    ((2, 17, 9, 9), window((3, 3), (2, 2), (1, 1, 1, 1))),
+    ((1, 16, 56, 56), window((3, 3), (2, 2), (0, 0, 1, 1))),
+    ((1, 33, 7, 7), window((7, 7))),
+    ((2, 8, 6, 5), window((2, 2), (2, 2))),
+    ((1, 15, 12, 11), window((3, 2), (1, 3), (1, 0, 2, 1), ceil=True)),
+    ((1, 9, 13, 14), window((3, 3), (2, 2), (2, 1, 1, 2), (2, 3))),
+    ((1, 16, 13, 13), window((13, 13), (1, 1), (6, 6, 6, 6))),
+    ((1, 16, 5, 70), window((2, 40), (1, 1), (1, 39, 1, 39))),
+    ((1, 16, 3, 40), window((1, 20), (1, 3))),
+    ((1, 7, 10), window((4,), (3,), (1, 2), ceil=True)),
+    ((2, 17, 4, 5, 6), window((2, 3, 3), (2, 1, 2), (1, 0, 1, 0, 2, 1))),
+    ((1, 16, 6, 7, 8), window((3, 3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil=True)),
+    ((1, 1, 1, 1), window((1, 1))),
+    ((1, 16, 4, 4), window((2, 2), (5, 5), (0, 0, 1, 1), ceil=True)),
+    ((1, 17, 2, 2), window((3, 3), (2, 2), (0, 0, 0, 0), ceil=True)),
+    ((1, 3, 1, 2), window((5, 4), (5, 3), (1, 0, 0, 0), ceil=True)),
 ]
 
 
@@ -113,7 +95,7 @@ def pool_cases(draw: st.DrawFn) -> tuple[str, tuple[int, ...], dict[str, Any]]:
     kernel, strides, dilations, before, after, extents = zip(*axes, strict=True)
     shape = (draw(st.integers(1, 2)), draw(st.integers(1, 17)), *extents)
     ceil, include = draw(st.booleans()), draw(st.booleans())
-    attributes = attributes_of(kernel, strides, before + after, dilations, ceil, include)
+    attributes = window(kernel, strides, before + after, dilations, ceil, include)
     return draw(st.sampled_from(["MaxPool", "AveragePool"])), shape, attributes
 
 
@@ -138,7 +120,7 @@ def test_any_pool() -> None:
 
 
 def test_windows_that_touch_nothing_hold_the_least_number() -> None:
-    attributes = attributes_of((2, 2), (1, 1), (2, 2, 2, 2), (2, 2))
+    attributes = window((2, 2), (1, 1), (2, 2, 2, 2), (2, 2))
     x = integers((1, 16, 1, 1), FLOAT32)
     for op in ("MaxPool", "AveragePool"):
         case = Case(pool, op, [x], attributes)
@@ -149,7 +131,7 @@ def test_infinities_and_unused_lanes() -> None:
     x = distinct((1, 5, 4, 4), FLOAT32)
     x[0, 0], x[0, 1, 0, 0] = -np.inf, np.inf
     for op in ("MaxPool", "AveragePool"):
-        case = Case(pool, op, [x], attributes_of((2, 2), (2, 2)))
+        case = Case(pool, op, [x], window((2, 2), (2, 2)))
         assert np.array_equal(case.run(host(), True), case.expected())
 
 
@@ -190,14 +172,14 @@ def test_pool_is_onnxruntimes(op: str, ceil: int, include: int) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (wanted,) = session.run(None, {"x": x})
-    attributes = attributes_of((3, 3), (2, 2), (1, 0, 1, 1), ceil=bool(ceil), include=bool(include))
+    attributes = window((3, 3), (2, 2), (1, 0, 1, 1), ceil=bool(ceil), include=bool(include))
     got = Case(pool, op, [x], attributes).run(host(), True)
     assert np.allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
 @ops
 def test_inner_loop_has_no_spills(op: str) -> None:
-    attributes = attributes_of((3, 3), (2, 2), (1, 1, 1, 1))
+    attributes = window((3, 3), (2, 2), (1, 1, 1, 1))
     case = Case(pool, op, [integers((1, 64, 28, 28), FLOAT32)], attributes)
     for name in ("skylake-avx512", "haswell"):
         text = case.assembles(preset(name), True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from leanconv.errors import InputError, LeanConvError, ModelError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_tensor import open_view
+from leanconv.graph.onnx_tensor import open_view, tensor_name
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
@@ -71,10 +71,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
     if "graph" not in model:
         raise ModelError("the file holds no graph; expected an ONNX model")
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
-    weights = {
-        reader.message(each, schema.TENSOR, "initializer").get("name", "")
-        for each in graph["initializer"]
-    }
+    weights = {tensor_name(each, reader) for each in graph["initializer"]}
     inputs = (_port(each, reader) for each in graph["input"])
     return Description(
         producer_name=model.get("producer_name", ""),

@@ -48,7 +48,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     largest = bool(node.attributes["largest"])
     kernel: Kernel
     if inner > 1 and k <= top_lanes.MOST:
-        kernel = TopLanes(kind.dtype, largest, k, outer, count, inner)
+        kernel = TopLanes(kind.dtype, largest, outer, count, inner, k)
     elif top_scan.fits(kind.dtype, k, target):
         kernel = TopScan(kind.dtype, largest, outer, count, inner, k)
     else:

@@ -12,47 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.sort_keys import key_kind, sort_key
-from leanconv.kernels.top_scan import PIECE, any_lane
+from leanconv.kernels.top_scan import PIECE, TopKernel, any_lane
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
-from leanconv.types import INT32, INT64, DType
+from leanconv.types import INT32, INT64
 
 MOST = 8  # keys and places are 16 registers
 
 
 @dataclass(frozen=True)
-class TopLanes(Kernel):
-    """The first `k` along the middle one of three axes.
+class TopLanes(TopKernel):
+    """In lanes, of a `k` of at most `MOST`."""
 
-    Attributes:
-        dtype: of the numbers; places are int64.
-        largest: whether larger numbers come first.
-        k: how many, at most `MOST`.
-        outer, count, inner: extents before the axis, of it, and behind it.
-    """
-
-    VARIES = True
-
-    dtype: DType
-    largest: bool
-    k: int
-    outer: Extent
-    count: Extent
-    inner: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "values", "places")
-
-    @property
-    def result_count(self) -> int:
-        return 2
+    k: int  # no extent: the code depends on it
 
     @property
     def items(self) -> int:

@@ -28,13 +28,14 @@ _LEAST_LIST, _LONGEST_LIST = 8, 64
 
 
 @dataclass(frozen=True)
-class TopOfLines(Kernel):
-    """The first along the middle one of three axes, line by line.
+class TopKernel(Kernel):
+    """The first along the middle one of three axes.
 
     Attributes:
         dtype: of the numbers; places are int64.
         largest: whether larger numbers come first.
         outer, count, inner: extents before the axis, of it, and behind it.
+        k: how many.
     """
 
     VARIES = True
@@ -44,6 +45,7 @@ class TopOfLines(Kernel):
     outer: Extent
     count: Extent
     inner: Extent
+    k: Extent
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -52,6 +54,11 @@ class TopOfLines(Kernel):
     @property
     def result_count(self) -> int:
         return 2
+
+
+@dataclass(frozen=True)
+class TopOfLines(TopKernel):
+    """The first of each line, one line after the other."""
 
     @property
     def lines(self) -> int:
@@ -78,13 +85,9 @@ class TopOfLines(Kernel):
 
 @dataclass(frozen=True)
 class TopScan(TopOfLines):
-    """By a list in a register.
+    """By a list in a register, of a `k` that `fits`."""
 
-    Attributes:
-        k: how many, as `fits` allows.
-    """
-
-    k: int
+    k: int  # no extent: the code depends on it
 
     @property
     def list_lanes(self) -> int:
@@ -130,13 +133,12 @@ class LineNest:
 
     Args:
         kernel: the kernel.
-        k: how many results a line has.
         target: what it is emitted for.
         line_at: the byte of the scratch at which the copy of a line begins.
     """
 
-    def __init__(self, kernel: TopOfLines, k: int, target: Target, line_at: int) -> None:
-        self.k, self.e, self.results = kernel, Function(kernel.NAME), k
+    def __init__(self, kernel: TopOfLines, target: Target, line_at: int) -> None:
+        self.k, self.e, self.results = kernel, Function(kernel.NAME), kernel.k
         self.lanes = target.lanes(kernel.dtype)
         self.element = key_kind(kernel.dtype)
         self._line_at = line_at
@@ -230,7 +232,7 @@ class _Nest(LineNest):
 
     def __init__(self, kernel: TopScan, target: Target) -> None:
         at = aligned(kernel.list_lanes * INT32.bytes)
-        super().__init__(kernel, kernel.k, target, at)
+        super().__init__(kernel, target, at)
         self.width = kernel.list_lanes
 
     def emit(self) -> str:

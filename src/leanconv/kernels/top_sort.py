@@ -12,7 +12,6 @@ places.
 from __future__ import annotations
 
 from leanconv.codegen.emitter import Carry, Index, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.sort_keys import least_key
 from leanconv.kernels.top_scan import LineNest, TopOfLines
@@ -28,13 +27,7 @@ _LEAST_BLOCK = 1024  # numbers after which a sort costs little more than its cou
 
 @dataclass(frozen=True)
 class TopSort(TopOfLines):
-    """By sorting.
-
-    Attributes:
-        k: how many.
-    """
-
-    k: Extent
+    """By sorting."""
 
     @property
     def block(self) -> int:
@@ -75,7 +68,7 @@ class _Nest(LineNest):
     """The loops of a kernel that sorts."""
 
     def __init__(self, kernel: TopSort, target: Target) -> None:
-        super().__init__(kernel, kernel.k, target, kernel.line_at)
+        super().__init__(kernel, target, kernel.line_at)
         self.sort = kernel
         e, (keys, places) = self.e, kernel.buffer_bytes
         begins = [kernel.count_bytes + number * (keys + places) for number in range(2)]

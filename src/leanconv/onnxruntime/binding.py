@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from leanconv.onnxruntime.exceptions import InvalidArgument
-from leanconv.onnxruntime.values import (
-    NodeArg,
-    OrtValue,
-    bound_dtype,
-    check_device,
-)
-
-
-class Bindable(Protocol):
-    """A session, as far as bindings ask it."""
-
-    def get_outputs(self) -> list[NodeArg]:
-        """Its outputs."""
+from leanconv.onnxruntime.values import OrtValue, bound_dtype, check_device
 
 
 class IOBinding:
     """Which arrays a run reads, and where its outputs go.
 
+    Args:
+        session: whose names are bound; the run checks them.
+
     Attributes:
         feed: the arrays that are bound to inputs, by name.
     """
 
-    def __init__(self, session: Bindable) -> None:
-        self._session = session
+    def __init__(self, session: object) -> None:
         self.feed: dict[str, np.ndarray] = {}
         self._bound: dict[str, OrtValue | None] = {}  # None: a new array each time
         self._results: list[OrtValue] = []

@@ -16,7 +16,6 @@ from leanconv.onnxruntime.options import SessionOptions
 from leanconv.onnxruntime.providers import CPU
 from leanconv.onnxruntime.real import real
 from leanconv.onnxruntime.shapes import inferred
-from leanconv.settings import MOST_THREADS
 
 Arrays = dict[str, np.ndarray]
 # Options that the real onnxruntime gets, too.
@@ -49,18 +48,14 @@ class Native:
     """The network in leanconv."""
 
     def __init__(self, source: Path | bytes, options: SessionOptions) -> None:
-        threads = options.threads
-        if threads is not None:
-            threads = min(threads, MOST_THREADS)
-        self.network = leanconv.load(source, threads=threads)
-        extents = options.extents
+        self.network = leanconv.load(source, threads=options.threads)
+        self._inputs = [spec.name for spec in self.network.inputs]
         shapes: dict[str, tuple[int, ...]] = {}
         for spec in self.network.inputs:
-            shape = [extents.get(n, n) if isinstance(n, str) else n for n in spec.shape or ()]
-            if spec.shape is not None and all(isinstance(n, int) for n in shape):
+            shape = None if spec.shape is None else options.fixed(spec.shape)
+            if shape is not None and all(isinstance(n, int) for n in shape):
                 shapes[spec.name] = tuple(n for n in shape if isinstance(n, int))
-        self._inputs = [spec.name for spec in self.network.inputs]
-        if extents and len(shapes) == len(self._inputs):
+        if options.extents and len(shapes) == len(self._inputs):
             self.network.bind(shapes)
 
     def outputs(self) -> Sequence[InputSpec | None]:

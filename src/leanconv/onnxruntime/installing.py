@@ -27,9 +27,10 @@ def install(names: Mapping[str, object], file: str) -> None:
         names: what the module holds.
         file: that it comes from.
     """
-    if not any(map(real.is_real, real.modules().values())) and real.modules():
+    before = real.modules().values()
+    if before and not any(map(real.is_real, before)):
         return
-    if real.modules():
+    if before:
         log.warning(
             "onnxruntime was imported before install(); what imported it keeps it: call "
             "leanconv.onnxruntime.install() first"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
 from leanconv.errors import short
 from leanconv.onnxruntime.exceptions import Fail, InvalidArgument, NotImplemented
+from leanconv.settings import MOST_THREADS
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -51,9 +53,8 @@ class SessionOptions(_Entries):
     """How a session is made; onnxruntime's names, and any other name may be set.
 
     Obeyed: `intra_op_num_threads` (0: all cores that this process may use), `enable_profiling`
-    and `profile_file_prefix`, `add_free_dimension_override_by_name`, and the configuration entry
-    `session.intra_op.allow_spinning`'s like are kept for whoever asks. All others say how
-    onnxruntime works inside, and change nothing here.
+    and `profile_file_prefix`, `add_free_dimension_override_by_name`. Configuration entries are kept
+    for whoever asks. All others say how onnxruntime works inside, and change nothing here.
     """
 
     def __init__(self) -> None:
@@ -123,6 +124,10 @@ class SessionOptions(_Entries):
         """Extents that were fixed, by name."""
         return self._extents
 
+    def fixed(self, shape: Iterable[int | str | None]) -> list[int | str | None]:
+        """A shape with numbers for the names that were fixed."""
+        return [self._extents.get(n, n) if isinstance(n, str) else n for n in shape]
+
     @property
     def threads(self) -> int | None:
         """Threads that take part; None for all cores.
@@ -135,7 +140,7 @@ class SessionOptions(_Entries):
             raise InvalidArgument.of(
                 f"intra_op_num_threads is {short(number)}; expected an integer"
             )
-        return number if number > 0 else None
+        return min(number, MOST_THREADS) if number > 0 else None
 
 
 class RunOptions(_Entries):

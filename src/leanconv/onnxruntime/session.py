@@ -69,9 +69,12 @@ class InferenceSession:
             self._description = _described(self._source)
             self._falling_back = Lock("the choice of what computes the same session")
             self._engine = self._first_engine()
-        ports, extents = self._description, self._options.extents
-        self._inputs = [NodeArg.of(each, None, extents) for each in ports.inputs]
+        ports = self._description
+        self._inputs = [NodeArg.of(each, None, self._options) for each in ports.inputs]
         self._outputs: list[NodeArg] = []
+        self._takes, self._gives = (
+            [p.name for p in each] for each in (ports.inputs, ports.outputs)
+        )
         self._dtypes = {
             each.name: each.dtype.numpy for each in ports.inputs if isinstance(each.dtype, DType)
         }
@@ -116,7 +119,7 @@ class InferenceSession:
         check_not_terminated(run_options)
         feed = {name: self._array(name, value) for name, value in input_feed.items()}
         self._check_names(feed, output_names)
-        with raised_as_named(), self._trace.run(self._engine, feed):
+        with raised_as_named(), self._trace.run(feed):
             try:
                 results = self._engine.run(feed)
             except UnsupportedError as error:  # at these shapes, which the file leaves open
@@ -181,19 +184,17 @@ class InferenceSession:
             ) from error
 
     def _check_names(self, feed: Mapping[str, Any], wanted: Sequence[str] | None) -> None:
-        known = [each.name for each in self._inputs]
-        missing = [name for name in known if name not in feed]
+        missing = [name for name in self._takes if name not in feed]
         if missing:
             raise ValueError(  # as onnxruntime does
                 f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
             )
-        unknown = next((name for name in feed if name not in known), None)
+        unknown = next((name for name in feed if name not in self._takes), None)
         if unknown is not None:
-            raise InvalidArgument.of(f"Invalid input name: {unknown}; expected {known}")
-        outputs = [each.name for each in self._description.outputs]
-        unknown = next((name for name in wanted or () if name not in outputs), None)
+            raise InvalidArgument.of(f"Invalid input name: {unknown}; expected {self._takes}")
+        unknown = next((name for name in wanted or () if name not in self._gives), None)
         if unknown is not None:
-            raise InvalidArgument.of(f"Invalid output name:{unknown}; expected {outputs}")
+            raise InvalidArgument.of(f"Invalid output name:{unknown}; expected {self._gives}")
 
     # -- what is known ---------------------------------------------------------------------
     def get_inputs(self) -> list[NodeArg]:
@@ -205,7 +206,7 @@ class InferenceSession:
         if not self._outputs:
             ports, known = self._description.outputs, self._engine.outputs()
             self._outputs = [
-                NodeArg.of(port, spec, self._options.extents)
+                NodeArg.of(port, spec, self._options)
                 for port, spec in zip(ports, known, strict=True)
             ]
         return list(self._outputs)

@@ -19,10 +19,10 @@ def inferred(model: Model) -> dict[str, Extents]:
     The network is bound to two sets of sizes, and what is equal in both is a number. Outputs whose
     rank differs, and networks that do not take these sizes, are left out.
     """
-    names: list[str | None] = []
     graphs: list[Graph] = []
+    sizes: dict[object, int] = {}
     for size in _SIZES:
-        sizes: dict[object, int] = {}
+        sizes.clear()
         shapes = {}
         for each in model.inputs:
             if each.shape is None:
@@ -35,11 +35,11 @@ def inferred(model: Model) -> dict[str, Extents]:
                 key if isinstance(key, int) else sizes.setdefault(key, size + _STEP * len(sizes))
                 for key in keys
             )
-        names = [key if isinstance(key, str) else None for key in sizes]
         try:
             graphs.append(model.bind(shapes))
         except LeanConvError:
             return {}
+    names = [key if isinstance(key, str) else None for key in sizes]
     found = {}
     for name, *values in zip(model.outputs, *(graph.outputs for graph in graphs), strict=True):
         first, second = (

@@ -34,7 +34,7 @@ class Trace:
         self.start_ns = time.monotonic_ns() if self._on else 0
 
     @contextmanager
-    def run(self, engine: Engine, feed: Mapping[str, np.ndarray]) -> Iterator[None]:
+    def run(self, feed: Mapping[str, np.ndarray]) -> Iterator[None]:
         """Note when a run begins and how long it takes."""
         if not self._on:
             yield

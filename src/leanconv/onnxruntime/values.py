@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ from leanconv.api.inputs import InputSpec
 from leanconv.errors import short
 from leanconv.graph.onnx_description import Port
 from leanconv.onnxruntime.exceptions import Fail, InvalidArgument
+from leanconv.onnxruntime.options import SessionOptions
 from leanconv.records import dataclass
-from leanconv.types import DTYPES, FLOAT32, FLOAT64, DType, as_dtype, find_dtype
+from leanconv.types import DTYPES, FLOAT32, FLOAT64, DType, find_dtype
 
-_WORDS: dict[str, str] = {
-    FLOAT32: "float",
-    FLOAT64: "double",
-}  # onnxruntime's, where they are not NumPy's
+# Onnxruntime's names of types, where they are not NumPy's.
+_WORDS: dict[str, str] = {FLOAT32: "float", FLOAT64: "double"}
 
 
 def tensor_type(dtype: str) -> str:
@@ -41,21 +40,20 @@ class NodeArg:
     type: str
 
     @classmethod
-    def of(cls, port: Port, computed: InputSpec | None, extents: Mapping[str, int]) -> NodeArg:
+    def of(cls, port: Port, computed: InputSpec | None, options: SessionOptions) -> NodeArg:
         """An input or output of a file.
 
         Args:
             port: what the file declares.
             computed: what a plan says, where there is one.
-            extents: numbers of named extents, as the options fix them.
+            options: what they fix of named extents.
         """
         dtype: str = port.dtype or (computed.dtype if computed else "")
         declared, known = port.shape, computed.shape if computed else None
         shape = list(known or ()) if declared is None else list(declared)
         if known is not None and len(known) == len(shape):
             shape = [b if isinstance(b, int) else a for a, b in zip(shape, known, strict=True)]
-        shape = [extents.get(n, n) if isinstance(n, str) else n for n in shape]
-        return cls(port.name, shape, tensor_type(dtype))
+        return cls(port.name, options.fixed(shape), tensor_type(dtype))
 
     def __str__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
@@ -65,13 +63,13 @@ class NodeArg:
 class ModelMetadata:
     """What a file says of itself."""
 
-    producer_name: str = ""
-    graph_name: str = ""
-    domain: str = ""
-    description: str = ""
-    graph_description: str = ""
-    version: int = 0
-    custom_metadata_map: dict[str, str] | None = None
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
 
 
 class OrtDevice:
@@ -123,7 +121,7 @@ class OrtValue:
 
     def __init__(self, array: np.ndarray, dtype: DType | None = None) -> None:
         self._array = array
-        self._dtype = as_dtype(str(array.dtype)) if dtype is None else dtype
+        self._dtype = _known(array.dtype) if dtype is None else dtype
 
     # -- made ------------------------------------------------------------------------------
     @classmethod
@@ -141,8 +139,7 @@ class OrtValue:
             InvalidArgument: leanconv has no such elements.
         """
         check_device(device_type)
-        array = np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj))
-        return cls(array, _known(array.dtype))
+        return cls(np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj)))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(
