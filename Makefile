@@ -34,9 +34,11 @@ PYTHON_TESTS := tests/test_import.py tests/test_records.py tests/test_oldest_pyt
 	tests/kernels/test_softmax.py
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
+CONFORMANCE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay format bench clean
+.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay conformance \
+	format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -109,6 +111,9 @@ lint: $(VENV)/.installed-dev ## style, types and the order of the folders
 
 replay: $(VENV)/.installed-dev ## compare the code that is emitted with what is kept
 	$(BIN)/python tests/replay/emitted_code.py $(REPLAY_ARGS)
+
+conformance: $(VENV)/.installed-dev ## run ONNX's backend suite, every case compiled
+	$(BIN)/python tests/conformance/run.py $(CONFORMANCE_ARGS)
 
 format: $(VENV)/.installed-dev ## put the code into the house's shape
 	$(BIN)/ruff check --fix .

@@ -13,7 +13,7 @@ from leanconv.graph.onnx_description import metadata
 from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_nodes import DOMAINS, decoded, raw_nodes
+from leanconv.graph.onnx_nodes import DOMAINS, RawNode, decoded, raw_nodes
 from leanconv.graph.onnx_operations import check_operations
 from leanconv.graph.onnx_subgraphs import Subgraphs
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number
@@ -94,7 +94,11 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     )
     check_operations(raw, declared)
     needed = {*names, *(name for node in raw for name in node.reads)}
-    inputs = [_input(name, each, reader, name in needed) for name, each in declared.items()]
+    first = {name: node for node in reversed(raw) for name in node.reads}
+    inputs = [
+        _input(name, each, reader, first.get(name), name in needed)
+        for name, each in declared.items()
+    ]
     return FileModel(
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
@@ -132,8 +136,9 @@ def _opset(reader: Reader, model: Message) -> int:
     others = sorted({entry.get("domain", "") for entry in entries} - set(DOMAINS))
     if not versions and others:
         raise UnsupportedError(
-            f"the file has operations of the domain {shown(', '.join(others))!r} only; expected a "
-            "network of ONNX's own operations, such as Conv"
+            f"the file has operations of the domain {shown(', '.join(others))!r} only"
+            f"{_first_operations(reader, model)}; expected a network of ONNX's own operations, "
+            "such as Conv"
         )
     if not versions and not entries and 1 <= model.get("ir_version", 0) < 3:
         versions.add(1)  # before there were numbers
@@ -150,9 +155,23 @@ def _opset(reader: Reader, model: Message) -> int:
     return opset
 
 
-def _input(name: str, value: Message, reader: Reader, needed: bool) -> FileInput | None:
+def _first_operations(reader: Reader, model: Message) -> str:
+    """Operations of a file that is refused, for the message; empty where they are not sound."""
+    try:
+        nodes = reader.message(model["graph"], schema.GRAPH, "GraphProto")["node"]
+        ops = [reader.message(node, schema.NODE, "node").get("op_type", "") for node in nodes[:3]]
+    except LeanConvError:
+        return ""
+    return f" ({shown(', '.join(ops))})" if ops else ""
+
+
+def _input(
+    name: str, value: Message, reader: Reader, first: RawNode | None, needed: bool
+) -> FileInput | None:
     """A declared input; None for one that no output needs and that is of no type that is taken."""
     what = f"input {shown(name)!r}"
+    if first is not None:
+        what = f"{what} of node {shown(first.name)!r} ({shown(first.op)})"
     try:
         kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, what)
         if "tensor_type" not in kind:
