@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.graph.convert import LAST_OPSET, RULES
+from leanconv.graph.convert import LAST_OPSET, RULES, indexing
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
 from support.import_cases import Cases, Numbers
@@ -436,5 +436,6 @@ def test_every_operation_is_tested() -> None:
     tested = {parameters.values[0] for parameters in CASES} | {"Split"}
     tested |= {"ArgMax", "ArgMin", "TopK", "Xor", "IsNaN", "IsInf"}  # in test_typed_ops
     tested |= {"If", "Loop"}  # in test_if, test_loop
+    tested |= set(indexing.RULES)  # in test_indexing
     tested |= {each.op_type for each in FOLDS.values()}
     assert tested | TESTED == set(RULES)

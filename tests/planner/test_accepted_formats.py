@@ -58,11 +58,12 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
         for context in case.contexts(host())
         if any(form.block for form in context.formats.values())
     }
-    # Their windows run across channels, their operands are matrices, or a value is of no float.
+    # Windows that run across channels, matrices, values of no float, elements found by index.
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
     typed |= {"MaxPoolWithIndices"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed | REGIONS
+    plain |= {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
     assert set(OPERATORS) - blocked == plain
 
 

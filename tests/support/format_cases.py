@@ -99,6 +99,7 @@ def cases(op: str) -> list[Case]:
         *_of_images(op),
         *_typed(op),
         *_moved(op),
+        *_indexed(op),
         *_convolutions(op),
         *_transposed(op),
         *_chains(op),
@@ -214,6 +215,24 @@ def _typed(op: str) -> Iterator[Case]:
         for chosen in (x > 0, spread > 0, np.array([True])):
             given = {"x0": x, "x1": x[::-1]}
             yield Case(*one_node(op, given, {"c": chosen}, ("c", "x0", "x1"), {}), given)
+
+
+def _indexed(op: str) -> Iterator[Case]:
+    """Operations that find elements of images by indices which are data."""
+    x, half = single_nodes.array(*IMAGE), (IMAGE[0], 10, *IMAGE[2:])
+    each = np.resize(np.arange(20)[::-1], half)
+    updates, lists = single_nodes.array(*half), np.array([[1, 3], [0, -1], [-1, 2]])
+    rows = single_nodes.array(3, *IMAGE[2:])
+    for name, inputs, attributes in (
+        ("Gather", [x, np.array([[3, -1], [0, 7]])], {"axis": 1}),
+        ("GatherElements", [x, each], {"axis": 1}),
+        ("GatherND", [x, lists], {"batch_dims": 0}),
+        ("ScatterElements", [x, each, updates], {"axis": 1, "reduction": "add"}),
+        ("ScatterND", [x, lists, rows], {"reduction": "none"}),
+    ):
+        if name == op:
+            given = {f"x{number}": array for number, array in enumerate(inputs)}
+            yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
 
 
 def _splits(op: str) -> Iterator[Case]:

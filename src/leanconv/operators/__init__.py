@@ -14,6 +14,7 @@ from leanconv.graph.ir import Node
 from leanconv.kernels import (
     elementwise,
     extreme_places,
+    gather,
     layout,
     lrn,
     matmul,
@@ -21,6 +22,7 @@ from leanconv.kernels import (
     pool,
     reduce,
     resize,
+    scatter,
     softmax,
     top,
 )
@@ -62,12 +64,14 @@ OPERATORS: Mapping[str, Operator] = _table(
         (
             elementwise,
             extreme_places,
+            gather,
             layout,
             lrn,
             matmul,
             plane_pool,
             reduce,
             resize,
+            scatter,
             softmax,
             top,
         ),

@@ -12,7 +12,6 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
-from leanconv.types import INT64
 
 _FAR = 1 << 62
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
@@ -126,7 +125,7 @@ def _tile(call: Call) -> list[Value]:
     return [call.reshape(y, shape)]
 
 
-def _part(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> Value:
+def part_of(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> Value:
     """`size` elements of one axis."""
     rank = len(x.shape)
     starts, steps, sizes = [0] * rank, [1] * rank, list(x.shape)
@@ -189,7 +188,7 @@ def _split(call: Call) -> list[Value]:
         )
     held = tuple(size for size in sizes if size)
     parts = iter(call.emit_all("Split", [x], axis=axis, sizes=held) if held else ())
-    return [next(parts) if size else _part(call, x, axis, 0, 1, 0) for size in sizes]
+    return [next(parts) if size else part_of(call, x, axis, 0, 1, 0) for size in sizes]
 
 
 def _pad(call: Call) -> list[Value]:
@@ -235,15 +234,15 @@ def _wrapped(call: Call, x: Value, widths: Sequence[int]) -> Value:
         if not extent:
             raise ModelError(f"wraps {x.type} along axis {axis}; expected an extent of at least 1")
         whole, first, last = 1 + before // extent + after // extent, before % extent, after % extent
-        _check_parts(whole + 2)
-        parts = [_part(call, x, axis, extent - first, 1, first)] if first else []
+        check_parts(whole + 2)
+        parts = [part_of(call, x, axis, extent - first, 1, first)] if first else []
         parts += [x] * int(whole)
-        parts += [_part(call, x, axis, 0, 1, last)] if last else []
+        parts += [part_of(call, x, axis, 0, 1, last)] if last else []
         x = call.emit("Concat", parts, axis=axis)
     return x
 
 
-def _check_parts(count: int) -> None:
+def check_parts(count: int) -> None:
     """Refuse what would become very many copies; each of them is code.
 
     Raises:
@@ -254,56 +253,6 @@ def _check_parts(count: int) -> None:
             f"moves {count} parts one by one, which would be as much code; expected at most "
             f"{MOST_PARTS}"
         )
-
-
-def _gather(call: Call) -> list[Value]:
-    """Gather; at run time each evenly spaced run of indices is a Slice, and they are joined."""
-    x, indices = call.value(0), call.constant(1)
-    rank = len(x.shape)
-    check_rank(x.type, 1, MAX_RANK)
-    axis = call.axis(call.attribute("axis", 0), rank)
-    extent = x.shape[axis]
-    if indices.dtype.kind not in "iu":
-        raise ModelError(f"input 1 holds {indices.dtype}; expected integers")
-    call.builder.budget.charge(4 * indices.nbytes)
-    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
-        raise ModelError(f"got indices outside of axis {axis} of {x.type}; expected them within")
-    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    if x.array is not None:
-        array = x.array
-        return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
-    places = indices.reshape(-1).astype(INT64)
-    places = places + (places < 0) * extent
-    runs = _runs(places.tolist())
-    _check_parts(len(runs))
-    parts = [_part(call, x, axis, *run) for run in runs]
-    joined = parts[0] if len(parts) == 1 else call.emit("Concat", parts, axis=axis)
-    return [call.reshape(joined, shape)]
-
-
-def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Indices as evenly spaced runs, each as (first, step, size), as few as a greedy walk finds."""
-    if not places:
-        return [(0, 1, 0)]
-    runs, start = [], 0
-    while start < len(places):
-        end = _run_end(places, start)
-        if end == start + 2 and _run_end(places, start + 1) > start + 3:
-            end = start + 1  # any two are evenly spaced: the second begins a longer run
-        step = places[start + 1] - places[start] if end - start > 1 else 1
-        runs.append((places[start], step, end - start))
-        start = end
-    return runs
-
-
-def _run_end(places: Sequence[int], start: int) -> int:
-    """Where a run of evenly spaced, different indices ends that begins at `start`."""
-    end = start + 1
-    while end < len(places) and places[end] != places[start]:
-        if places[end] - places[end - 1] != places[start + 1] - places[start]:
-            break
-        end += 1
-    return end
 
 
 def _block(call: Call) -> tuple[Value, int, str]:
@@ -383,7 +332,6 @@ RULES: dict[str, Rule] = {
         moved=(11, ("pads", "value")),
         older=Older(2, {"paddings": "ints"}),
     ),
-    "Gather": Rule(_gather, {"axis": "int"}, 2, 2),
     "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}),
     "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}),
 }

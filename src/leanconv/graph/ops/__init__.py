@@ -40,6 +40,12 @@ pads (all begins, all ends), dilations, group, activation |
 | Split | x; an output for each part | axis, sizes (of all parts) |
 | Pad | x | pads (not negative), mode (constant, reflect, edge), value |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
+| Gather | x, indices | axis (not negative) |
+| GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
+| GatherND | x, indices | batch_dims |
+| ScatterElements | x, indices and updates, of at most x's extents on all other axes | axis (not \
+negative), reduction (none, add, mul, min, max) |
+| ScatterND | x, indices, updates | reduction |
 | LRN | x | size, alpha, beta, bias |
 | Loop | what is carried from one iteration to the next, then what each reads | body (a Region: \
 what it carries on, then one slice of each result that is stacked), count, states (how many \
@@ -60,6 +66,7 @@ from leanconv.graph.ops import (
     chain,
     conv,
     extremes,
+    indexing,
     movement,
     pointwise,
     pooling,
@@ -97,6 +104,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **resize.OPS,
         **typed.OPS,
         **extremes.OPS,
+        **indexing.OPS,
         "Loop": loop(
             lambda node, values: evaluate_node(node, values),
             lambda node, types: _work(node, types),

@@ -1,0 +1,207 @@
+"""Operations that find elements by indices which may be data: Gather and Scatter in all forms.
+
+An index below 0 counts from the end. What then still lies outside of its axis is no error: a
+gather reads the nearest element that there is, and a scatter leaves that update out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    checked,
+    first,
+    required,
+    single,
+)
+from leanconv.types import BOOL, DTYPES, HALVES, INT32, INT64
+from leanconv.units import shape_text
+
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+def _indices(types: Types) -> TensorType:
+    """The type of the indices, which is input 1."""
+    kind = required(types, 1)
+    if kind.dtype not in (INT32, INT64):
+        raise ModelError(f"the indices are {kind}; expected int32 or int64")
+    return kind
+
+
+def _axis(types: Types, attributes: Attributes) -> int:
+    x, axis = first(types), attributes["axis"]
+    if not 0 <= axis < len(x.shape):
+        raise ModelError(f"attribute axis is {axis}; expected an axis of {x}")
+    return int(axis)
+
+
+def _gathered(shape: Sequence[int], x: TensorType, axes: Sequence[int]) -> TensorType:
+    """The result of a gather along some extents, each of which must have an element to find."""
+    result = checked(shape, x.dtype)
+    if any(extent == 0 for extent in axes) and result.elements:
+        raise ModelError(f"gathers {result} from {x}, which has no elements; expected some")
+    return result
+
+
+def _infer_gather(types: Types, attributes: Attributes) -> TensorType:
+    x, indices, axis = first(types), _indices(types), _axis(types, attributes)
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return _gathered(shape, x, x.shape[axis : axis + 1])
+
+
+def _places(indices: Array, extent: int) -> Array:
+    """Where a gather reads: counted from the front, and within the axis."""
+    counted = np.where(indices < 0, indices + extent, indices)
+    return np.clip(counted, 0, max(extent - 1, 0))
+
+
+def _evaluate_gather(arrays: Arrays, attributes: Attributes) -> Array:
+    x, axis = array(arrays), attributes["axis"]
+    return np.asarray(np.take(x, _places(array(arrays, 1), x.shape[axis]), axis=axis))
+
+
+def _check_alike(x: TensorType, indices: TensorType, axis: int) -> None:
+    """Raise unless indices have the extents of x on every axis but one."""
+    around = (*x.shape[:axis], *x.shape[axis + 1 :])
+    if (*indices.shape[:axis], *indices.shape[axis + 1 :]) != around or not indices.shape:
+        raise ModelError(f"got indices {indices} of {x}; expected its extents but along {axis}")
+
+
+def _infer_gather_elements(types: Types, attributes: Attributes) -> TensorType:
+    x, indices, axis = first(types), _indices(types), _axis(types, attributes)
+    _check_alike(x, indices, axis)
+    return _gathered(indices.shape, x, x.shape[axis : axis + 1])
+
+
+def _evaluate_gather_elements(arrays: Arrays, attributes: Attributes) -> Array:
+    x, axis = array(arrays), attributes["axis"]
+    return np.asarray(np.take_along_axis(x, _places(array(arrays, 1), x.shape[axis]), axis))
+
+
+def _found_axes(x: TensorType, indices: TensorType, batch: int) -> int:
+    """How many axes behind the first `batch` the indices of GatherND or ScatterND find."""
+    depth = int(indices.shape[-1]) if indices.shape else 0
+    fits = 0 <= batch < min(len(x.shape), len(indices.shape)) and batch + depth <= len(x.shape)
+    if not fits or depth < 1 or x.shape[:batch] != indices.shape[:batch]:
+        raise ModelError(
+            f"got indices {indices} of {x} with {batch} common axes in front; expected these to be "
+            "equal, and as the last extent a number of axes that are left"
+        )
+    return depth
+
+
+def _infer_gather_nd(types: Types, attributes: Attributes) -> TensorType:
+    x, indices, batch = first(types), _indices(types), attributes["batch_dims"]
+    depth = _found_axes(x, indices, batch)
+    shape = (*indices.shape[:-1], *x.shape[batch + depth :])
+    return _gathered(shape, x, x.shape[batch : batch + depth])
+
+
+def _evaluate_gather_nd(arrays: Arrays, attributes: Attributes) -> Array:
+    x, indices, batch = array(arrays), array(arrays, 1), attributes["batch_dims"]
+    depth = indices.shape[-1]
+    shape = (*indices.shape[:-1], *x.shape[batch + depth :])
+    blocks = x.reshape(prod(x.shape[:batch]), *x.shape[batch:])
+    lists = indices.reshape(len(blocks), -1, depth)
+    found = [
+        block[tuple(_places(each[:, axis], block.shape[axis]) for axis in range(depth))]
+        for block, each in zip(blocks, lists, strict=True)
+    ]
+    return np.asarray(found, x.dtype).reshape(shape)
+
+
+# -- scatter ------------------------------------------------------------------------------------
+def _check_reduction(types: Types, attributes: Attributes) -> None:
+    x, updates, reduction = first(types), required(types, 2), attributes["reduction"]
+    if reduction not in REDUCTIONS:
+        raise ModelError(
+            f"attribute reduction is {reduction!r}; expected one of {', '.join(REDUCTIONS)}"
+        )
+    if updates.dtype != x.dtype:
+        raise ModelError(f"got updates {updates} of {x}; expected one dtype for both")
+    if reduction != "none" and x.dtype in (BOOL, *HALVES):
+        raise ModelError(f"scatters {x.dtype} by {reduction}; expected numbers, or no reduction")
+
+
+def _infer_scatter_elements(types: Types, attributes: Attributes) -> TensorType:
+    x, indices, axis = first(types), _indices(types), _axis(types, attributes)
+    _check_reduction(types, attributes)
+    if indices.shape != required(types, 2).shape or len(indices.shape) != len(x.shape):
+        raise ModelError(f"got indices {indices} of updates {types[2]}; expected one for each")
+    pairs = enumerate(zip(indices.shape, x.shape, strict=True))
+    if any(own > extent for place, (own, extent) in pairs if place != axis):
+        raise ModelError(f"got indices {indices} of {x}; expected no more than it has")
+    return x
+
+
+def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
+    """Update elements in order."""
+    if reduction == "none":
+        y[at] = updates
+        return
+    ufunc = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}[reduction]
+    ufunc.at(y, at, updates)
+
+
+def _inside(indices: Array, extent: int) -> tuple[Array, Array]:
+    """Indices counted from the front, and which of them lie within the axis."""
+    counted = np.where(indices < 0, indices + extent, indices)
+    return counted, (counted >= 0) & (counted < extent)
+
+
+def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:
+    x, indices, updates = (array(arrays, index) for index in range(3))
+    axis, y = attributes["axis"], np.array(x)
+    counted, inside = _inside(indices, x.shape[axis])
+    at = list(np.nonzero(inside))
+    at[axis] = counted[inside]
+    _apply(y, tuple(at), updates[inside], attributes["reduction"])
+    return y
+
+
+def _infer_scatter_nd(types: Types, attributes: Attributes) -> TensorType:
+    x, indices, updates = first(types), _indices(types), required(types, 2)
+    depth = _found_axes(x, indices, 0)
+    _check_reduction(types, attributes)
+    shape = (*indices.shape[:-1], *x.shape[depth:])
+    if updates.shape != shape:
+        raise ModelError(f"the updates are {updates}; expected the shape {shape_text(shape)}")
+    return x
+
+
+def _evaluate_scatter_nd(arrays: Arrays, attributes: Attributes) -> Array:
+    x, indices, updates = (array(arrays, index) for index in range(3))
+    y, depth = np.array(x), indices.shape[-1]
+    lists = indices.reshape(-1, depth)
+    found = [_inside(lists[:, axis], x.shape[axis]) for axis in range(depth)]
+    inside = np.logical_and.reduce([each for _, each in found])
+    rows = updates.reshape(len(lists), *x.shape[depth:])
+    _apply(y, tuple(each[inside] for each, _ in found), rows[inside], attributes["reduction"])
+    return y
+
+
+def _op(infer: Callable[..., TensorType], evaluate: Callable[..., Array], *names: str) -> Op:
+    inputs = 3 if "reduction" in names else 2
+    return single(infer, evaluate, inputs, inputs, names, dtypes=DTYPES)
+
+
+OPS: dict[str, Op] = {
+    "Gather": _op(_infer_gather, _evaluate_gather, "axis"),
+    "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, "axis"),
+    "GatherND": _op(_infer_gather_nd, _evaluate_gather_nd, "batch_dims"),
+    "ScatterElements": _op(
+        _infer_scatter_elements, _evaluate_scatter_elements, "axis", "reduction"
+    ),
+    "ScatterND": _op(_infer_scatter_nd, _evaluate_scatter_nd, "reduction"),
+}

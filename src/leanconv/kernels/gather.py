@@ -1,0 +1,241 @@
+"""Gather, GatherElements and GatherND: elements found by indices that are data.
+
+    rows:      y[o, b, n, :] = x[o, b, place(indices[b, n, :]), :]      Gather, GatherND
+    elements:  y[r, k]       = x[r // per, place(indices[r, k]), k]     GatherElements
+
+A place is an index, counted from the end if it is below 0, brought within its axis: nothing beside
+x is read, whatever the indices are. Rows are copied by vectors, the last of which overlaps the one
+before it. Elements are moved as bits of their width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.extents import Extent, Extents
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import where_any
+from leanconv.graph.ir import Graph, Node
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+from leanconv.types import DType
+
+OPS = ("Gather", "GatherElements", "GatherND")
+
+CHUNK_BYTES = 32 * 1024  # that one chunk writes
+_TILE = 1024  # indices of a row that are taken at once
+_UNROLL = 4
+
+
+def place_of(e: Function, index: Value, extent: int) -> Value:
+    """An index as a place counted from the front; one that is outside stays outside."""
+    wide = e.index(e.convert("sext", index, "i64") if index.kind != "i64" else index)
+    return e.select(wide.compare("slt", 0), wide + extent, wide)
+
+
+def clamped(e: Function, index: Value, extent: int) -> Value:
+    """An index as a place within its axis, the nearest if there is none."""
+    return e.smin(e.smax(place_of(e, index, extent), 0), extent - 1)
+
+
+def copy_row(e: Function, source: Pointer, out: Pointer, count: int, lanes: int) -> None:
+    """Copy `count` contiguous elements, at least one, by vectors of at most `lanes`."""
+    while lanes > 1 and lanes > count:
+        lanes //= 2
+    kind = vector(source.element, lanes)
+    vectors = count // lanes
+    groups = vectors // _UNROLL
+    for _ in where_any(e, groups):
+        with e.loop("vectors", groups) as group:
+            places = [group * (_UNROLL * lanes) + u * lanes for u in range(_UNROLL)]
+            loaded = [e.load(source.at(at), kind) for at in places]
+            for at, value in zip(places, loaded, strict=True):
+                e.store(value, out.at(at))
+    for _ in where_any(e, vectors - groups * _UNROLL):
+        with e.loop("vector", vectors, start=e.i64(groups * _UNROLL)) as v:
+            e.store(e.load(source.at(v * lanes), kind), out.at(v * lanes))
+    if lanes > 1:
+        for _ in where_any(e, count - vectors * lanes):
+            last = e.i64(count - lanes)
+            e.store(e.load(source.at(last), kind), out.at(last))
+
+
+@dataclass(frozen=True)
+class GatherRows(Kernel):
+    """Rows found by lists of indices, one index for each of some axes.
+
+    Attributes:
+        item: bytes of an element.
+        index: dtype of the indices.
+        outer: parts of x in each of which the same indices are looked up.
+        batch: parts of x and of the indices that belong together.
+        count: rows that are found in each part.
+        axes: extents of the axes that the indices of one list are of.
+        inner: elements of a row.
+    """
+
+    VARIES = True
+
+    item: int
+    index: DType
+    outer: Extent
+    batch: Extent
+    count: Extent
+    axes: Extents
+    inner: Extent
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "indices", "y")
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the rows of a part."""
+        return ceil_div(self.count, _TILE)
+
+    @property
+    def items(self) -> int:
+        """Tiles of all parts."""
+        return self.outer * self.batch * self.tiles
+
+    @property
+    def group(self) -> int:
+        """Tiles in one chunk."""
+        size = self.outer * self.batch * self.count * self.inner * self.item
+        return ceil_div(CHUNK_BYTES * self.items, size)
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.items, self.group)
+
+    def emit(self, target: Target) -> str:
+        e, element = Function(self.NAME), f"i{8 * self.item}"
+        lanes = target.vector_bytes // self.item
+        x, y = e.pointer(0, element), e.pointer(2, element)
+        indices = e.pointer(1, self.index.llvm)
+        with e.chunks(self.chunks) as (chunk,):
+            first = chunk * self.group
+            with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
+                part, tile = item // self.tiles, item % self.tiles
+                source = x.at(part * (prod(self.axes) * self.inner))
+                out = y.at(part * (self.count * self.inner))
+                lists = indices.at((part % self.batch) * (self.count * len(self.axes)))
+                begin = tile * _TILE
+                with e.loop("n", e.smin(begin + _TILE, self.count), start=begin) as n:
+                    at = self._place(e, lists.at(n * len(self.axes)))
+                    row, result = source.at(at * self.inner), out.at(n * self.inner)
+                    copy_row(e, row, result, self.inner, lanes)
+        return e.finish()
+
+    def _place(self, e: Function, listed: Pointer) -> Value:
+        """The row of a part that a list of indices finds."""
+        at: Value = e.i64(0)
+        for axis, extent in enumerate(self.axes):
+            at = at * extent + clamped(e, e.load(listed.at(axis)), extent)
+        return at
+
+
+@dataclass(frozen=True)
+class GatherElements(Kernel):
+    """Elements, each found by an index of its own.
+
+    Attributes:
+        item: bytes of an element.
+        index: dtype of the indices.
+        rows: of indices.
+        per: rows that find elements in the same part of x.
+        length: indices of a row.
+        count: extent of the axis that the indices are of.
+        moves: whether the elements of a row are beside each other in x, too, and the axis before
+            them; otherwise the axis is the last one.
+    """
+
+    VARIES = True
+
+    item: int
+    index: DType
+    rows: Extent
+    per: Extent
+    length: Extent
+    count: Extent
+    moves: bool
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "indices", "y")
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a row."""
+        return ceil_div(self.length, _TILE)
+
+    @property
+    def group(self) -> int:
+        """Tiles in one chunk."""
+        return ceil_div(4 * _TILE * self.tiles, self.length)
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows * self.tiles, self.group)
+
+    def emit(self, target: Target) -> str:
+        del target
+        e, element = Function(self.NAME), f"i{8 * self.item}"
+        x, y = e.pointer(0, element), e.pointer(2, element)
+        indices = e.pointer(1, self.index.llvm)
+        step = self.length if self.moves else 1
+        with e.chunks(self.chunks) as (chunk,):
+            first, items = chunk * self.group, self.rows * self.tiles
+            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
+                row, tile = item // self.tiles, item % self.tiles
+                source = x.at((row // self.per) * (self.count * step))
+                begin = tile * _TILE
+                end = e.smin(begin + _TILE, self.length)
+                with e.loop("k", end, start=begin) as k:
+                    at = row * self.length + k
+                    place = clamped(e, e.load(indices.at(at)), self.count) * step
+                    e.store(e.load(source.at(place + k if self.moves else place)), y.at(at))
+        return e.finish()
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Never: indices count plain elements."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel."""
+    del formats, target
+    x, indices = (graph.types[name] for name in node.inputs)
+    kernel: Kernel
+    if node.op == "GatherElements":
+        axis = node.attributes["axis"]
+        outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+        found = indices.shape[axis]
+        rows, per, length = (outer, 1, found) if inner == 1 else (outer * found, found, inner)
+        kernel = GatherElements(
+            x.dtype.bytes, indices.dtype, rows, per, length, x.shape[axis], inner != 1
+        )
+    elif node.op == "Gather":
+        axis = node.attributes["axis"]
+        outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+        axes = x.shape[axis : axis + 1]
+        kernel = GatherRows(x.dtype.bytes, indices.dtype, outer, 1, indices.elements, axes, inner)
+    else:
+        batch, depth = node.attributes["batch_dims"], indices.shape[-1]
+        parts = prod(indices.shape[:batch])
+        kernel = GatherRows(
+            x.dtype.bytes,
+            indices.dtype,
+            1,
+            parts,
+            prod(indices.shape[batch:-1]),
+            x.shape[batch : batch + depth],
+            prod(x.shape[batch + depth :]),
+        )
+    return Lowered((Call(kernel, (*node.inputs, node.output)),), algorithm="gather")
