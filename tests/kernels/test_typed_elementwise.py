@@ -129,7 +129,8 @@ def test_where(dtype: DType, target: Target) -> None:
     check(Case(elementwise, "Where", [chosen, a[:1], b], {}, constants=(0, 1)), target)
 
 
-BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", *BITS)
 
 
 @TARGETS
@@ -143,6 +144,16 @@ def test_integers_are_numbers_modulo_their_range(op: str, dtype: DType, target: 
         check(Case(elementwise, op, [a, b], {}), target)
         check(Case(elementwise, op, [a, b[:, :1]], {}, constants=(1,)), target)
         check(Case(elementwise, op, [a, b[:1, :1]], {}, constants=(1,)), target)
+
+
+@TARGETS
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shifts_by_any_number(dtype: DType, left: bool, target: Target) -> None:
+    a, b = numbers((5, 41), dtype), numbers((5, 41), dtype, 1)
+    check(Case(elementwise, "BitShift", [a, b], {"left": left}), target)
+    few = np.arange(41).astype(dtype)
+    check(Case(elementwise, "BitShift", [a, few], {"left": left}, constants=(1,)), target)
 
 
 @TARGETS
@@ -186,10 +197,10 @@ def test_nothing_traps(op: str, dtype: DType, target: Target) -> None:
 
 
 @TARGETS
-@pytest.mark.parametrize("op", ["Neg", "Abs", "Relu", "Sign"])
+@pytest.mark.parametrize("op", ["Neg", "Abs", "Relu", "Sign", "BitwiseNot"])
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_unary(op: str, dtype: DType, target: Target) -> None:
-    if dtype.kind == "uint" and op != "Sign":
+    if dtype.is_float if op == "BitwiseNot" else dtype.kind == "uint" and op != "Sign":
         return
     with np.errstate(all="ignore"):
         check(Case(elementwise, op, [numbers((5, 41), dtype)], {}), target)
@@ -275,6 +286,9 @@ def test_large_constants_are_exact() -> None:
     check(Case(elementwise, "Add", [x, np.full(19, 2**53 + 1)], {}, constants=(1,)), host())
 
 
+TWO = (*BINARY, *COMPARED, "Mod", "BitShift")
+
+
 @pytest.mark.parametrize("name", ["neoverse-n1", "icelake-server", "haswell"])
 @pytest.mark.parametrize("op", OPS)
 def test_nothing_is_called(op: str, name: str) -> None:
@@ -284,7 +298,7 @@ def test_nothing_is_called(op: str, name: str) -> None:
     for dtype in (FLOAT64,) if floats else (INT8, UINT16, INT64):
         if op in ("And", "Or", "Xor", "Not"):
             dtype = BOOL
-        count = {"Cast": 1, "Where": 2}.get(op, 2 if op in (*BINARY, *COMPARED, "Mod") else 1)
+        count = {"Cast": 1, "Where": 2}.get(op, 2 if op in TWO else 1)
         count = 2 if op in ("And", "Or", "Xor") else count
         operands = [numbers((21,), dtype)] * count
         if op == "Where":
@@ -292,6 +306,7 @@ def test_nothing_is_called(op: str, name: str) -> None:
         attributes = {
             "Cast": {"to": FLOAT16},
             "Mod": {"fmod": False},
+            "BitShift": {"left": False},
             "IsInf": {"positive": True, "negative": True},
         }.get(op, {})
         case = Case(elementwise, op, operands, attributes)

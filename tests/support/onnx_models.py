@@ -69,7 +69,10 @@ def single(
     outputs: int = 1,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model of one node, and the arrays of its inputs."""
+    """A model of one node, and the arrays of its inputs.
+
+    Where these are not all float32, they have their types, and the outputs none.
+    """
     names, given, constants = [], {}, {}
     for index, operand in enumerate(operands):
         name = "" if operand is None else f"in{index}"
@@ -81,7 +84,14 @@ def single(
     results = [f"out{index}" for index in range(outputs)]
     node = helper.make_node(op, names, results, **attributes)
     shapes = {name: array.shape for name, array in given.items()}
-    return model([node], shapes, results, constants, opset), given
+    made = model([node], shapes, results, constants, opset)
+    if any(array.dtype != np.float32 for array in given.values()):
+        for value in made.graph.input:
+            kind = helper.np_dtype_to_tensor_dtype(given[value.name].dtype)
+            value.type.tensor_type.elem_type = kind
+        for value in made.graph.output:
+            value.ClearField("type")
+    return made, given
 
 
 def reference(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -61,6 +61,9 @@ class TypedNetwork:
             _move,
             _swap,
             _not_finite,
+            _bits,
+            _power,
+            _piecewise,
         )
         while len(self.values) < steps + 3:
             self.random.choice((*kinds, *more))(self)
@@ -313,6 +316,39 @@ def _swap(net: TypedNetwork) -> None:
     turned = net.node("Transpose", [name], perm=[0, 3, 2, 1])
     done = net.node("Not" if kind == BOOL else "Neg", [turned])
     net.keep(net.node("Transpose", [done], perm=[0, 3, 2, 1]), kind, axes)
+
+
+def _bits(net: TypedNetwork) -> None:
+    """Bit by bit, or shifted."""
+    name, kind, axes = net.some(INT32, INT64, UINT8)
+    if kind == UINT8 and net.random.random() < 0.5:
+        way, by = net.random.choice(("LEFT", "RIGHT")), net.constant(net.random.randrange(8), kind)
+        net.keep(net.node("BitShift", [name, by], direction=way), kind, axes)
+        return
+    other, others = net.like(kind)
+    op = net.random.choice(("BitwiseAnd", "BitwiseOr", "BitwiseXor"))
+    turned = net.node("BitwiseNot", [net.node(op, [name, other])])
+    net.keep(net.bounded(turned, kind, -9999, 9999), kind, _joined(axes, others))
+
+
+def _power(net: TypedNetwork) -> None:
+    """A small power, of an exponent of any type."""
+    name, kind, axes = net.some(INT32, INT64)
+    exponent = net.constant(net.random.randrange(4), net.random.choice(COUNTED))
+    y = net.node("Pow", [net.bounded(name, kind, -20, 20), exponent])
+    net.keep(net.bounded(y, kind, -9999, 9999), kind, axes)
+
+
+def _piecewise(net: TypedNetwork) -> None:
+    """Nothing between bounds, or below one; or 1 where the largest of a row is."""
+    name, kind, axes = net.some(FLOAT32, FLOAT64)
+    op = net.random.choice(("Shrink", "ThresholdedRelu", "Hardmax"))
+    attributes: dict[str, dict[str, Any]] = {
+        "Shrink": {"lambd": 2.0, "bias": 1.0},
+        "ThresholdedRelu": {"alpha": 3.0},
+        "Hardmax": {"axis": net.random.randrange(4)},
+    }
+    net.keep(net.node(op, [name], **attributes[op]), kind, axes)
 
 
 def _not_finite(net: TypedNetwork) -> None:

@@ -201,7 +201,7 @@ def remainder(e: Function, a: Value, b: Value) -> Value:
         rest = e.fma(negate(e, quotient), divisor, left[0])
         rest = e.select(rest.compare("olt", 0.0), rest + divisor, rest)
         left[0] = e.select(quotient.compare("oeq", 0.0), left[0], rest)
-    return e.intrinsic(_copysign(a), a.kind, left[0], a)
+    return copy_sign(e, left[0], a)
 
 
 def modulo(e: Function, a: Value, b: Value, towards_zero: bool) -> Value:
@@ -212,11 +212,12 @@ def modulo(e: Function, a: Value, b: Value, towards_zero: bool) -> Value:
     zero = left.compare("oeq", 0.0)
     other_sign = left.compare("olt", 0.0) ^ b.compare("olt", 0.0)
     found = e.select(other_sign, left + b, left)
-    return e.select(zero, e.intrinsic(_copysign(a), a.kind, left, b), found)
+    return e.select(zero, copy_sign(e, left, b), found)
 
 
-def _copysign(x: Value) -> str:
-    return f"llvm.copysign.{mangled(x.kind)}"
+def copy_sign(e: Function, x: Value, sign: Value) -> Value:
+    """x with the sign of another value."""
+    return e.intrinsic(f"llvm.copysign.{mangled(x.kind)}", x.kind, x, sign)
 
 
 def polynomial(e: Function, x: Value, coefficients: Sequence[float]) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from leanconv.codegen import activations, math
+from leanconv.codegen import activations, hyperbolic, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
@@ -26,6 +26,17 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Ceil": lambda e, x: e.unary("ceil", x),
     "Round": lambda e, x: e.unary("rint", x),
     "Sign": math.sign,
+    "Sin": trigonometry.sin,
+    "Cos": trigonometry.cos,
+    "Tan": trigonometry.tan,
+    "Asin": trigonometry.asin,
+    "Acos": trigonometry.acos,
+    "Atan": trigonometry.atan,
+    "Sinh": hyperbolic.sinh,
+    "Cosh": hyperbolic.cosh,
+    "Asinh": hyperbolic.asinh,
+    "Acosh": hyperbolic.acosh,
+    "Atanh": hyperbolic.atanh,
     "Square": lambda _, x: x * x,
     "Cube": lambda _, x: x * x * x,
     "Add": lambda _, a, b: a + b,
@@ -43,6 +54,8 @@ UNARY = (
     *UNARY_ACTIVATIONS,
     *("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus"),
     *("Floor", "Ceil", "Round", "Sign"),
+    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 )
 _POWERS = {2.0: "Square", 3.0: "Cube", 0.5: "Sqrt", -1.0: "Reciprocal"}
 

@@ -5,6 +5,8 @@ everything else is as in memory. Every step gives the same bits for the same num
 whether they lie in whole vectors or in a tail, on every target, and none traps:
 
 - integers are modulo 2^bits; quotients go towards zero, and division by zero gives 0;
+- powers with a negative exponent are quotients, too; of what is shifted by as many bits as there
+  are, nothing is left but the sign;
 - from floats to integers numbers are truncated. What int32 (int64 for wider results and uint32)
   cannot hold becomes its nearest number, NaN 0; of that the low bits are kept;
 - from integers to float16 numbers are rounded to float32 first, as NumPy does.
@@ -157,6 +159,39 @@ def _sign(e: Function, dtype: DType, x: Value) -> Value:
     return above - e.convert("zext", x.compare("slt", 0), x.kind)
 
 
+def _power(e: Function, dtype: DType, a: Value, b: Value) -> Value:
+    """By repeated squares, one for each bit of the exponent."""
+    one = e.const(a.kind, 1)
+    state = [one, a, b]
+    with e.loop("bit", 8 * dtype.bytes, [state]):
+        found, square, left = state
+        odd = (left & 1).compare("ne", 0)
+        state[:] = [
+            e.select(odd, found * square, found),
+            square * square,
+            e.define(f"lshr {left}, {one.text}", left.kind),
+        ]
+    if dtype.kind == "uint":
+        return state[0]
+    minus_one = a.compare("eq", -1)
+    odd = (b & 1).compare("ne", 0)
+    units = e.select(minus_one, e.select(odd, a, one), e.select(a.compare("eq", 1), a, a.zero()))
+    return e.select(b.compare("slt", 0), units, state[0])
+
+
+def _shift(e: Function, dtype: DType, a: Value, b: Value, left: bool) -> Value:
+    bits = 8 * dtype.bytes
+    within = b.compare("ult", bits)
+    by = e.select(within, b, b.zero())
+    signed = dtype.kind == "int" and not left
+    op = "shl" if left else "ashr" if signed else "lshr"
+    found = e.define(f"{op} {a}, {by.text}", a.kind)
+    if not signed:
+        return e.select(within, found, a.zero())
+    last = e.const(a.kind, bits - 1)
+    return e.select(within, found, e.define(f"ashr {a}, {last.text}", a.kind))
+
+
 def _is_infinite(x: Value, positive: bool, negative: bool) -> Value:
     above, below = x.compare("oeq", inf), x.compare("oeq", -inf)
     if positive and negative:
@@ -173,6 +208,12 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "Mod": _remainder,
     "Min": lambda e, dtype, a, b: _extreme(e, dtype, "min", a, b),
     "Max": lambda e, dtype, a, b: _extreme(e, dtype, "max", a, b),
+    "Pow": _power,
+    "BitwiseAnd": lambda _, __, a, b: a & b,
+    "BitwiseOr": lambda _, __, a, b: a | b,
+    "BitwiseXor": lambda _, __, a, b: a ^ b,
+    "BitwiseNot": lambda _, __, x: x ^ -1,
+    "BitShift": _shift,
     "Neg": lambda _, __, x: x.zero() - x,
     "Abs": _absolute,
     "Relu": lambda e, dtype, x: _extreme(e, dtype, "max", x, x.zero()),
@@ -188,7 +229,11 @@ _OF_ANY: dict[str, Callable[..., Value]] = {
     "Where": lambda e, _, chosen, a, b: e.select(chosen, a, b),
 }
 # The attributes that are a step's parameters.
-_PARAMETERS: dict[str, tuple[str, ...]] = {"Mod": ("fmod",), "IsInf": ("positive", "negative")}
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "Mod": ("fmod",),
+    "IsInf": ("positive", "negative"),
+    "BitShift": ("left",),
+}
 OPS: tuple[str, ...] = ("Cast", *_PREDICATES, *_OF_ANY, *_OF_INTEGERS)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from leanconv.graph.convert import (
+    activations,
     arithmetic,
     flow,
     folding,
@@ -32,6 +33,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **windows.RULES,
         **resize.RULES,
+        **activations.RULES,
         **arithmetic.RULES,
         **normalisation.RULES,
         **shapes.RULES,

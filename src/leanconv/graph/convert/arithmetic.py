@@ -1,4 +1,4 @@
-"""Activations, arithmetic, normalisation, reductions and matrix products."""
+"""Arithmetic, softmax, reductions and matrix products."""
 
 from __future__ import annotations
 
@@ -6,120 +6,23 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import broadcast
-from leanconv.types import FLOATS
+from leanconv.types import FLOAT64, FLOATS, INT64
 
 _Step = Callable[[Call, Value], Value]
 
-# Selu's alpha and gamma, float32 as the standard has them, and those of opset 1
-_SELU, _OLD_SELU = (1.67326319217681884765625, 1.05070102214813232421875), (1.6732, 1.0507)
 
-
-def _unary(op: str, *, since: int = 1, **defaults: float) -> Rule:
-    """An operation whose attributes are floats with defaults, the same in every opset."""
-
-    def convert(call: Call) -> list[Value]:
-        numbers = {name: call.attribute(name, default) for name, default in defaults.items()}
-        return [call.emit(op, [call.value()], **numbers)]
-
-    return Rule(convert, dict.fromkeys(defaults, "float"), since=since)
-
-
-def _gelu(call: Call) -> list[Value]:
-    approximate = call.attribute("approximate", "none")
-    if approximate not in ("none", "tanh"):
-        raise ModelError(f"attribute approximate is {approximate!r}; expected none or tanh")
-    return [call.emit("Gelu", [call.value()], approximate=approximate)]
-
-
-def _float(call: Call) -> Value:
+def floating(call: Call) -> Value:
     """The first input, which has to hold floats."""
     x = call.value()
     if x.type.dtype not in FLOATS:
         raise UnsupportedError(f"input 0 is {x.type}; expected {' or '.join(FLOATS)}")
     return x
-
-
-def _selu(call: Call) -> list[Value]:
-    """gamma · Elu(x; alpha)."""
-    alpha, gamma = _SELU if call.opset >= 6 else _OLD_SELU
-    elu = call.emit("Elu", [_float(call)], alpha=call.attribute("alpha", alpha))
-    return [call.emit("Mul", [elu, call.number(call.attribute("gamma", gamma), elu)])]
-
-
-def _celu(call: Call) -> list[Value]:
-    """|alpha| · Elu(x / |alpha|; 1), and for a negative alpha times e^Relu(x / alpha).
-
-    Below zero that is alpha · (e^(x / alpha) - 1) for either sign: e^z - 1 = (1 - e^-z) · e^z.
-    """
-    x, alpha = _float(call), call.attribute("alpha", 1.0)
-    if not alpha:
-        raise ModelError("attribute alpha is 0; expected another number")
-    if alpha == 1:
-        return [call.emit("Elu", [x], alpha=1.0)]
-    step = call.number(abs(alpha), x)
-    elu = call.emit("Elu", [call.emit("Div", [x, step])], alpha=1.0)
-    y = call.emit("Mul", [elu, step])
-    if alpha < 0:
-        growth = call.emit("Relu", [call.emit("Div", [x, call.number(alpha, x)])])
-        y = call.emit("Mul", [y, call.emit("Exp", [growth])])
-    return [y]
-
-
-def _mish(call: Call) -> list[Value]:
-    """x · tanh(softplus(x))."""
-    x = _float(call)
-    return [call.emit("Mul", [x, call.emit("Tanh", [call.emit("Softplus", [x])])])]
-
-
-def _softsign(call: Call) -> list[Value]:
-    """x / (1 + abs(x))."""
-    x = _float(call)
-    return [call.emit("Div", [x, call.emit("Add", [call.number(1, x), call.emit("Abs", [x])])])]
-
-
-def _abs(call: Call) -> list[Value]:
-    x = call.value()
-    return [x if x.type.dtype.kind == "uint" else call.emit("Abs", [x])]
-
-
-def _clip(call: Call) -> list[Value]:
-    """Clip by attributes (before opset 11) or by inputs; of integers it is Max and Min."""
-    if call.value().type.dtype.is_integer:
-        return [_clipped_integers(call)]
-    bounds = {"min": -math.inf, "max": math.inf}
-    for index, name in enumerate(bounds, 1):
-        if call.opset < 11:
-            bounds[name] = call.attribute(name, bounds[name])
-        elif call.optional(index) is not None:
-            bounds[name] = float(call.scalar(index))
-        if math.isnan(bounds[name]):
-            raise ModelError(f"{name} is not a number; expected a number")
-    return [call.emit("Clip", [call.value()], **bounds)]
-
-
-def _clipped_integers(call: Call) -> Value:
-    x = call.value()
-    for index, op in ((1, "Max"), (2, "Min")):
-        bound = call.optional(index)
-        if bound is None:
-            continue
-        if bound.type.elements != 1:
-            raise ModelError(f"input {index} is {bound.type}; expected one number")
-        x = call.emit(op, [x, call.reshape(bound, ())])
-    return x
-
-
-def _prelu(call: Call) -> list[Value]:
-    """PRelu; before opset 7 several slopes are one for each channel."""
-    call.constant(1)
-    x, slope = call.value(0), call.value(1)
-    if call.opset < 7 and len(slope.shape) == 1:
-        slope = call.reshape(slope, (*slope.shape, *(1,) * max(len(x.shape) - 2, 0)))
-    return [call.emit("PRelu", [x, slope])]
 
 
 def _binary(op: str) -> Callable[[Call], list[Value]]:
@@ -151,16 +54,36 @@ def aligned(call: Call) -> Value:
 
 
 def _power(call: Call) -> list[Value]:
-    """Pow, whose exponent may be of another dtype than its base."""
+    """Pow, whose exponent may be of another dtype than its base.
+
+    Of an integer and a float it is computed in float64, of two integers in the larger dtype.
+    """
     base, exponent = call.value(0), aligned(call)
-    if exponent.type.dtype != base.type.dtype:
-        if base.type.dtype not in FLOATS:
-            raise UnsupportedError(
-                f"got a base {base.type} and an exponent {exponent.type}; expected a float base, "
-                "or equal dtypes"
-            )
+    held = exponent.numbers
+    mixed = base.type.dtype.is_integer and exponent.type.dtype.is_float
+    if mixed and held is not None and np.all((np.abs(held) < 1 << 20) & (held == np.rint(held))):
         exponent = call.emit("Cast", [exponent], to=base.type.dtype)
-    return [call.emit("Pow", [base, exponent])]
+    kept, of_exponent = base.type.dtype, exponent.type.dtype
+    common = kept
+    if kept.is_integer and of_exponent.is_float:
+        common = FLOAT64
+    elif kept.is_integer and of_exponent != kept:
+        common = INT64 if of_exponent.is_integer else kept
+    pair = [
+        v if v.type.dtype == common else call.emit("Cast", [v], to=common) for v in (base, exponent)
+    ]
+    y = call.emit("Pow", pair)
+    if common == FLOAT64 != kept:
+        y = _whole(call, y)
+    return [y if common == kept else call.emit("Cast", [y], to=kept)]
+
+
+def _whole(call: Call, y: Value) -> Value:
+    """Doubles that are integers but for the last bits of a power, as integers."""
+    whole = call.emit("Round", [y])
+    far = call.emit("Abs", [call.emit("Sub", [y, whole])])
+    bound = call.emit("Mul", [call.emit("Abs", [y]), call.number(2.0**-44, y)])
+    return call.emit("Where", [call.emit("LessOrEqual", [far, bound]), whole, y])
 
 
 def _chain(op: str) -> Callable[[Call], list[Value]]:
@@ -177,7 +100,7 @@ def _chain(op: str) -> Callable[[Call], list[Value]]:
 
 def _mean(call: Call) -> list[Value]:
     """The mean of any number of inputs."""
-    _float(call)
+    floating(call)
     (total,) = _chain("Add")(call)
     return [call.emit("Div", [total, call.number(len(call), total)])]
 
@@ -259,33 +182,6 @@ def _dropout(call: Call) -> list[Value]:
 _NO_KINDS: dict[str, str] = {}
 _BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
 RULES: dict[str, Rule] = {
-    **{
-        op: _unary(op)
-        for op in (
-            "Relu",
-            "Sigmoid",
-            "Tanh",
-            "Sqrt",
-            "Exp",
-            "Log",
-            "Neg",
-            "Reciprocal",
-            "Softplus",
-        )
-    },
-    "Abs": Rule(_abs),
-    "Erf": _unary("Erf", since=9),
-    "HardSwish": _unary("HardSwish", since=14),
-    "LeakyRelu": _unary("LeakyRelu", alpha=0.01),
-    "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
-    "Elu": _unary("Elu", alpha=1.0),
-    "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
-    "Celu": Rule(_celu, {"alpha": "float"}, since=12),
-    "Mish": Rule(_mish, since=18),
-    "Softsign": Rule(_softsign),
-    "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
-    "Clip": Rule(_clip, {"min": "float", "max": "float"}, 1, 3, moved=(11, ("min", "max"))),
-    "PRelu": Rule(_prelu, _NO_KINDS, 2, 2),
     **{
         op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None, older=_BROADCAST)
         for op in ("Add", "Sub", "Mul", "Div")

@@ -52,6 +52,13 @@ def _modulo(call: Call) -> list[Value]:
     return [call.emit("Mod", [a, b], fmod=call.flag("fmod"))]
 
 
+def _shift(call: Call) -> list[Value]:
+    direction = call.attribute("direction", None)
+    if direction not in ("LEFT", "RIGHT"):
+        raise ModelError(f"attribute direction is {direction!r}; expected LEFT or RIGHT")
+    return [call.emit("BitShift", _alike(call), left=direction == "LEFT")]
+
+
 def _infinite(call: Call) -> list[Value]:
     positive, negative = call.flag("detect_positive", 1), call.flag("detect_negative", 1)
     return [call.emit("IsInf", [call.value()], positive=positive, negative=negative)]
@@ -99,6 +106,9 @@ RULES: dict[str, Rule] = {
     **{op: _two(_same(op), since=12) for op in ("LessOrEqual", "GreaterOrEqual")},
     "Mod": Rule(_modulo, {"fmod": "int"}, 2, 2, running=None, since=10),
     "Where": Rule(_plain, {}, 3, 3, running=None, since=9),
+    **{op: _two(_same(op), since=18) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    "BitwiseNot": Rule(_plain, since=18),
+    "BitShift": Rule(_shift, {"direction": "string"}, 2, 2, running=None, since=11),
     "Not": Rule(_plain),
     "Floor": Rule(_plain),
     "Ceil": Rule(_plain),

@@ -14,6 +14,7 @@ pads (all begins, all ends), dilations, group, activation |
 | MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |
 | ReduceMean, ReduceMax, ReduceMin, ReduceSum | x | axes (not negative), keepdims |
 | Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
+| Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh | x | |
 | LeakyRelu, Elu | x | alpha |
 | HardSigmoid | x | alpha, beta |
 | Gelu | x | approximate ("none" or "tanh") |
@@ -22,6 +23,9 @@ pads (all begins, all ends), dilations, group, activation |
 | Sign, Floor, Ceil, Round | x | |
 | Add, Sub, Mul, Div, Pow, Min, Max | a, b (broadcast) | |
 | Mod | a, b (broadcast) | fmod (whether it has the sign of a, not of b) |
+| BitwiseAnd, BitwiseOr, BitwiseXor | a, b (integers, broadcast) | |
+| BitwiseNot | x (integers) | |
+| BitShift | a, b (integers, broadcast) | left (the direction) |
 | Cast | x | to |
 | Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor | a, b (broadcast); gives bool | |
 | Not, IsNaN | x; gives bool | |

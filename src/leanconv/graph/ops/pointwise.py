@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
     Array,
@@ -169,9 +168,15 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _power(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu" and np.any(b < 0):
-        raise ModelError("got an integer to a negative power; expected exponents of at least 0")
-    return np.asarray(np.power(a, b))
+    """a^b; of integers modulo 2^bits, a quotient towards zero where the exponent is negative."""
+    if a.dtype.kind not in "iu":
+        return np.asarray(np.power(a, b))
+    found = np.power(a, np.maximum(b, 0))
+    if a.dtype.kind == "u":
+        return np.asarray(found)
+    odd = np.where(b % 2 == 0, 1, -1)
+    below = np.where(a == 1, 1, np.where(a == -1, odd, 0))
+    return np.asarray(np.where(b < 0, below, found), dtype=a.dtype)
 
 
 def _infer_prelu(types: Types, _attributes: Attributes) -> TensorType:
@@ -210,13 +215,24 @@ UNARY: dict[str, Op] = {
     "Round": _unary(np.round),
     "Reciprocal": _unary(np.reciprocal),
     "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype))),
+    "Sin": _unary(np.sin),
+    "Cos": _unary(np.cos),
+    "Tan": _unary(np.tan),
+    "Asin": _unary(np.arcsin),
+    "Acos": _unary(np.arccos),
+    "Atan": _unary(np.arctan),
+    "Sinh": _unary(np.sinh),
+    "Cosh": _unary(np.cosh),
+    "Asinh": _unary(np.arcsinh),
+    "Acosh": _unary(np.arccosh),
+    "Atanh": _unary(np.arctanh),
 }
 BINARY: dict[str, Op] = {
     "Add": _binary(np.add),
     "Sub": _binary(np.subtract),
     "Mul": _binary(np.multiply),
     "Div": _binary(_divide),
-    "Pow": _binary(_power, takes_symbols=False, dtypes=FLOATS),
+    "Pow": _binary(_power, takes_symbols=False),
     "Min": _binary(np.minimum),
     "Max": _binary(np.maximum),
 }

@@ -1,4 +1,4 @@
-"""Operations between types: Cast, comparisons, logic, Where; and Mod, which types define."""
+"""Operations between types: Cast, comparisons, logic, Where; Mod and bits, which types define."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
 from leanconv.types import BFLOAT16, BOOL, DTYPES, HALVES, INT64, NUMBERS, DType
 
 HELD = tuple(each for each in DTYPES if each != BFLOAT16)  # of arrays that NumPy has
+INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
 _COUNTED = tuple(each for each in HELD if each != BOOL)
 
 
@@ -97,6 +98,28 @@ def _evaluate_modulo(arrays: Arrays, attributes: Attributes) -> Array:
     return remainder(a, b, towards_zero)
 
 
+def _of_bits(function: Callable[..., Any], inputs: int, *names: str) -> Op:
+    """A function of the bits of integers."""
+
+    def infer(types: Types, _attributes: Attributes) -> TensorType:
+        dtype = same_dtype(types)
+        if not dtype.is_integer:
+            raise ModelError(f"got {dtype}; expected integers")
+        shapes = (required(types, index).shape for index in range(inputs))
+        return checked(broadcast(*shapes), dtype)
+
+    def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+        given = [array(arrays, index) for index in range(inputs)]
+        return np.asarray(function(*given, *(attributes[name] for name in names)))
+
+    return single(infer, evaluate, least=inputs, most=inputs, attributes=names, dtypes=INTEGERS)
+
+
+def _shift(x: Array, by: Array, left: bool) -> Array:
+    """By NumPy's rules: nothing is left of what is shifted by as many bits as there are."""
+    return np.asarray((np.left_shift if left else np.right_shift)(x, by))
+
+
 def _float_test(function: Callable[..., Any], *names: str) -> Op:
     """A bool for each float."""
 
@@ -147,6 +170,11 @@ OPS: dict[str, Op] = {
         takes_symbols=True,
         dtypes=NUMBERS,
     ),
+    "BitwiseAnd": _of_bits(np.bitwise_and, 2),
+    "BitwiseOr": _of_bits(np.bitwise_or, 2),
+    "BitwiseXor": _of_bits(np.bitwise_xor, 2),
+    "BitwiseNot": _of_bits(np.bitwise_not, 1),
+    "BitShift": _of_bits(_shift, 2, "left"),
     "IsNaN": _float_test(np.isnan),
     "IsInf": _float_test(_infinite, "positive", "negative"),
 }
