@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leanconv.api.convolve import conv2d
     from leanconv.api.load import load
     from leanconv.api.network import Network
+    from leanconv.api.transposed import TransposedPlan, conv_transpose2d, plan_conv_transpose2d
 
 __version__ = "0.1.0"
 
@@ -51,10 +52,13 @@ __all__ = [
     "OutOfMemoryError",
     "ReentrantCallError",
     "SpecError",
+    "TransposedPlan",
     "UnsupportedError",
     "conv2d",
+    "conv_transpose2d",
     "load",
     "plan_conv2d",
+    "plan_conv_transpose2d",
 ]
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
@@ -62,6 +66,9 @@ _LAZY = {
     "ConvPlan": "leanconv.api.conv",
     "conv2d": "leanconv.api.convolve",
     "plan_conv2d": "leanconv.api.conv",
+    "TransposedPlan": "leanconv.api.transposed",
+    "conv_transpose2d": "leanconv.api.transposed",
+    "plan_conv_transpose2d": "leanconv.api.transposed",
     "Network": "leanconv.api.network",
     "load": "leanconv.api.load",
 }

@@ -12,6 +12,7 @@ from leanconv.errors import InputError, memory_reported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.mends import mended
+from leanconv.spec.transposed import TransposedSpec
 from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.units import type_text
 
@@ -45,6 +46,21 @@ def checked_spec(
         InputError, SpecError: they describe none.
     """
     w, bias, slope = constants
+    dtype = weight_dtype(w)
+    spec = spec_of(x_shape, w.shape, arguments, dtype, bias is not None, residual)
+    for label, values in (("bias", bias), ("slope", slope)):
+        if values is not None:
+            fitting_array(label, values, (spec.out_channels,), spec.dtype)
+    check_slope(spec.activation, slope is not None)
+    return spec
+
+
+def weight_dtype(w: np.ndarray) -> DType:
+    """The dtype of weights, which is that of everything.
+
+    Raises:
+        InputError: they are no array of one that is taken.
+    """
     if not is_array(w):
         raise InputError(
             f"w is {type(w).__name__}; expected a float32 or float64 array{array_mend(w, FLOAT32)}"
@@ -54,12 +70,13 @@ def checked_spec(
         raise InputError(
             f"w is {w.dtype}; expected float32 or float64: convert it with .astype('float32')"
         )
-    spec = spec_of(x_shape, w.shape, arguments, dtype, bias is not None, residual)
-    for label, values in (("bias", bias), ("slope", slope)):
-        if values is not None:
-            fitting_array(label, values, (spec.out_channels,), spec.dtype)
-    check_slope(spec.activation, slope is not None)
-    return spec
+    return dtype
+
+
+def lacks_batch(x: object, w: object) -> bool:
+    """Whether x is one image without the batch axis, by the rank of the weights."""
+    rank = getattr(w, "ndim", None)
+    return isinstance(rank, int) and rank > 2 and getattr(x, "ndim", None) == rank - 1
 
 
 @memory_reported("copying an array")
@@ -88,7 +105,9 @@ def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: DType) -
     return f": give {axes}" if axes else ""
 
 
-def check_output(out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec) -> None:
+def check_output(
+    out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec | TransposedSpec
+) -> None:
     """Check the array of the result; `inputs` are x and the residual, if there is one."""
     checked = fitting_array("out", out, spec.output_shape, spec.dtype)
     if checked is not out or not out.flags.writeable:

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from leanconv.api.conv import ConvPlan
-from leanconv.api.conv_arguments import Constants, checked_spec, fitting_array
+from leanconv.api.conv_arguments import Constants, checked_spec, fitting_array, lacks_batch
 from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
@@ -47,7 +47,7 @@ def conv2d(
     Weights are packed again when w, bias or slope have changed since the last call with this w.
 
     Args:
-        x: the input, of w's dtype.
+        x: the input, of w's dtype; one image may come without the batch axis, and so does y then.
         residual: of y's shape, added before the activation, or None.
         w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm,
             memory_limit, max_error, threads, tune, reproducible, device, precision: as in
@@ -63,6 +63,24 @@ def conv2d(
     options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
     arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
     constants = Constants(w, bias, slope)
+    if lacks_batch(x, w):
+        added = residual[None] if lacks_batch(residual, w) and residual is not None else residual
+        y: np.ndarray = _convolved(x[None], added, constants, arguments, options, device, precision)
+        image: np.ndarray = y[0]
+        return image
+    return _convolved(x, residual, constants, arguments, options, device, precision)
+
+
+def _convolved(
+    x: np.ndarray,
+    residual: np.ndarray | None,
+    constants: Constants,
+    arguments: ConvArguments,
+    options: PlanOptions,
+    device: str,
+    precision: str | None,
+) -> np.ndarray:
+    """`conv2d` of images."""
     if device != "cpu":
         from leanconv.gpu import backend
 
@@ -81,7 +99,7 @@ def conv2d(
     if no_images:
         return _of_no_images(spec, x, residual)
     # Layers of one shape have a plan each, found by the address of their weights.
-    key = spec, options, w.ctypes.data
+    key = spec, options, constants.w.ctypes.data
     cache = _cache()
     kept = cache.take(key)  # removed, so that no other thread repacks it meanwhile
     if kept is None or not kept.holds(constants):
@@ -109,6 +127,6 @@ def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) ->
 
 
 @functools.cache
-def _cache() -> PlanCache[KeptPlan]:
+def _cache() -> PlanCache[KeptPlan[ConvPlan]]:
     """The plans that `conv2d` made."""
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)

@@ -1,23 +1,32 @@
-"""Whether the weights of a kept plan have changed: `conv2d` packs them again when they have."""
+"""Whether the weights of a kept plan have changed: they are packed again when they have."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants
 from leanconv.errors import memory_reported
 from leanconv.records import dataclass
 
 
+class _Sized(Protocol):
+    @property
+    def memory_bytes(self) -> int:
+        """Workspace and packed weights."""
+
+
+_Plan = TypeVar("_Plan", bound=_Sized)
+
+
 @dataclass(frozen=True)
-class KeptPlan:
+class KeptPlan(Generic[_Plan]):
     """A plan with a copy of the constants that it packed; the caller may change the originals."""
 
-    plan: ConvPlan
+    plan: _Plan
     packed: tuple[bytearray, ...]
 
     @property

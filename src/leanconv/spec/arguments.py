@@ -58,12 +58,12 @@ def spec_of(
         SpecError: an argument makes no sense; the message says what was expected.
     """
     window = (x_shape, w_shape, *arguments[:4], arguments.layout)
-    plain = all(map(_is_plain, window)) and isinstance(arguments.activation, _HASHABLE)
+    plain = all(map(is_plain, window)) and isinstance(arguments.activation, _HASHABLE)
     make = _known_spec if plain else _spec
     return make(x_shape, w_shape, arguments, dtype, bias, residual)
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
     """Whether it is an int, text, or a tuple of ints, and no True that would equal 1."""
     return type(value) in (int, str) or (
         type(value) is tuple and all(type(each) is int for each in value)
@@ -79,7 +79,7 @@ def _spec(
     residual: bool,
 ) -> ConvSpec:
     stride, padding, dilation, groups, activation, layout = arguments
-    shape, weights = _extents("x", x_shape), _extents("w", w_shape)
+    shape, weights = extents_of("x", x_shape), extents_of("w", w_shape)
     rank = len(shape) - 2
     if not 1 <= rank <= 3 or len(weights) != len(shape):
         raise SpecError(
@@ -93,9 +93,7 @@ def _spec(
         batch, channels, size = shape[0], shape[1], shape[2:]
     else:
         batch, channels, size = shape[0], shape[-1], shape[1:-1]
-    if isinstance(groups, Iterable) or min(_integers(groups, 1), default=0) < 1:
-        raise SpecError(f"groups is {short(groups)}; expected an integer of at least 1")
-    groups = index(groups)
+    groups = checked_groups(groups)
     if channels != weights[1] * groups:
         mend = convolution_mend(shape, weights, groups, layout)
         raise SpecError(
@@ -104,8 +102,8 @@ def _spec(
             f"{channels} (layout is {layout}: the {'last' if layout == 'NHWC' else 'second'} "
             "axis of x is the channels)" + (f"; {mend}" if mend else "")
         )
-    steps = _per_axis("stride", stride, rank)
-    spread = _per_axis("dilation", dilation, rank)
+    steps = steps_per_axis("stride", stride, rank)
+    spread = steps_per_axis("dilation", dilation, rank)
     begin, end = _padding(padding, size, weights[2:], steps, spread)
     return ConvSpec(
         batch=batch,
@@ -165,7 +163,12 @@ def check_residual(planned: bool, given: bool) -> None:
         )
 
 
-def _extents(label: str, shape: object) -> tuple[int, ...]:
+def extents_of(label: str, shape: object) -> tuple[int, ...]:
+    """A shape as integers.
+
+    Raises:
+        SpecError: it is none.
+    """
     if not isinstance(shape, str | bytes | Set | Mapping) and isinstance(shape, Iterable):
         try:
             return tuple(index(extent) for extent in shape)
@@ -175,14 +178,30 @@ def _extents(label: str, shape: object) -> tuple[int, ...]:
     raise SpecError(f"the shape of {label} is {got}; expected integers, such as {label}.shape")
 
 
-def _per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
-    values = _integers(value, rank)
+def checked_groups(groups: int) -> int:
+    """How many groups of channels there are.
+
+    Raises:
+        SpecError: it is no number of at least 1.
+    """
+    if isinstance(groups, Iterable) or min(numbers_of(groups, 1), default=0) < 1:
+        raise SpecError(f"groups is {short(groups)}; expected an integer of at least 1")
+    return index(groups)
+
+
+def steps_per_axis(label: str, value: Steps, rank: int) -> tuple[int, ...]:
+    """A number of at least 1 for each axis.
+
+    Raises:
+        SpecError: it is neither one, nor one for each.
+    """
+    values = numbers_of(value, rank)
     if len(values) != rank or min(values) < 1:
         raise SpecError(f"{label} is {short(value)}; expected {rank} integer(s) of at least 1")
     return values
 
 
-def _integers(value: object, rank: int) -> tuple[int, ...]:
+def numbers_of(value: object, rank: int) -> tuple[int, ...]:
     """One integer repeated, or a sequence of them; empty if it is neither."""
     if isinstance(value, bool | bytes | Set | Mapping):  # without an order, or no numbers
         return ()
@@ -213,7 +232,16 @@ def _padding(
         return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
     if isinstance(padding, str):
         raise SpecError(f"padding is {padding!r}; expected 'same', 'valid' or integers")
-    values = _integers(padding, rank)
+    return paddings(padding, rank)
+
+
+def paddings(padding: Padding, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding in numbers: at the begin and at the end of each axis.
+
+    Raises:
+        SpecError: it is none of the forms that are taken.
+    """
+    values = numbers_of(padding, rank)
     if len(values) == rank:
         values = values * 2
     if len(values) != 2 * rank or min(values) < 0:

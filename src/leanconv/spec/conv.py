@@ -32,6 +32,11 @@ def output_extent(size: int, kernel: int, stride: int, dilation: int, pad: int) 
     return (size + pad - effective_extent(kernel, dilation)) // stride + 1
 
 
+def transposed_reach(size: int, kernel: int, stride: int, dilation: int, extra: int) -> int:
+    """Outputs of a transposed convolution along one axis, `extra` added, none cut off."""
+    return stride * (size - 1) + effective_extent(kernel, dilation) + extra
+
+
 @dataclass(frozen=True)
 class ConvSpec:
     """One convolution with its epilogue: y = activation(conv(x, w) + bias + residual).

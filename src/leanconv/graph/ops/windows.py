@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes
-from leanconv.spec.conv import effective_extent, output_extent
+from leanconv.spec.conv import effective_extent, output_extent, transposed_reach
 
 
 def window_steps(attributes: Attributes) -> list[tuple[int, int, int, int]]:
@@ -46,7 +46,7 @@ def transposed_extent(
     Raises:
         ModelError: the padding leaves nothing.
     """
-    count = stride * (extent - 1) + effective_extent(kernel, dilation) + extra - before - after
+    count = transposed_reach(extent, kernel, stride, dilation, extra) - before - after
     if count < 1:
         raise ModelError(
             f"a transposed convolution of an input of extent {extent} (kernel {kernel}, stride "
