@@ -35,15 +35,39 @@ def test_names_that_say_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["s", "N", "batch", "height", "unknowns", "dim_0", "dynamo", "x1"])
-def test_names_that_mean_something(name: str) -> None:
-    with pytest.raises(InputError, match=f"got the shape 2x3x8x11; expected .* {name} = "):
-        network(("n", 3, name, name))(X)
+def test_a_name_that_is_wrong_is_told_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    found = network(("n", 3, name, name))
+    assert found.inputs[0].shape == ("n", 3, name, name)
+    square = X[..., :8]
+    found(square)
+    assert not caplog.messages
+    proto = model([node("Conv", "x w", "y", pads=[1] * 4)], {"x": X.shape}, ["y"], {"w": W})
+    np.testing.assert_allclose(found(X), reference(proto, {"x": X})["y"], rtol=1e-4, atol=1e-4)
+    found(X[..., 1:, :])
+    (message,) = caplog.messages
+    assert "input 'x' got the shape 2x3x8x11; expected nx3x" in message
+    assert f" with n = 2, {name} = 8; the network takes it all the same" in message
+    with pytest.raises(InputError, match=r"float32.2x4x8x8.; expected"):
+        found(np.zeros((2, 4, 8, 8), "f4"))
 
 
-def test_a_name_of_two_inputs_is_one_extent() -> None:
-    proto = model([node("Add", "x z", "y")], {"x": ("n", 3), "z": ("n", 3)}, ["y"])
-    found = lc.load(proto, threads=1)
-    with pytest.raises(InputError, match="n = 2"):
-        found(np.zeros((2, 3), "f4"), np.zeros((1, 3), "f4"))
-    proto = model([node("Add", "x z", "y")], {"x": ("unk__0", 3), "z": ("unk__0", 3)}, ["y"])
-    assert lc.load(proto, threads=1)(np.ones((2, 3), "f4"), np.ones((1, 3), "f4")).shape == (2, 3)
+def added(names: str) -> lc.Network:
+    proto = model([node("Add", "x z", "y")], {"x": (names, 3), "z": (names, 3)}, ["y"])
+    return lc.load(proto, threads=1)
+
+
+def test_a_name_of_two_inputs_is_one_extent_where_the_network_needs_that() -> None:
+    ones = {n: np.ones((n, 3), "f4") for n in (1, 2, 3, 5)}
+    for name in ("unk__0", "n"):
+        assert added(name)(ones[2], ones[1]).shape == (2, 3)
+    with pytest.raises(InputError, match="input 'z' got the shape 3x3; expected nx3 with n = 2"):
+        added("n")(ones[2], ones[3])
+    with pytest.raises(lc.ModelError):
+        added("?")(ones[2], ones[3])
+
+
+def test_wrong_names_do_not_hide_what_fits_again() -> None:
+    found = added("n")
+    for first, second in ((2, 1), (3, 3), (5, 1), (5, 5), (1, 5)):
+        x, z = np.full((first, 3), 2, "f4"), np.full((second, 3), 3, "f4")
+        np.testing.assert_array_equal(found(x, z), x + z)

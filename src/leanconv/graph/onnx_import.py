@@ -7,9 +7,11 @@ every shape, computes what depends on constants and shapes only, and gives the n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from weakref import WeakSet
 
 import numpy as np
 
@@ -29,8 +31,11 @@ from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
+from leanconv.symbols import Symbol
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,19 @@ class Model:
         promoted = self.runtime_dtype(dtype) != self.dtype
         single = FLOAT64 if promoted else FLOAT32
         builder = Builder(single, self.limits, self.bytes, holds_graphs)
-        bound = self._bound_shapes(shapes or {})
+        bound, contradiction = self._bound_shapes(shapes or {})
         kinds = {each.name: builder.kept(each.dtype) for each in self.inputs}
         inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}
         scope = Scope(builder, self.opset, self.constants, inputs)
-        outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
+        try:
+            outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
+        except ModelError as error:
+            if contradiction is None:
+                raise
+            raise contradiction from error
+        if contradiction is not None and self not in _warned:
+            _warned.add(self)
+            log.warning("%s; the network takes it all the same", contradiction)
         return builder.finish(inputs, outputs, scope.names)
 
     def runtime_dtype(self, dtype: object) -> DType:
@@ -137,13 +150,19 @@ class Model:
             )
         return computed
 
-    def _bound_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    def _bound_shapes(
+        self, shapes: Mapping[str, tuple[int, ...]]
+    ) -> tuple[dict[str, tuple[int, ...]], InputError | None]:
+        """All inputs' shapes, and why they contradict the file's names of extents, if they do.
+
+        Exporters give extents one name that need not be equal: what the network computes decides.
+        """
         unknown = sorted(set(shapes) - {each.name for each in self.inputs})
         if unknown:
             listed = ", ".join(repr(shown(each.name)) for each in self.inputs)
             raise InputError(f"got a shape for {unknown[0]!r}; expected an input's name: {listed}")
         symbols: dict[str, int] = {}
-        result = {}
+        result, contradiction = {}, None
         for each in self.inputs:
             given = shapes.get(each.name, each.static_shape)
             if given is None:
@@ -151,14 +170,26 @@ class Model:
                     f"input {shown(each.name)!r} is declared as {shape_text(each.shape)}; expected "
                     "its shape to be given"
                 )
-            result[each.name] = _fitted(each, tuple(integer(n) for n in given), symbols)
-        return result
+            extents = tuple(integer(n) for n in given)
+            result[each.name] = extents
+            contradiction = _checked(each, extents, symbols) or contradiction
+        return result, contradiction
 
 
-def _fitted(
+_warned: WeakSet[Model] = WeakSet()  # of names of extents that are wrong
+
+
+def _checked(
     declared: ModelInput, given: tuple[int, ...], symbols: dict[str, int]
-) -> tuple[int, ...]:
-    """Check a shape against the declared one and against the symbols bound before."""
+) -> InputError | None:
+    """Check a shape against the declared one and against the symbols bound before.
+
+    Returns:
+        What is to be said where nothing but symbols of one name differ; None where all fits.
+
+    Raises:
+        InputError: the shape does not fit.
+    """
     name = shown(declared.name)
     if any(extent < 0 for extent in given):
         raise InputError(
@@ -170,25 +201,35 @@ def _fitted(
     except ModelError as error:
         raise InputError(f"input {name!r}: {error}") from error
     if declared.shape is None:
-        return given
+        return None
     before = dict(symbols)
-    fits = len(given) == len(declared.shape)
+    named, fits = True, len(given) == len(declared.shape)
     for extent, wanted in zip(given, declared.shape, strict=False):
         if isinstance(wanted, str):
-            wanted = symbols.setdefault(wanted, extent)
-        fits = fits and (wanted is None or wanted == extent)
+            named = symbols.setdefault(wanted, extent) == extent and named
+        else:
+            fits = fits and (wanted is None or wanted == extent)
+    if fits and named:
+        return None
+    given = tuple(_number(n) for n in given)
+    axes = mended("x", given, declared.shape)
+    # Of another rank, its own extents are not those of the symbols.
+    binding = symbols if len(given) == len(declared.shape) else before
+    known = {symbol: _number(n) for symbol, n in binding.items() if symbol in declared.shape}
+    found = InputError(
+        f"input {name!r} got the shape {shape_text(given)}; expected "
+        + shape_text(declared.shape)
+        + (f" with {', '.join(f'{s} = {n}' for s, n in known.items())}" if known else "")
+        + (f": give arrays as {axes}" if axes else "")
+    )
     if not fits:
-        axes = mended("x", given, declared.shape)
-        # Of another rank, its own extents are not those of the symbols.
-        binding = symbols if len(given) == len(declared.shape) else before
-        known = {symbol: n for symbol, n in binding.items() if symbol in declared.shape}
-        raise InputError(
-            f"input {name!r} got the shape {shape_text(given)}; expected "
-            + shape_text(declared.shape)
-            + (f" with {', '.join(f'{s} = {n}' for s, n in known.items())}" if known else "")
-            + (f": give arrays as {axes}" if axes else "")
-        )
-    return given
+        raise found
+    return found
+
+
+def _number(extent: int) -> int:
+    """For a message: the extent, or the number that stands behind a symbol."""
+    return int(extent.value) if isinstance(extent, Symbol) else extent
 
 
 def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:
