@@ -112,7 +112,7 @@ def test_bench_a_model_and_a_layer(call: Call, cnn: str, monkeypatch: pytest.Mon
 def bad_models() -> dict[str, Callable[[Path], object]]:
     """Ways to spoil a file, by name."""
     whole = small_cnn().SerializeToString()
-    strange = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (1, 3, 8, 8)}, ["y"])
+    strange = model([helper.make_node("Bernoulli", ["x"], ["y"])], {"x": (1, 3, 8, 8)}, ["y"])
     return {
         "missing.onnx": lambda file: None,
         "folder.onnx": lambda file: file.mkdir(),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.graph.convert import LAST_OPSET, RULES, indexing
+from leanconv.graph.convert import LAST_OPSET, RULES, indexing, selection
 from support import elementwise_cases
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
@@ -439,5 +439,6 @@ def test_every_operation_is_tested() -> None:
     tested |= {"If", "Loop"}  # in test_if, test_loop
     tested |= set(indexing.RULES)  # in test_indexing
     tested |= elementwise_cases.TESTED  # in test_import_elementwise
+    tested |= set(selection.RULES)  # in test_late
     tested |= {each.op_type for each in FOLDS.values()}
     assert tested | TESTED == set(RULES)

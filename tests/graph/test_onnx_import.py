@@ -199,11 +199,9 @@ def test_dead_nodes_are_dropped_before_they_are_judged() -> None:
 @pytest.mark.parametrize(
     ("each", "what"),
     [
-        (node("NonZero", "x", "y"), r"node 'NonZero_0' \(NonZero, opset 17\).*explain --operators"),
+        (node("Bernoulli", "x", "y"), r"node 'Bernoulli_0' \(Bernoulli, opset 17\).*--operators"),
         (helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"), "domain 'com.microsoft'"),
-        (node("ReduceProd", "x", "y"), "not supported on data yet, and its input 0"),
         (node("Conv", "x x", "y"), r"node 'Conv_0' \(Conv, opset 17\): input 1 \('x'\)"),
-        (node("Reshape", "x x", "y"), "not supported on data yet; expected a const"),
         (node("Cast", "x", "y", to=TensorProto.BFLOAT16), BFLOAT16),
         (node("AveragePool", "x", "z y", kernel_shape=[1, 1]), "output 'y' is used"),
         (node("Dropout", "x", "z y"), "output 'y' is used"),
@@ -221,7 +219,6 @@ def test_refused_when_read(each: onnx.NodeProto, what: str) -> None:
     [
         (node("Resize", "x - s", "y", mode="area"), "'area' is not supported; expected nearest"),
         (node("Resize", "x - s", "y", antialias=1), "antialias"),
-        (node("Gather", "x many", "y"), "601 parts one by one"),
         (node("Dropout", "x - t", "y"), "evaluation mode"),
     ],
 )
@@ -229,7 +226,6 @@ def test_refused_when_bound(each: onnx.NodeProto, what: str) -> None:
     held = {
         "s": np.ones(4, "f4"),
         "p": np.zeros(8, "i8"),
-        "many": np.array([0, 0, 2, 1] * 300),
         "o": np.ones(1, "f4"),
         "t": np.bool_(True),
     }
@@ -252,11 +248,11 @@ def test_all_unknown_operations_are_named() -> None:
         helper.make_node("Einsum", ["a"], ["b"], name="first", equation="i->i"),
         node("Einsum", "b", "c"),
         helper.make_node("Foo", ["c"], ["d"], domain="com.foo"),
-        node("NonZero", "d", "y"),
+        node("Bernoulli", "d", "y"),
     ]
     with pytest.raises(UnsupportedError) as caught:
         read(model(nodes, {"x": (2,)}, ["y"]))
-    assert "node 'first' (Einsum, opset 17) is not supported, nor com.foo.Foo, NonZero; " in str(
+    assert "node 'first' (Einsum, opset 17) is not supported, nor com.foo.Foo, Bernoulli; " in str(
         caught.value
     )
     assert "operators that `leanconv explain --operators` lists" in str(caught.value)
@@ -291,7 +287,8 @@ def test_all_operations_that_are_not_computed_on_data_are_named() -> None:
     nodes = [
         node("ReduceProd", "x", "a"),
         node("ConstantOfShape", "a", "b"),
-        node("ReduceProd", "b", "y"),
+        node("ReduceProd", "b", "c"),
+        node("Gemm", "c c", "y"),
     ]
     with pytest.raises(UnsupportedError, match="on data yet, nor ConstantOfShape, and its input 0"):
         read(model(nodes, {"x": (2,)}, ["y"]))

@@ -17,6 +17,7 @@ from leanconv.api.inputs import Shape, input_specs, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.api.tail_call import TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
@@ -89,6 +90,9 @@ class CpuBackend:
             self._ranges.check(shapes)
         probed, self._probed = self._probed, None
         owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
+        tail = self.model.tail(owned.graph, self.dtype)
+        if tail is not None:
+            return TailCall(shapes, self._compiled(owned), tail, self.model.outputs)
         return FastCall(shapes, self._compiled(owned))
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
@@ -191,7 +195,7 @@ class CpuBackend:
         return graph
 
     def _bound(self, shapes: Mapping[str, Shape]) -> Graph:
-        bound = self.model.bind(shapes, dtype=self.dtype)
+        bound = self.model.bind(shapes, dtype=self.dtype, late=True)
         return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
 
     def prepare(self) -> list[tuple[Shape, ...]]:

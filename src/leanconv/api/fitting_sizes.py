@@ -41,7 +41,7 @@ def fitting_multiple(model: Model, shapes: Sequence[Shape]) -> int | None:
             continue
         names = (each.name for each in model.inputs)
         try:
-            model.bind(dict(zip(names, near, strict=True)))
+            model.bind(dict(zip(names, near, strict=True)), late=True)
         except LeanConvError:
             continue
         return None if _is_multiple(model.inputs, shapes, multiple) else multiple

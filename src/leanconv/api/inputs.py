@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -55,21 +55,24 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
 
 
 def output_specs(
-    model: Model, dtype: DType, computed: Sequence[TensorType] | None = None
+    model: Model, dtype: DType, computed: Mapping[str, TensorType] | None = None
 ) -> tuple[InputSpec, ...]:
     """What a network gives.
 
     Args:
         model: what the file says.
         dtype: that outputs are given in that the file has in the dtype in which it computes.
-        computed: the outputs' types in a plan; None for what the file says of them.
+        computed: types in a plan by name; what the file says counts for outputs without.
     """
-    if computed is not None:
-        pairs = zip(model.outputs, computed, strict=True)
-        return tuple(InputSpec(name, kind.shape, kind.dtype) for name, kind in pairs)
     kinds = [dtype if each in (None, model.dtype) else each for each in model.output_dtypes]
     declared = zip(model.outputs, model.output_shapes, kinds, strict=True)
-    return tuple(InputSpec(*each) for each in declared)
+    known = computed or {}
+    return tuple(
+        InputSpec(name, known[name].shape, known[name].dtype)
+        if name in known
+        else InputSpec(name, shape, kind)
+        for name, shape, kind in declared
+    )
 
 
 def is_array(given: object) -> bool:

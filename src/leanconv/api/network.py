@@ -54,8 +54,7 @@ class Network:
         static = [i.static_shape for i in model.inputs]
         if None not in static:
             compiled = self._for_shapes(tuple(s for s in static if s is not None))
-            computed = tuple(compiled.plan.outputs.values())
-            self.outputs = output_specs(model, dtype, computed)
+            self.outputs = output_specs(model, dtype, compiled.plan.outputs)
         else:
             for shapes in backend.prepare():
                 self._for_shapes(shapes)

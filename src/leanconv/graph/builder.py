@@ -11,7 +11,7 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
-from leanconv.graph.limits import FoldBudget, Limits
+from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
@@ -22,6 +22,10 @@ from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
 _MESSAGE = 2000  # characters: names and lists of a file can be long
+
+
+class NeedsValuesError(UnsupportedError):
+    """A node cannot be bound while a value is data; it could be computed if that were known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +62,29 @@ class Builder:
         single: what the file's float32 becomes: float64 when the model is promoted.
         budget: what folding may cost.
         holds_graphs: whether nodes may hold graphs: a loop its body.
+        running: whether the network runs: all values are known, and no graph is made.
     """
 
     def __init__(
         self, single: DType, limits: Limits, model_bytes: int, holds_graphs: bool = True
     ) -> None:
-        self.single, self.holds_graphs = single, holds_graphs
+        self.single, self.holds_graphs, self.running = single, holds_graphs, False
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self._nodes: list[_Emitted] = []
+
+    @classmethod
+    def in_a_run(cls, single: DType, limits: Limits, alive: int | None = None) -> Builder:
+        """A builder that computes everything at once, within the bounds of one run.
+
+        Args:
+            single: as the builder's of the graph.
+            limits: of the network.
+            alive: bytes of arrays; None for the limits'.
+        """
+        made = cls(single, limits, 0, holds_graphs=False)
+        made.running, made.budget = True, RunBudget(limits, alive)
+        return made
 
     def kept(self, dtype: DType) -> DType:
         """The dtype in which the file's numbers of a dtype are kept."""
@@ -156,6 +174,7 @@ class Builder:
         number = _repeated(op, inputs[0]) if results[0].elements else None
         if number is not None:
             return tuple(self.filled(number, kind.shape) for kind in results)
+        self.budget.expect(sum(kind.bytes for kind in results))
         if op != "Reshape":
             work = OPS[op].work
             traffic = sum(kind.bytes for kind in (*results, *types) if kind)
@@ -174,15 +193,13 @@ class Builder:
             ) from error
         return tuple(map(Value, results, made))
 
-    @classmethod
-    def computed(cls, function: Callable[[], Any], result: TensorType) -> Array:
+    def computed(self, function: Callable[[], Any], result: TensorType) -> Array:
         """Call `function` for a constant, with NumPy's refusals as errors of the model."""
-        (array,) = cls._computed_all(lambda: (function(),), (result,))
+        (array,) = self._computed_all(lambda: (function(),), (result,))
         return array
 
-    @staticmethod
     def _computed_all(
-        function: Callable[[], Sequence[Any]], results: Sequence[TensorType]
+        self, function: Callable[[], Sequence[Any]], results: Sequence[TensorType]
     ) -> list[Array]:
         """`computed` for a function that makes several."""
         try:
@@ -200,6 +217,7 @@ class Builder:
                 raise ModelError(
                     f"gives a constant of shape {shape_text(array.shape)}; expected {kind}"
                 )
+        self.budget.made(arrays)
         return arrays
 
     def read_by(self, outputs: Sequence[Value]) -> set[Value]:

@@ -14,7 +14,7 @@ from leanconv.graph.ops.typed import COMPARISONS, LOGIC
 from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT64, DType, as_dtype
 
 _GIVEN: Mapping[str, DType] = {
-    **dict.fromkeys(("ArgMax", "ArgMin"), INT64),
+    **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), INT64),
     **dict.fromkeys((*COMPARISONS, *LOGIC, "Not", "IsNaN", "IsInf"), BOOL),
 }
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
 from leanconv.errors import UnsupportedError
 from leanconv.records import dataclass
 from leanconv.units import format_bytes
@@ -21,6 +26,10 @@ class Limits:
         metadata_bytes: the most bytes that these may take together.
         fold_bytes: traffic of computing constants at load, whatever the model's size.
         fold_factor: additional traffic for each byte of the model.
+        late_bytes: arrays that nodes may keep alive together that NumPy computes after the compiled
+            part of a network.
+        late_traffic_bytes: what these may read and write in one run.
+        late_nodes: the most of them in one run, each iteration of a loop counted.
         filled_bytes: constants that are one number repeated, as the file declares them, all
             together. They take memory when they are packed, not at load: the published networks
             without weights have 36 such nodes for VGG-19's 548 MiB, in a file of 9 kB.
@@ -35,6 +44,9 @@ class Limits:
     fold_bytes: int = 64 << 20
     fold_factor: int = 8
     filled_bytes: int = 1 << 30
+    late_bytes: int = 1 << 30
+    late_traffic_bytes: int = 64 << 30
+    late_nodes: int = 1_000_000
 
     def fold_budget(self, model_bytes: int) -> int:
         """Bytes that computing constants may read and write for a model of that size."""
@@ -94,3 +106,75 @@ class FoldBudget:
                 f"the constants that repeat one number take over {format_bytes(self._filled)}; "
                 "expected at most that many; store the weights in the file"
             )
+
+    def expect(self, result_bytes: int) -> None:
+        """Refuse a result that is too large before it is computed: at load, `charge` does."""
+
+    def made(self, arrays: Sequence[np.ndarray]) -> None:
+        """Account for arrays that were computed: at load, `charge` bounds them."""
+
+
+class RunBudget(FoldBudget):
+    """Bounds what NumPy computes in a run: traffic, nodes, and the bytes that are alive at once.
+
+    Args:
+        limits: of the network.
+        alive: bytes; None for the limits'.
+
+    Attributes:
+        peak_bytes: the most that were alive.
+    """
+
+    def __init__(self, limits: Limits, alive: int | None = None) -> None:
+        super().__init__(limits.late_traffic_bytes, limits.late_traffic_bytes, limits.late_nodes)
+        self._most = limits.late_bytes if alive is None else min(alive, limits.late_bytes)
+        self._bytes: dict[int, int] = {}
+        self._alive = self.peak_bytes = 0
+
+    def charge(self, traffic_bytes: int) -> None:
+        """Account for work that is about to be done.
+
+        Raises:
+            UnsupportedError: the budget is spent.
+        """
+        self._left -= traffic_bytes
+        if self._left < 0:
+            raise UnsupportedError(
+                f"what depends on values takes over {format_bytes(self._allowed)} of traffic in "
+                "this run; expected less: fewer iterations, or smaller arrays"
+            )
+
+    def fill(self, filled_bytes: int) -> None:
+        """Account for an array that repeats one number: whatever reads it may write it out."""
+        self.expect(filled_bytes)
+
+    def expect(self, result_bytes: int) -> None:
+        """Refuse a result that is too large before it is computed.
+
+        Raises:
+            UnsupportedError: it is.
+        """
+        if self._alive + result_bytes > self._most:
+            raise UnsupportedError(
+                f"what depends on values takes {format_bytes(self._alive + result_bytes)} in this "
+                f"run; expected at most {format_bytes(self._most)}: inputs that give fewer or "
+                "smaller results, or a larger memory limit"
+            )
+
+    def made(self, arrays: Sequence[np.ndarray]) -> None:
+        """Account for arrays until they are freed."""
+        for array in arrays:
+            owner = array
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            if owner.nbytes >= _COUNTED and id(owner) not in self._bytes:
+                self._bytes[id(owner)] = owner.nbytes
+                self._alive += owner.nbytes
+                self.peak_bytes = max(self.peak_bytes, self._alive)
+                weakref.finalize(owner, self._freed, id(owner)).atexit = False
+
+    def _freed(self, number: int) -> None:
+        self._alive -= self._bytes.pop(number)
+
+
+_COUNTED = 256  # bytes of an array that is worth counting

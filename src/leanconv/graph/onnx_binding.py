@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
-from leanconv.graph.builder import Builder, Value, located, located_inside
+from leanconv.graph.builder import (
+    Builder,
+    NeedsValuesError,
+    Value,
+    located,
+    located_inside,
+)
 from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
@@ -54,6 +60,55 @@ class Scope:
             self._bind(node)
         return [self._value(name) for name in outputs]
 
+    def bind_all(self, nodes: Sequence[FileNode]) -> dict[int, UnsupportedError | None]:
+        """Bind nodes, of which none is left: see `bind_known`.
+
+        Raises:
+            LeanConvError: as `bind`.
+        """
+        self.bind(nodes, ())
+        return {}
+
+    def bind_known(self, nodes: Sequence[FileNode]) -> dict[int, UnsupportedError | None]:
+        """Bind the nodes that can be before the network runs.
+
+        Returns:
+            The numbers of the others, and why; None where one reads what another of them gives.
+
+        Raises:
+            LeanConvError: the first node that does not fit.
+        """
+        late: dict[int, UnsupportedError | None] = {}
+        lacking: set[str] = set()
+        for number, node in enumerate(nodes):
+            why = None
+            if lacking.isdisjoint(node.reads):
+                try:
+                    self._bind(node)
+                    continue
+                except NeedsValuesError as error:
+                    why = error
+            late[number] = why
+            lacking.update(name for name in node.outputs if name)
+        return late
+
+    def run(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> list[Value]:
+        """Compute nodes from values that are all known; each is kept while a node reads it.
+
+        Raises:
+            LeanConvError: as `bind`.
+        """
+        left: dict[str, int] = {}
+        for name in (*outputs, *(name for node in nodes for name in node.reads)):
+            left[name] = left.get(name, 0) + 1
+        for node in nodes:
+            self._bind(node)
+            for name in (*node.reads, *node.outputs):
+                left[name] = left.get(name, 0) - (name in node.reads)
+                if left[name] <= 0:
+                    self.values.pop(name, None)
+        return [self._value(name) for name in outputs]
+
     def _bind(self, node: FileNode) -> None:
         opset = node.opset or self._opset
         try:
@@ -84,6 +139,8 @@ class Scope:
         self._enter(graph)
         given = dict(zip(graph.inputs, inputs, strict=True))
         scope = Scope(self._builder, self._opset, graph.constants, given, self, graph.captured)
+        if self._builder.running:
+            return scope.run(graph.nodes, graph.outputs)
         outputs = scope.bind(graph.nodes, graph.outputs)
         self._inner += scope.names
         return outputs

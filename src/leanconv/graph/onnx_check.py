@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.convert import RULES, FileNode
+from leanconv.graph.late import needs_compiler
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_operations import first_refused, nor, not_on_data
@@ -15,8 +16,8 @@ def check_flow(file: FileModel) -> None:
     """Check what flows between the nodes that the outputs need.
 
     Raises:
-        UnsupportedError: a value that must be known at load depends on the inputs, or an output of
-            a node is used that is not computed.
+        UnsupportedError: a value that must be known at load depends on the inputs, and what follows
+            is more than a tail may compute; or an output of a node is used that is not computed.
     """
     _check_used(file)
     _check_running(file.nodes, {each.name for each in file.inputs})
@@ -37,11 +38,18 @@ def _check_used(file: FileModel) -> None:
 
 
 def _check_running(nodes: Sequence[FileNode], inputs: set[str]) -> None:
-    """Raise where a value that depends on the inputs goes to where a constant must be."""
+    """Raise where data goes to where a constant must be, and no tail can compute the rest."""
     refused = first_refused(nodes, inputs)
     if refused is None:
         return
     node, number = refused
+    late, lacking = [], set(node.outputs) - {""}
+    for each in nodes:
+        if each is node or not lacking.isdisjoint(each.reads):
+            late.append(each)
+            lacking.update(name for name in each.outputs if name)
+    if not needs_compiler(late):
+        return
     where = f"node {node.name!r} ({node.op}, opset {node.opset})"
     place = f"input {number} ({shown(node.inputs[number])!r})"
     running = RULES[node.op].running

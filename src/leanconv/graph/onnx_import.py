@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from weakref import WeakSet
@@ -22,6 +23,7 @@ from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.late import Tail, check_late, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
@@ -96,6 +98,7 @@ class Model:
         dtype: DType | None = None,
         *,
         holds_graphs: bool = True,
+        late: bool = False,
     ) -> Graph:
         """Make the graph for concrete input shapes.
 
@@ -104,6 +107,7 @@ class Model:
             dtype: `float64` to compute a float32 model in double precision; None for the
                 model's own dtype.
             holds_graphs: whether a node may hold the body of a loop; else all are written out.
+            late: whether nodes that depend on values may be left for a tail: see `graph.late`.
 
         Returns:
             A graph in normal form, constants and shape arithmetic computed.
@@ -121,7 +125,14 @@ class Model:
         inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}
         scope = Scope(builder, self.opset, self.constants, inputs)
         try:
-            outputs = dict(zip(self.outputs, scope.bind(self.nodes, self.outputs), strict=True))
+            left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
+            check_late(self.nodes, left)
+            tail = [self.nodes[number] for number in left]
+            made = {name for node in tail for name in node.outputs}
+            names = [name for name in self.outputs if name not in made]
+            read = reads_of(tail, self.constants)
+            names += [name for name in read if name not in inputs and name not in names]
+            outputs = dict(zip(names, scope.bind((), names), strict=True))
         except ModelError as error:
             if contradiction is None:
                 raise
@@ -129,7 +140,32 @@ class Model:
         if contradiction is not None and self not in _warned:
             _warned.add(self)
             log.warning("%s; the network takes it all the same", contradiction)
-        return builder.finish(inputs, outputs, scope.names)
+        graph = builder.finish(inputs, outputs, scope.names)
+        reasons = {number: str(error or "") for number, error in left.items()}
+        return replace(graph, late=MappingProxyType(reasons)) if reasons else graph
+
+    def tail(self, graph: Graph, dtype: DType | None = None) -> Tail | None:
+        """What runs after a graph that was bound with `late`; None where that is nothing.
+
+        Args:
+            graph: bound, perhaps simplified.
+            dtype: as `bind` takes it.
+        """
+        if not graph.late:
+            return None
+        nodes = tuple(self.nodes[number] for number in graph.late)
+        made = {name for node in nodes for name in node.outputs}
+        promoted = self.runtime_dtype(dtype) != self.dtype
+        return Tail(
+            nodes,
+            tuple(filter(None, graph.late.values())),
+            reads_of(nodes, self.constants),
+            tuple(name for name in self.outputs if name in made),
+            self.constants,
+            self.opset,
+            self.limits,
+            FLOAT64 if promoted else FLOAT32,
+        )
 
     def runtime_dtype(self, dtype: object) -> DType:
         """The dtype that the network runs in when `dtype` is requested.

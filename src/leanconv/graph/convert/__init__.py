@@ -13,6 +13,7 @@ from leanconv.graph.convert import (
     indexing,
     normalisation,
     resize,
+    selection,
     shapes,
     typed,
     windows,
@@ -40,6 +41,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **indexing.RULES,
         **folding.RULES,
         **typed.RULES,
+        **selection.RULES,
         **flow.RULES,
     }
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
+from leanconv.graph.builder import NeedsValuesError, Value
 from leanconv.graph.convert.rule import Call, FileGraph, Held, Rule
 from leanconv.graph.ir import TensorType
 from leanconv.graph.regions import Region
@@ -251,12 +251,12 @@ def _goes_on(condition: Value) -> bool:
 
     Raises:
         ModelError: it says so by no bool.
-        UnsupportedError: that depends on data.
+        NeedsValuesError: that depends on data.
     """
     if condition.type.dtype != BOOL or condition.type.elements != 1:
         raise ModelError(f"the body's condition is {condition.type}; expected one bool")
     if condition.array is None:
-        raise UnsupportedError(
+        raise NeedsValuesError(
             "the body's condition depends on data, which is not supported yet; expected one that "
             "follows from shapes and constants"
         )

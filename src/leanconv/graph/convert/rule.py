@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.builder import Builder, Value
+from leanconv.errors import LeanConvError, ModelError
+from leanconv.graph.builder import Builder, NeedsValuesError, Value
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.records import dataclass
@@ -193,7 +193,7 @@ class Call:
         """The array of an input that must be known at load, as numbers.
 
         Raises:
-            UnsupportedError: it is computed at run time.
+            NeedsValuesError: it is computed at run time.
         """
         return numbers(self.symbolic(index), self.value(index).type.dtype)
 
@@ -201,11 +201,11 @@ class Call:
         """The same, of objects where there are symbols among its integers.
 
         Raises:
-            UnsupportedError: it depends on the network's inputs.
+            NeedsValuesError: it depends on the network's inputs.
         """
         found = self.value(index)
         if found.array is None:
-            raise UnsupportedError(
+            raise NeedsValuesError(
                 f"input {index} depends on the network's inputs, which is not supported on data "
                 "yet; expected a constant"
             )
@@ -329,6 +329,7 @@ class Call:
         result = checked(shape, dtype)
         read = sum(v.type.bytes for v in self._inputs if v is not None and v.array is not None)
         self.builder.budget.charge(result.bytes + read)
+        self.builder.budget.expect(result.bytes)
         return Value(result, self.builder.computed(function, result))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:

@@ -1,0 +1,122 @@
+"""The end of a network whose extents, or whose constants, follow from values: NumPy computes it.
+
+What can be planned becomes the graph. The nodes that cannot, since an extent is known only when the
+network has run (NonZero, NonMaxSuppression) or because what must be a constant is data (the size of
+a Resize, the condition of an If), are late, and so is whatever reads their results. In a run these
+nodes are bound again, as at load, but with all values at hand: then each operation is computed at
+once, by the same functions that compute constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from leanconv.errors import UnsupportedError
+from leanconv.graph.builder import Builder
+from leanconv.graph.convert import FileNode
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_binding import Scope
+from leanconv.graph.ops.base import Array
+from leanconv.records import dataclass
+from leanconv.types import DType
+from leanconv.units import counted
+
+# What NumPy would take very long for: networks in which one of them is late are refused.
+COMPILED_ONLY = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """The late nodes of a network.
+
+    Attributes:
+        nodes: in an order in which they can run.
+        reasons: why, of those that do not merely follow on another.
+        reads: names of values that they read, which are inputs of the network or which the graph
+            gives.
+        gives: the network's outputs that they compute.
+        constants, opset, limits: the file's.
+        single: what the file's float32 becomes.
+    """
+
+    nodes: tuple[FileNode, ...]
+    reasons: tuple[str, ...]
+    reads: tuple[str, ...]
+    gives: tuple[str, ...]
+    constants: Mapping[str, Array]
+    opset: int
+    limits: Limits
+    single: DType
+
+    def __str__(self) -> str:
+        operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))
+        return (
+            f"then NumPy computes {counted(len(self.nodes), 'node')} ({operations}) in each run: "
+            f"{self.reasons[0]}"
+        )
+
+    def run(self, values: Mapping[str, Array], alive_bytes: int | None = None) -> dict[str, Array]:
+        """Compute the outputs.
+
+        Args:
+            values: of `reads`.
+            alive_bytes: the most that arrays may take together; None for the limits'.
+
+        Returns:
+            New arrays by name.
+
+        Raises:
+            LeanConvError: values do not fit the nodes, or there are too many.
+        """
+        builder = Builder.in_a_run(self.single, self.limits, alive_bytes)
+        given = {name: builder.constant(values[name]) for name in self.reads}
+        scope = Scope(builder, self.opset, self.constants, given)
+        results = scope.run(self.nodes, self.gives)
+        taken = {id(array) for array in (*values.values(), *self.constants.values())}
+        made = {}
+        for name, result in zip(self.gives, results, strict=True):
+            assert result.array is not None, "a value is not known in a run"
+            builder.budget.expect(result.type.bytes)
+            made[name] = _own(result.array, result.type.dtype, taken)
+        return made
+
+
+def _own(array: Array, dtype: DType, taken: set[int]) -> Array:
+    """An array that is nobody else's, row by row."""
+    whole = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
+    if id(array) in taken or not whole or array.dtype != dtype.numpy:
+        array = np.array(array, dtype.numpy, order="C")
+    taken.add(id(array))
+    return array
+
+
+def check_late(nodes: Sequence[FileNode], late: Mapping[int, UnsupportedError | None]) -> None:
+    """Raise where NumPy would compute what needs a compiler.
+
+    Args:
+        nodes: of the file.
+        late: the numbers of those that run late, and why.
+
+    Raises:
+        UnsupportedError: why the first of them does.
+    """
+    first = next((error for error in late.values() if error is not None), None)
+    if first is not None and needs_compiler([nodes[number] for number in late]):
+        raise first
+
+
+def needs_compiler(nodes: Sequence[FileNode]) -> bool:
+    """Whether NumPy would take very long for one of the nodes, or of those that they hold."""
+    return any(
+        node.op in COMPILED_ONLY or any(needs_compiler(g.nodes) for g in node.graphs.values())
+        for node in nodes
+    )
+
+
+def reads_of(nodes: Sequence[FileNode], constants: Mapping[str, Array]) -> tuple[str, ...]:
+    """The values that late nodes read and that none of them gives, each once."""
+    given = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.reads if name)
+    return tuple(name for name in read if name not in given and name not in constants)

@@ -1,0 +1,229 @@
+"""Networks whose last extents follow from values, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import leanconv as lc
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from support.control_flow import node
+from support.onnx_models import Array, reference
+
+R = np.random.default_rng(5)
+KINDS = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
+IMAGE = R.standard_normal((2, 3, 4, 5)).astype("f4")
+
+
+def made(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Array],
+    outputs: str,
+    opened: bool = False,
+    **held: Any,
+) -> onnx.ModelProto:
+    """A model: `outputs` are names with their kinds, as `y:i z:f`; all but axis 1 may be open."""
+    given = [
+        helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(array.dtype),
+            [
+                n if axis == 1 or not opened else f"{name}{axis}"
+                for axis, n in enumerate(array.shape)
+            ],
+        )
+        for name, array in inputs.items()
+    ]
+    pairs = [each.split(":") for each in outputs.split()]
+    ends = [helper.make_tensor_value_info(name, KINDS[kind], None) for name, kind in pairs]
+    constants = [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    graph = helper.make_graph(list(nodes), "late", given, ends, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def agrees(proto: onnx.ModelProto, *feeds: Mapping[str, Array]) -> lc.Network:
+    """Compare the outputs for inputs with ONNX Runtime's; gives the network."""
+    network = lc.load(proto, threads=1)
+    for feed in feeds:
+        expected, found = reference(proto, feed), network.run(feed)
+        assert list(found) == list(expected)
+        for name, array in expected.items():
+            assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
+            assert found[name].flags.writeable
+            np.testing.assert_allclose(found[name], array, 1e-5, 1e-5, err_msg=name)
+    return network
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_places_of_what_is_not_zero(opened: bool) -> None:
+    nodes = [
+        node("Relu", "x", "r"),
+        node("NonZero", "r", "y"),
+        node("Shape", "y", "s"),
+        node("Transpose", "y", "t", perm=[1, 0]),
+        node("Cast", "t", "f", to=TensorProto.FLOAT),
+        node("Neg", "r", "z"),
+    ]
+    proto = made(nodes, {"x": IMAGE}, "z:f y:i s:i f:f", opened)
+    network = agrees(proto, {"x": IMAGE}, {"x": -np.abs(IMAGE)}, {"x": np.abs(IMAGE) + 1})
+    assert network.outputs[1].dtype == "int64"
+    assert "NumPy computes 4 nodes (NonZero, Shape, Transpose, Cast)" in network.explain()
+
+
+def test_a_network_of_late_nodes_alone() -> None:
+    proto = made([node("NonZero", "x", "y"), node("Identity", "x", "z")], {"x": IMAGE}, "y:i z:f")
+    agrees(proto, {"x": IMAGE * (R.random(IMAGE.shape) > 0.5)})
+
+
+@pytest.mark.parametrize("axis", [None, 1, -1])
+def test_compress(axis: int | None) -> None:
+    given = {} if axis is None else {"axis": axis}
+    nodes = [node("Greater", "c zero", "flags"), node("Compress", "x flags", "y", **given)]
+    feeds = [{"x": IMAGE, "c": np.array(c, "f4")} for c in ([1, 0, 1], [0, 0], [0, 0, 1])]
+    for feed in feeds:
+        agrees(made(nodes, feed, "y:f", zero=np.float32(0)), feed)
+
+
+@pytest.mark.parametrize("given", [{}, {"sorted": 0}, {"axis": 0}, {"axis": 1, "sorted": 0}])
+def test_unique(given: dict[str, int]) -> None:
+    x = R.integers(0, 3, (6, 4)).astype("f4")
+    x[2] = x[4]
+    nodes = [node("Abs", "x", "a"), node("Unique", "a", "y first which count", **given)]
+    agrees(made(nodes, {"x": x}, "y:f first:i which:i count:i"), {"x": x})
+
+
+NMS = {"most": np.array([5]), "iou": np.array([0.4], "f4"), "least": np.array([0.3], "f4")}
+
+
+def boxes(count: int, classes: int, images: int = 1, spread: float = 3.0) -> dict[str, Array]:
+    """Boxes by two corners in any order; some scores are equal."""
+    corners = R.random((images, count, 2, 1), "f4") * spread
+    sides = corners + R.random((images, count, 2, 2), "f4") - 0.2
+    scores = R.integers(0, 100, (images, classes, count)).astype("f4") / 100
+    return {"b": sides.transpose(0, 1, 3, 2).reshape(images, count, 4), "s": scores}
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("operands", ["most iou least", "most iou", "most", "most - least", ""])
+def test_boxes_that_are_kept(operands: str, centred: int) -> None:
+    each = node("NonMaxSuppression", f"b s {operands}", "y", center_point_box=centred)
+    feed = boxes(300, 3, 2)
+    proto = made([each], feed, "y:i", opened=True, **NMS)
+    none = {"b": feed["b"], "s": feed["s"] * 0}
+    spoiled = {name: array.copy() for name, array in feed.items()}
+    spoiled["b"][0, ::7] *= -1
+    spoiled["b"][1, ::9] = 0
+    agrees(proto, feed, none, spoiled)
+    feed = boxes(600, 2, spread=1.0)
+    agrees(made([each], feed, "y:i", **NMS), feed)
+
+
+def test_boxes_with_nan_end() -> None:
+    feed = boxes(40, 2)
+    feed["b"][0, ::3], feed["s"][0, :, ::4] = np.nan, np.nan
+    feed["b"][0, 1::3] = np.inf
+    huge = {**NMS, "most": np.array([2**62])}
+    found = lc.load(made([node("NonMaxSuppression", "b s most iou", "y")], feed, "y:i", **huge))
+    assert found.run(feed)["y"].shape[1] == 3
+
+
+def detector() -> onnx.ModelProto:
+    """Boxes and scores by a convolution, then what exporters write behind them."""
+    nodes = [
+        node("Conv", "x w", "c", strides=[4, 4]),
+        node("Reshape", "c rows", "r"),
+        node("Split", "r parts", "b k", axis=1),
+        node("Transpose", "b", "t", perm=[0, 2, 1]),
+        node("Sigmoid", "k", "scores"),
+        node("NonMaxSuppression", "t scores most iou least", "kept"),
+        node("Gather", "kept two", "column", axis=1),
+        node("Squeeze", "column one", "which"),
+        node("Gather", "t which", "picked", axis=1),
+        node("Squeeze", "picked zero", "corners"),
+        node("Cast", "kept", "numbers", to=TensorProto.FLOAT),
+        node("Concat", "numbers corners", "y", axis=1),
+    ]
+    held = {
+        **{name: np.array([number]) for name, number in (("two", 2), ("one", 1), ("zero", 0))},
+        "w": R.standard_normal((7, 3, 4, 4)).astype("f4") * 0.2,
+        "rows": np.array([1, 7, -1]),
+        "parts": np.array([4, 3]),
+        **NMS,
+    }
+    inputs = {"x": np.zeros((1, 3, 32, 48), "f4")}
+    return made(nodes, inputs, "y:f kept:i scores:f", opened=True, **held)
+
+
+def test_a_detector() -> None:
+    x = R.standard_normal((1, 3, 32, 48)).astype("f4")
+    network = agrees(detector(), {"x": x}, {"x": x[:, :, :16, :24]}, {"x": -x})
+    none = made(
+        [node("Mul", "x zero", "a"), node("NonZero", "a", "y")], {"x": x}, "y:i", zero=np.float32(0)
+    )
+    assert agrees(none, {"x": x}).run({"x": x})["y"].shape == (4, 0)
+    assert network.plan.memory_bytes == network.used_bytes
+    with pytest.raises(LeanConvError):
+        network.run({"x": x[0]})
+
+
+def test_extents_and_numbers_that_are_data() -> None:
+    """What must be a constant in a graph is known in a run."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Slice", "r start end", "sliced"),
+        node("Reshape", "r shape", "reshaped"),
+        node("Expand", "start shape", "expanded"),
+        node("Tile", "end end", "tiled"),
+        node("ConstantOfShape", "shape", "filled"),
+        node("Range", "from to by", "counted"),
+        node("TopK", "r k", "top places", axis=3),
+        node("Resize", "r - - sizes", "resized", mode="nearest"),
+        node("Pad", "r pads", "padded"),
+        node("ReduceSum", "r axes", "summed"),
+        node("Squeeze", "start", "dropped"),
+    ]
+    feed = {
+        "x": IMAGE,
+        "start": np.array([1]),
+        "end": np.array([2]),
+        "shape": np.array([6, 20]),
+        "from": np.array(1),
+        "to": np.array(9),
+        "by": np.array(3),
+        "k": np.array([2]),
+        "sizes": np.array([2, 3, 7, 9]),
+        "pads": np.array([0, 0, 1, 2, 0, 0, 0, 1]),
+        "axes": np.array([1, 2]),
+    }
+    outputs = (
+        "sliced:f reshaped:f expanded:i tiled:i filled:f counted:i top:f places:i resized:f "
+        "padded:f summed:f dropped:i"
+    )
+    agrees(made(nodes, feed, outputs), feed)
+
+
+def test_convolutions_do_not_run_late() -> None:
+    nodes = [node("Reshape", "x s", "r"), node("Conv", "r w", "y")]
+    feed = {"x": IMAGE, "s": np.array([2, 3, 5, 4])}
+    with pytest.raises(UnsupportedError, match=r"Reshape.*only input 0 may be data"):
+        lc.load(made(nodes, feed, "y:f", w=np.ones((1, 3, 1, 1), "f4")))
+
+
+def test_values_that_do_not_fit_are_refused_in_the_run() -> None:
+    feed = {"x": IMAGE, "s": np.array([7, 3])}
+    network = lc.load(made([node("Reshape", "x s", "y")], feed, "y:f"))
+    with pytest.raises(ModelError, match="Reshape"):
+        network.run(feed)
+    feed["s"] = np.array([2, 60])
+    assert network.run(feed)["y"].shape == (2, 60)
+    huge = {"s": np.array([1 << 20, 1 << 15])}
+    late = lc.load(made([node("ConstantOfShape", "s", "y")], huge, "y:f"))
+    with pytest.raises(
+        UnsupportedError, match=r"takes 128 GiB in this run; expected at most 1 GiB"
+    ):
+        late.run(huge)
