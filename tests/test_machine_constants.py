@@ -101,6 +101,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "codegen:_LOG2_E",
         "graph/convert:RULES",
         "graph/convert:_SELU _OLD_SELU",
+        "graph/convert:_ALPHA _BETA",
         "graph/passes:_NEUTRAL",
         "kernels:_POWERS",
         "kernels:NEUTRAL",

@@ -61,7 +61,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     # Windows that run across channels, matrices, values of no float, elements found by index.
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
-    typed |= {"MaxPoolWithIndices"}
+    typed |= {"MaxPoolWithIndices", "Recurrence"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm"} | typed | REGIONS
     plain |= {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
     assert set(OPERATORS) - blocked == plain

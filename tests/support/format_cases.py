@@ -14,6 +14,7 @@ from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
+from leanconv.graph.ops.recurrent import Cell, Gate
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks
 from leanconv.graph.verify import verify
@@ -28,6 +29,7 @@ from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
 
 IMAGE = (2, 20, 5, 4)  # more channels than lanes, and no multiple of them
+RECURRENT = {"cells": (Cell("RNN", (Gate("Tanh"),)),), "results": ("Y", "Y_h")}
 OPERANDS = ((2, 20, 1, 1), (1, 20, 1, 1), (2, 1, 5, 4), (1, 1, 1, 4), (1, 1, 1, 1), (1,))
 
 
@@ -204,6 +206,7 @@ def _typed(op: str) -> Iterator[Case]:
         (("MaxPoolWithIndices",), [x], {**pooled, "storage_order": 1}),
         (("MaxPool",), [numbers.astype(np.int8)], pooled),
         (("TopK",), [x], {"axis": 1, "k": 3, "largest": True, "sorted": True}),
+        (("Recurrence",), [x[0], x[:1, :4, 0]], RECURRENT),
         (("TopK",), [numbers], {"axis": 1, "k": 20, "largest": False, "sorted": True}),
     ):
         if op in names:

@@ -322,4 +322,7 @@ _DECODERS: dict[str, Callable[[Message, str], Any]] = {
     "string": lambda message, name: text(message.get("s", memoryview(b"")), f"attribute {name}"),
     "floats": lambda message, name: tuple(fixed(message["floats"], "<f4", name).tolist()),
     "ints": lambda message, name: tuple(integers(message["ints"], name).tolist()),
+    "strings": lambda message, name: tuple(
+        text(each, f"attribute {name}") for each in message["strings"]
+    ),
 }

@@ -55,6 +55,7 @@ ATTRIBUTE: Schema = {
     6: ("g", Kind.BYTES),
     7: ("floats", Kind.FLOATS),
     8: ("ints", Kind.INTS),
+    9: ("strings", Kind.MANY),
     20: ("type", Kind.INT),
     21: ("ref_attr_name", Kind.TEXT),
 }

@@ -12,6 +12,7 @@ from leanconv.graph.convert import (
     folding,
     indexing,
     normalisation,
+    recurrent,
     resize,
     selection,
     shapes,
@@ -43,5 +44,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **typed.RULES,
         **selection.RULES,
         **flow.RULES,
+        **recurrent.RULES,
     }
 )

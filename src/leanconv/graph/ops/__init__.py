@@ -50,6 +50,10 @@ pads (all begins, all ends), dilations, group, activation |
 | ScatterElements | x, indices and updates, of at most x's extents on all other axes | axis (not \
 negative), reduction (none, add, mul, min, max) |
 | ScatterND | x, indices, updates | reduction |
+| Recurrence | x (T, N, directions * gates * H): the input's product; r (directions, gates * H, \
+H); h0, c0 (directions, N, H)?; peepholes (directions, 3 * H)?; bias (directions, H)?; lengths \
+(N,)? of int32; gives those of Y, Y_h, Y_c that it names | cells (a Cell for each direction), \
+results (their names) |
 | LRN | x | size, alpha, beta, bias |
 | Loop | what is carried from one iteration to the next, then what each reads | body (a Region: \
 what it carries on, then one slice of each result that is stacked), count, states (how many \
@@ -74,6 +78,7 @@ from leanconv.graph.ops import (
     movement,
     pointwise,
     pooling,
+    recurrent,
     resize,
     typed,
 )
@@ -109,6 +114,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **typed.OPS,
         **extremes.OPS,
         **indexing.OPS,
+        **recurrent.OPS,
         "Loop": loop(
             lambda node, values: evaluate_node(node, values),
             lambda node, types: _work(node, types),

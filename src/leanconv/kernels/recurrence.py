@@ -1,0 +1,132 @@
+"""LSTM, GRU and RNN behind their input's product: one kernel, and R in panels.
+
+A panel holds, for a vector of hidden units, the weights of all gates in the order in which a step
+reads them. Constants are packed before the first run, others by a kernel in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.recurrent import GATES
+from leanconv.kernels.recurrence_kernel import Recurrence
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, ceil_div
+from leanconv.symbols import least
+from leanconv.target import Target
+from leanconv.types import DType
+
+OPS = ("Recurrence",)
+
+_GROUP = 16  # sequences of a chunk: their states stay in L1 beside a panel
+
+
+@dataclass(frozen=True)
+class PackedPanels(Kernel):
+    """R (directions, gates * H, H) as (directions, panels, H, gates, lanes), filled with zeros.
+
+    Attributes:
+        dtype: of the weights.
+        lanes: elements of a vector.
+        directions, gates, hidden: of the layer.
+    """
+
+    dtype: DType
+    lanes: int
+    directions: int
+    gates: int
+    hidden: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("r", "panels")
+
+    @property
+    def panels(self) -> int:
+        """Of one direction."""
+        return ceil_div(self.hidden, self.lanes)
+
+    @property
+    def chunks(self) -> int:
+        return self.directions * self.panels
+
+    @property
+    def elements(self) -> int:
+        """Of all panels."""
+        return self.chunks * self.hidden * self.gates * self.lanes
+
+    def emit(self, target: Target) -> str:
+        del target
+        e, hidden, lanes = Function(self.NAME), self.hidden, self.lanes
+        source, made = (e.pointer(index, self.dtype.llvm) for index in range(2))
+        with e.chunks(self.directions, self.panels) as (direction, panel):
+            to = made.at((direction * self.panels + panel) * (hidden * self.gates * lanes))
+            live = e.smin(e.i64(hidden) - panel * lanes, lanes)
+            with e.loop("gate", self.gates) as gate:
+                row = (direction * self.gates + gate) * hidden + panel * lanes
+                with e.loop("lane", lanes) as lane, e.loop("k", hidden) as k:
+                    value = [e.zero(self.dtype.llvm)]
+                    with e.when(lane.compare("slt", live), [value]):
+                        value[0] = e.load(source.at((row + lane) * hidden + k))
+                    e.store(value[0], to.at((k * self.gates + gate) * lanes + lane))
+        return e.finish()
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Never: sequences are no images."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel, and one that packs R where it is no constant."""
+    del formats
+    x, r, *others = node.inputs
+    steps, batch, _ = graph.types[x].shape
+    directions, _, hidden = graph.types[r].shape
+    cells, results = node.attributes["cells"], node.attributes["results"]
+    dtype, key = graph.types[x].dtype, node.key
+    lanes, gates = target.lanes(dtype), GATES[cells[0].kind]
+    given = [(n, v) for n, v in zip(Recurrence.OPTIONAL, others, strict=False) if v]
+    kernel = Recurrence(
+        dtype,
+        lanes,
+        cells,
+        hidden,
+        steps,
+        batch,
+        least(batch, _GROUP),
+        _rows(gates, target),
+        tuple(name for name, _ in given),
+        results,
+    )
+    panels = f"{key}.panels"
+    values = (x, panels, *(value for _, value in given), *node.outputs)
+    call = Call(kernel, values)
+    if r in graph.constants:
+        packed = _panels(graph.constants[r], gates, lanes)
+        return Lowered((call,), {panels: packed}, {}, "recurrence")
+    packing = PackedPanels(dtype, lanes, directions, gates, hidden)
+    size = packing.elements * dtype.bytes
+    return Lowered((Call(packing, (r, panels)), call), {}, {panels: size}, "recurrence")
+
+
+def _rows(gates: int, target: Target) -> int:
+    """Most rows whose sums stay in registers beside their states and a vector of weights."""
+    return next(n for n in (8, 4, 2, 1) if n * (gates + 1) + 1 <= target.usable_registers or n == 1)
+
+
+def _panels(r: np.ndarray, gates: int, lanes: int) -> np.ndarray:
+    """What `PackedPanels` makes, by NumPy."""
+    directions, _, hidden = r.shape
+    width = ceil_div(hidden, lanes) * lanes
+    wide = np.zeros((directions, gates, width, hidden), r.dtype)
+    wide[:, :, :hidden] = r.reshape(directions, gates, hidden, hidden)
+    split = wide.reshape(directions, gates, width // lanes, lanes, hidden)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))

@@ -1,0 +1,131 @@
+"""LSTM, GRU and RNN by kernels, as NumPy's float64 gives them: sizes, cells, lengths, packing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.codegen.host import host
+from leanconv.graph.ops.recurrent import GATE_FUNCTIONS, GATES, Cell, Gate
+from leanconv.kernels import recurrence
+from leanconv.target import Target, preset
+from leanconv.types import DType
+from support.forms import shared
+from support.nodes import DTYPES, TARGETS, Case
+
+USUAL = {
+    "LSTM": tuple(map(Gate, ("Sigmoid", "Tanh", "Tanh"))),
+    "GRU": tuple(map(Gate, ("Sigmoid", "Tanh"))),
+    "RNN": (Gate("Tanh"),),
+}
+RESULTS = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h")}
+CELLS = [
+    (Cell("LSTM", USUAL["LSTM"]),),
+    (Cell("LSTM", USUAL["LSTM"]), Cell("LSTM", USUAL["LSTM"], reverse=True)),
+    (Cell("LSTM", USUAL["LSTM"], 0.5, coupled=True, reverse=True),),
+    (Cell("GRU", USUAL["GRU"]), Cell("GRU", USUAL["GRU"], reverse=True)),
+    (Cell("GRU", USUAL["GRU"], linear_before_reset=True),),
+    (Cell("RNN", USUAL["RNN"]), Cell("RNN", (Gate("Relu"),), reverse=True)),
+]
+
+
+def case(
+    cells: tuple[Cell, ...],
+    sizes: tuple[int, int, int],
+    dtype: str,
+    *,
+    given: bool = True,
+    results: tuple[str, ...] = (),
+    packed: bool = True,
+) -> Case:
+    """A node over steps, a batch and hidden units, with all its optional inputs or without."""
+    (steps, batch, hidden), kind = sizes, cells[0].kind
+    directions, rows = len(cells), GATES[kind] * hidden
+    generator = np.random.default_rng(hidden)
+
+    def normal(*shape: int) -> np.ndarray:
+        return (generator.standard_normal(shape) / 2).astype(dtype)
+
+    arrays: list[Any] = [normal(steps, batch, directions * rows), normal(directions, rows, hidden)]
+    if given:
+        lstm = kind == "LSTM"
+        arrays.append(normal(directions, batch, hidden))
+        arrays.append(normal(directions, batch, hidden) if lstm else None)
+        arrays.append(normal(directions, 3 * hidden) if lstm else None)
+        arrays.append(normal(directions, hidden) if cells[0].linear_before_reset else None)
+        arrays.append(generator.integers(-1, steps + 3, batch).astype(np.int32))
+    attributes = {"cells": cells, "results": results or RESULTS[kind]}
+    return Case(recurrence, "Recurrence", arrays, attributes, (1,) if packed else ())
+
+
+def check(made: Case, target: Target) -> None:
+    wide = {n: a.astype("f8") if a.dtype.kind == "f" else a for n, a in made.values.items()}
+    found, expected = made.run_all(target), Case.expected_all(_with(made, wide))
+    roundoff = np.finfo(found[0].dtype).eps
+    for y, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=100 * roundoff)
+
+
+def _with(made: Case, values: dict[str, np.ndarray]) -> Case:
+    other = object.__new__(Case)
+    other.__dict__.update(made.__dict__, values=values)
+    return other
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cells(dtype: DType, target: Target) -> None:
+    for number, cells in enumerate(CELLS):
+        for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 33), (2, 18, 16)):
+            check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+        check(case(cells, (3, 2, 9), dtype), target)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 8, 15, 16, 31, 48, 64, 100])
+def test_hidden_units_and_batches(hidden: int) -> None:
+    for batch in (1, 2, 5, 8, 17, 33):
+        check(case(CELLS[hidden % len(CELLS)], (2, batch, hidden), "float32"), host())
+
+
+def test_weights_of_a_run_are_packed_by_a_kernel() -> None:
+    for cells in CELLS:
+        check(case(cells, (2, 3, 20), "float32", packed=False), host())
+
+
+def test_any_of_the_results() -> None:
+    for results in (("Y",), ("Y_h",), ("Y_c",), ("Y", "Y_c"), ("Y_h", "Y_c")):
+        check(case(CELLS[1], (3, 2, 20), "float32", results=results), host())
+
+
+def test_functions_of_gates() -> None:
+    for name in GATE_FUNCTIONS:
+        for clip in (np.inf, 0.4):
+            cell = Cell("RNN", (Gate(name, 0.3, 0.6),), clip)
+            check(case((cell,), (2, 2, 20), "float32"), host())
+
+
+def test_not_a_number_stays_in_its_sequence() -> None:
+    made = case(CELLS[0], (3, 4, 20), "float32", given=False)
+    made.inputs["x0"][1, 2] = np.nan
+    y, _, _ = made.run_all(host())
+    assert np.isnan(y[1:, :, 2]).all()
+    assert np.isfinite(np.delete(y, 2, axis=2)).all()
+
+
+def test_one_form_for_all_batches_and_lengths() -> None:
+    for cells in (CELLS[1], CELLS[3]):
+        made = case(cells, (2, 2, 20), "float32")
+        (call,) = made.lower(host(), False).calls
+        sizes = [(2, 3, 20), (7, 9, 20), (30, 16, 20), (5, 17, 20), (9, 100, 20)]
+        others = (case(cells, each, "float32").lower(host(), False).calls[0] for each in sizes)
+        assert shared([call.kernel, *(each.kernel for each in others)])
+
+
+def test_nothing_is_called_on_any_machine() -> None:
+    for name in ("icelake-server", "haswell", "neoverse-n1"):
+        for cells in CELLS:
+            text = case(cells, (4, 8, 64), "float32").assembles(preset(name), False)
+            assert "\tbl\t" not in text
+            assert "callq" not in text
