@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from leanconv.graph.convert import LAST_OPSET, RULES, indexing, selection
-from support import elementwise_cases
+from support import imported_cases
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
 from support.import_cases import Cases, Numbers
@@ -438,7 +438,7 @@ def test_every_operation_is_tested() -> None:
     tested |= {"ArgMax", "ArgMin", "TopK", "Xor", "IsNaN", "IsInf"}  # in test_typed_ops
     tested |= {"If", "Loop"}  # in test_if, test_loop
     tested |= set(indexing.RULES)  # in test_indexing
-    tested |= elementwise_cases.TESTED  # in test_import_elementwise
+    tested |= imported_cases.TESTED  # in test_import_elementwise and others
     tested |= set(selection.RULES)  # in test_late
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent
     tested |= {each.op_type for each in FOLDS.values()}

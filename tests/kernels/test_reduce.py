@@ -10,10 +10,11 @@ import pytest
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
+from leanconv.graph.ops import evaluate
 from leanconv.kernels.reduce import OPS, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, INT32, INT64, DType
 from support.nodes import TARGETS, one_node, run_node
 
 
@@ -41,6 +42,21 @@ def test_any_axes(op: str, axes: tuple[int, ...], target: Target) -> None:
         x = numbers(*shape)
         outcome = run_node(lower, op, {"x": x}, target=target, axes=axes, keepdims=keepdims)
         check(outcome.y, outcome.expected, x)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+@pytest.mark.parametrize("op", [op for op in OPS if op != "ReduceMean"])
+def test_integers(op: str, dtype: DType, target: Target) -> None:
+    """Exactly, modulo their range; all of them negative or positive, and the ends."""
+    for number, shape in enumerate(((2, 19, 6, 35), (3, 1, 40, 1), (1, 300, 3, 17))):
+        x = np.random.default_rng(number).integers(-99, 99, shape).astype(dtype)
+        for given in (x, np.abs(x) + 1, -np.abs(x) - 1, np.full(shape, dtype.low, dtype.numpy)):
+            for axes in ((3,), (1,), (0, 2), (1, 2, 3)):
+                attributes = {"axes": axes, "keepdims": True}
+                outcome = run_node(lower, op, {"x": given}, target=target, **attributes)
+                (expected,) = evaluate(op, [given], attributes)
+                np.testing.assert_array_equal(outcome.y, expected)
 
 
 SIZES = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 8191, 8209)

@@ -140,8 +140,9 @@ def agree(proto: onnx.ModelProto, inputs: Mapping[str, Array], tolerance: float 
             else:
                 assert got.dtype == array.dtype
             largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0)), 1e-30)
-            difference = np.abs(got.astype(np.float64) - array)
-            difference[got == array] = 0  # infinities
+            with np.errstate(invalid="ignore"):
+                difference = np.abs(got.astype(np.float64) - array)
+            difference = np.where(got == array, 0, difference)  # infinities
             assert not np.isnan(difference).any(), name
             assert difference.max(initial=0) <= tolerance * largest, (name, difference.max())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
-from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of
+from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, element_of, lanes_of
 from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import Symbol
@@ -19,14 +19,27 @@ PARTIAL = 4
 # Elements of a tile of columns: a multiple of every target's lanes, so that grids depend on shapes.
 TILE = 64
 
-ReduceOp = Literal["mean", "sum", "max", "min"]
-NEUTRAL: dict[ReduceOp, float] = {"mean": 0.0, "sum": 0.0, "max": -inf, "min": inf}
+ReduceOp = Literal["mean", "sum", "prod", "max", "min"]
+_NEUTRAL: dict[ReduceOp, float] = {"mean": 0.0, "sum": 0.0, "prod": 1.0, "max": -inf, "min": inf}
+
+
+def neutral(e: Function, how: ReduceOp, kind: str) -> Value:
+    """What changes no total; integers have signs."""
+    number = _NEUTRAL[how]
+    if element_of(kind)[0] == "i":
+        most = (1 << (8 * bytes_of(element_of(kind)) - 1)) - 1
+        number = int(min(max(number, -most - 1), most))
+    return e.const(kind, number)
 
 
 def combine(e: Function, how: ReduceOp, total: Value, x: Value) -> Value:
     """Take one more value into a total; NaN on either side stays."""
     if how in ("mean", "sum"):
         return total + x
+    if how == "prod":
+        return total * x
+    if not x.is_float:
+        return e.smax(total, x) if how == "max" else e.smin(total, x)
     better = x.compare("ogt" if how == "max" else "olt", total)
     return e.select(x.compare("uno", x), x, e.select(better, x, total))
 
@@ -48,7 +61,7 @@ def neutral_load(e: Function, how: ReduceOp, address: Pointer, kind: str, count:
     x = e.load_first(address, kind, count)
     if how in ("mean", "sum") or count >= lanes:
         return x
-    return e.select(e.first_lanes(count, lanes), x, e.const(kind, NEUTRAL[how]))
+    return e.select(e.first_lanes(count, lanes), x, neutral(e, how, kind))
 
 
 Leaf = Callable[[Value], list[Value]]
@@ -67,7 +80,7 @@ def run_of(
 
     Args:
         e: the function under construction.
-        how: a key of `NEUTRAL`.
+        how: what a total is.
         leaf: loads, or computes, one tile of values.
         count: at least 1; one code serves all symbols.
         tile: the types of the tile's values.
@@ -81,7 +94,7 @@ def run_of(
     if isinstance(count, Symbol):
         return _run_of_any_count(e, how, leaf, e.i64(count), tile, sets, start)
     if count >= 2 * RUN:
-        totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
+        totals = [neutral(e, how, kind) for kind in tile]
         with e.loop("run", count // RUN, [totals]) as run:
             part = run_of(e, how, leaf, RUN, tile, sets, run * RUN + start)
             totals[:] = _combined(e, how, totals, part)
@@ -90,7 +103,7 @@ def run_of(
         part = run_of(e, how, leaf, count % RUN, tile, sets, start + count // RUN * RUN)
         return _combined(e, how, totals, part)
     sets = min(count, max(1, sets // len(tile)))
-    partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
+    partial = [[neutral(e, how, kind) for kind in tile] for _ in range(sets)]
     groups = count // sets
     with e.loop("group", groups, partial) as group:
         index = group * sets + start
@@ -118,11 +131,11 @@ def _run_of_any_count(
     one_run = count.compare("ult", 2 * RUN)
     most = e.select(one_run, count, e.i64(RUN))
     runs = e.select(one_run, e.i64(1), (count + (RUN - 1)) // RUN)
-    totals = [e.const(kind, NEUTRAL[how]) for kind in tile]
+    totals = [neutral(e, how, kind) for kind in tile]
     with e.loop("run", runs, [totals]) as run:
         first = run * RUN
         left = e.smin(count - first, most)
-        partial = [[e.const(kind, NEUTRAL[how]) for kind in tile] for _ in range(sets)]
+        partial = [[neutral(e, how, kind) for kind in tile] for _ in range(sets)]
         groups, first = left // sets, first + start
         with e.when(groups.compare("ugt", 0), partial), e.loop("group", groups, partial) as group:
             index = group * sets + first

@@ -1,6 +1,6 @@
-"""Sums, means, largest and smallest values over any axes, plain or in blocks of channels.
+"""Sums, means, products, largest and smallest values over any axes, plain or in channel blocks.
 
-    y[k…] = R over r… of x[k…, r…]                        R one of +, mean, max, min
+    y[k…] = R over r… of x[k…, r…]                        R one of +, mean, *, max, min
 
 The input's axes are kept (k) or reduced (r), and neighbours of one kind are merged. Two loop nests:
 
@@ -11,7 +11,7 @@ The input's axes are kept (k) or reduced (r), and neighbours of one kind are mer
 
 Sums are taken in runs of 256 with four partial sums, whose totals are added one by one: the error
 grows with n / 256 + 64 roundings instead of n. The order of the additions depends on the shapes and
-lanes alone. NaN anywhere makes the result NaN.
+lanes alone. NaN anywhere makes the result NaN. Sums and products of integers are modulo 2^bits.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
-    NEUTRAL,
     PARTIAL,
     ReduceOp,
     across_lanes,
     combine,
+    neutral,
     neutral_load,
     run_of,
 )
@@ -47,6 +47,7 @@ PIECE = 16384
 _HOW: dict[str, ReduceOp] = {
     "ReduceMean": "mean",
     "ReduceSum": "sum",
+    "ReduceProd": "prod",
     "ReduceMax": "max",
     "ReduceMin": "min",
 }
@@ -59,8 +60,8 @@ class Reduction(Kernel):
     """One reduction of a tensor in memory.
 
     Attributes:
-        dtype: of all values, float32 or float64.
-        how: `sum`, `mean`, `max` or `min`.
+        dtype: of all values: float32, float64, and int32 and int64, but for a mean.
+        how: `sum`, `mean`, `prod`, `max` or `min`.
         extents: of the input's memory, neighbours of one kind merged.
         reduced: for each axis, whether it is reduced.
         channels: 0, or: the extents are (N * blocks, spatial, lanes) and the result is a plain
@@ -218,7 +219,7 @@ class _Nest:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
         whole, left = extent // self.lanes, self.target.lanes_of_tail(extent % self.lanes)
-        total = [e.const(self.kind, NEUTRAL[how])]
+        total = [neutral(e, how, self.kind)]
 
         def leaf(i: Value) -> list[Value]:
             return [e.load(source.at(i * self.lanes), self.kind)]

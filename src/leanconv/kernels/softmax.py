@@ -21,12 +21,12 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import (
-    NEUTRAL,
     TILE,
     ReduceOp,
     across_lanes,
     combine,
     each_column,
+    neutral,
     neutral_load,
     run_of,
 )
@@ -142,7 +142,7 @@ class _Nest:
     def _largest_of_line(self, x: Pointer) -> Value:
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
-        largest = [e.const(self.kind, NEUTRAL["max"])]
+        largest = [neutral(e, "max", self.kind)]
 
         def leaf(i: Value) -> list[Value]:
             return [e.load(x.at(i * lanes), self.kind)]

@@ -1,4 +1,4 @@
-"""Arithmetic, softmax, reductions and matrix products."""
+"""Arithmetic, softmax and matrix products."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import broadcast
 from leanconv.types import FLOAT64, FLOATS, INT64
-
-_Step = Callable[[Call, Value], Value]
 
 
 def floating(call: Call) -> Value:
@@ -116,40 +114,6 @@ def _softmax(call: Call) -> list[Value]:
     return [call.reshape(call.emit(op, [flat], axis=1), x.shape)]
 
 
-def _reduction(
-    op: str, axes_as_input: int, before: _Step | None = None, after: _Step | None = None
-) -> Rule:
-    """A reduction whose axes are an input from some opset on.
-
-    Args:
-        op: an operation in normal form.
-        axes_as_input: that opset.
-        before, after: what is done to every element that is read, and to every result.
-    """
-
-    def convert(call: Call) -> list[Value]:
-        x = before(call, call.value()) if before else call.value()
-        axes = call.reduced(len(x.shape), axes_as_input)
-        if axes is not None:
-            x = call.emit(op, [x], axes=axes, keepdims=call.flag("keepdims", 1))
-        return [after(call, x) if after else x]
-
-    kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
-    return Rule(convert, kinds, 1, 2, moved=(axes_as_input, ("axes",)))
-
-
-def _square(call: Call, x: Value) -> Value:
-    return call.emit("Mul", [x, x])
-
-
-def _magnitude(call: Call, x: Value) -> Value:
-    return call.emit("Abs", [x])
-
-
-def _root(call: Call, x: Value) -> Value:
-    return call.emit("Sqrt", [x])
-
-
 def _gemm(call: Call) -> list[Value]:
     inputs = [call.value(0), call.value(1)]
     added = call.optional(2)
@@ -193,13 +157,6 @@ RULES: dict[str, Rule] = {
     "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
     "Softmax": Rule(_softmax, {"axis": "int"}),
     "LogSoftmax": Rule(_softmax, {"axis": "int"}),
-    "ReduceMean": _reduction("ReduceMean", 18),
-    "ReduceMax": _reduction("ReduceMax", 18),
-    "ReduceMin": _reduction("ReduceMin", 18),
-    "ReduceSum": _reduction("ReduceSum", 13),
-    "ReduceL1": _reduction("ReduceSum", 18, _magnitude),
-    "ReduceL2": _reduction("ReduceSum", 18, _square, _root),
-    "ReduceSumSquare": _reduction("ReduceSum", 18, _square),
     "Gemm": Rule(
         _gemm,
         {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},

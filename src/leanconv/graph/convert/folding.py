@@ -64,17 +64,6 @@ def _range(call: Call) -> list[Value]:
     return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
 
 
-def _product(call: Call) -> list[Value]:
-    x, kind = call.symbolic(0), call.dtype(0)
-    over = call.reduced(x.ndim, 18)
-    if over is None:
-        return [call.value()]
-    keep = call.flag("keepdims", 1)
-    kept = [1 if axis in over else e for axis, e in enumerate(x.shape)]
-    shape = kept if keep else [e for axis, e in enumerate(x.shape) if axis not in over]
-    return [call.fold(lambda: np.prod(x, axis=over, keepdims=keep, dtype=x.dtype), shape, kind)]
-
-
 def _dequantised(call: Call) -> list[Value]:
     """Quantised weights as the floats that they represent: (x - zero point) * scale, exactly."""
     x, scale = call.constant(0), call.constant(1)
@@ -124,14 +113,6 @@ RULES: dict[str, Rule] = {
     "Shape": Rule(_shape, {"start": "int", "end": "int"}, knows_shape=True),
     "Size": Rule(_size, knows_shape=True),
     "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
-    "ReduceProd": Rule(
-        _product,
-        {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"},
-        1,
-        2,
-        running=(),
-        moved=(18, ("axes",)),
-    ),
     "DequantizeLinear": Rule(
         _dequantised, {"axis": "int", "block_size": "int"}, 2, 3, running=(), since=10
     ),

@@ -1,4 +1,4 @@
-"""Reductions, softmax, batch normalisation and matrix products."""
+"""Reductions, running totals, softmax, batch normalisation and matrix products."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from leanconv.graph.ops.base import (
     single,
 )
 from leanconv.graph.ops.integers import quotient
+from leanconv.types import FLOATS, INT32, INT64, DType
 from leanconv.units import shape_text
+
+_REDUCED = (*FLOATS, INT32, INT64)
 
 
 def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
@@ -48,7 +51,9 @@ def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     return quotient(total, np.asarray(math.prod(x.shape[each] for each in axis), np.int64))
 
 
-def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
+def _reduction(
+    function: Callable[..., Array], *, empty: bool, dtypes: tuple[DType, ...] = _REDUCED
+) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         axes = attributes["axes"]
@@ -57,7 +62,31 @@ def _reduction(function: Callable[..., Array], *, empty: bool) -> Op:
         y = function(x, axis=axes, keepdims=attributes["keepdims"])
         return np.asarray(y, dtype=x.dtype)
 
-    return single(_infer_reduction, evaluate, attributes=("axes", "keepdims"), takes_symbols=True)
+    names = ("axes", "keepdims")
+    return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, dtypes=dtypes)
+
+
+def _infer_running(types: Types, attributes: Attributes) -> TensorType:
+    x = first(types)
+    if not 0 <= attributes["axis"] < len(x.shape):
+        raise ModelError(f"attribute axis is {attributes['axis']}; expected an axis of {x}")
+    return x
+
+
+def _running(function: Callable[..., Array], start: int) -> Op:
+    """Totals of all elements of an axis up to each."""
+
+    def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+        x, axis = array(arrays), attributes["axis"]
+        walked = np.flip(x, axis) if attributes["reverse"] else x
+        y = function(walked, axis=axis, dtype=x.dtype)
+        if attributes["exclusive"]:
+            before = np.full_like(x.take([0], axis), start) if x.shape[axis] else x
+            y = np.concatenate([before, np.delete(y, -1, axis)], axis) if x.shape[axis] else y
+        return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
+
+    names = ("axis", "exclusive", "reverse")
+    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -162,10 +191,13 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
 
 
 OPS: dict[str, Op] = {
-    "ReduceMean": _reduction(_mean, empty=False),
+    "ReduceMean": _reduction(_mean, empty=False, dtypes=FLOATS),
+    "ReduceProd": _reduction(np.prod, empty=True),
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),
+    "CumSum": _running(np.cumsum, 0),
+    "CumProd": _running(np.cumprod, 1),
     "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",)),
     "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, attributes=("axis",)),
     "BatchNormalization": single(

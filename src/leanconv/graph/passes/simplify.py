@@ -173,6 +173,6 @@ _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     "Cast": _cast,
     "Relu": _clip,
     "Clip": _clip,
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _reduce),
+    **dict.fromkeys((f"Reduce{how}" for how in ("Mean", "Max", "Min", "Sum", "Prod")), _reduce),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"), _binary),
 }

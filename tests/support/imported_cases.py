@@ -1,0 +1,7 @@
+"""Which operations the lists of cases of single nodes hold."""
+
+from __future__ import annotations
+
+from support import elementwise_cases, reduction_cases
+
+TESTED = elementwise_cases.TESTED | reduction_cases.TESTED
